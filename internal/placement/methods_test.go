@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// maxMethods is how many methods a type may have, so that a reader can hold it in the head.
+// maxMethods is the largest number of methods that a type in this package tree may have.
 const maxMethods = 40
 
 func TestNoTypeHasTooManyMethods(t *testing.T) {
@@ -40,7 +40,6 @@ func TestNoTypeHasTooManyMethods(t *testing.T) {
 	}
 }
 
-// receiverTypeName returns the name of a receiver's type.
 func receiverTypeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:

@@ -1,5 +1,5 @@
-// Package explain puts the answers of placement in words and tables, the same ones for the plan command, the manager's
-// events and the status of a retirement. It decides nothing: what it prints is the trace that placement returned.
+// Package explain prints the results of placement as text and tables, for the plan command, the manager's events and
+// the status of a retirement. It decides nothing.
 package explain
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Selection prints which nodes would go, in order, and why the others that were looked at would not. wide adds where
-// each pod would go.
+// Selection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// each pod.
 func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	p := newPrinter(w)
-	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS THAT GO WITH IT")
+	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
 		v := &s.Victims[i]
 		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.Stays))
@@ -32,7 +32,7 @@ func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	}
 	if len(s.Passed) > 0 {
 		p.printLine("")
-		p.printLine("KEEP\tRULE\tBECAUSE")
+		p.printLine("KEEP\tRULE\tREASON")
 		for _, passed := range s.Passed {
 			for _, r := range passed.Refusals {
 				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
@@ -42,37 +42,37 @@ func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	return p.flush()
 }
 
-// Node prints what would become of one node: each pod, each rule that holds it, and what would change the answer.
+// Node prints what would happen to the pods of a removed node, each rule against the removal, and what would help.
 func Node(w io.Writer, e *planner.Evacuation) error {
 	p := newPrinter(w)
 	if e.Feasible() {
-		p.printLine("%s can go: %s would be created anew elsewhere, at a cost of %s.", e.Node, formatPodCount(len(e.Moves)), formatCost(e.Cost))
+		p.printLine("%s can be removed: %s would be recreated on other nodes, at a cost of %s.", e.Node, formatPodCount(len(e.Moves)), formatCost(e.Cost))
 	} else {
-		p.printLine("%s cannot go.", e.Node)
+		p.printLine("%s cannot be removed.", e.Node)
 	}
-	p.startSection("HELD BY\tBECAUSE\tWHAT WOULD HELP", len(e.Refusals))
+	p.startSection("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
 	for _, r := range e.Refusals {
 		p.printLine("%s\t%s\t%s", r.Rule, r, r.Remedy)
 	}
-	p.startSection("POD\tWOULD GO TO", len(e.Moves))
+	p.startSection("POD\tWOULD MOVE TO", len(e.Moves))
 	for _, m := range e.Moves {
 		p.printLine("%s\t%s", m.Pod, m.To)
 	}
-	p.startSection("POD\tGOES WITH THE NODE", len(e.Stays))
+	p.startSection("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
 	for _, s := range e.Stays {
 		p.printLine("%s\t%s", s.Pod, s.Rule)
 	}
 	return p.flush()
 }
 
-// Pod prints why a pod is pending, and which machine would help.
+// Pod prints why a pod is pending, and which new instance would help.
 func Pod(w io.Writer, s *planner.Pending) error {
 	p := newPrinter(w)
 	switch {
 	case s.Node != "" && len(s.Fits) > 0:
-		p.printLine("%s is not pending: it is on %s. One more like it would fit on %s.", s.Pod, s.Node, abbreviateNames(s.Fits))
+		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, abbreviateNames(s.Fits))
 	case s.Node != "":
-		p.printLine("%s is not pending: it is on %s. One more like it would fit on no node.", s.Pod, s.Node)
+		p.printLine("%s is not pending: it is on %s. A second one would fit on no node.", s.Pod, s.Node)
 	case len(s.Fits) > 0:
 		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, abbreviateNames(s.Fits))
 	default:
@@ -82,7 +82,7 @@ func Pod(w io.Writer, s *planner.Pending) error {
 	for _, t := range s.Nodes {
 		p.printLine("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
 	}
-	p.startSection("NEW MACHINE\tWOULD HELP", len(s.Machines))
+	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.Machines))
 	for _, name := range sortedKeys(s.Machines) {
 		answer := s.Machines[name]
 		if answer == placement.Fits.String() {
@@ -93,7 +93,7 @@ func Pod(w io.Writer, s *planner.Pending) error {
 	return p.flush()
 }
 
-// Plan prints what would be launched for pending pods, if there are any, and what would be removed.
+// Plan prints the launches for pending pods, if any, and the nodes to remove.
 func Plan(w io.Writer, s *planner.Plan, wide bool) error {
 	if s.Launch != nil {
 		if err := Packing(w, s.Launch); err != nil {
@@ -106,7 +106,7 @@ func Plan(w io.Writer, s *planner.Plan, wide bool) error {
 	return Selection(w, s.Remove, wide)
 }
 
-// Packing prints which machines would be launched, for how many pods, and the pods that none would help.
+// Packing prints the launches with their numbers of pods, and the pods that no launch would help.
 func Packing(w io.Writer, s *planner.Packing) error {
 	p := newPrinter(w)
 	launched := 0
@@ -119,9 +119,9 @@ func Packing(w io.Writer, s *planner.Packing) error {
 		p.printLine("(none)")
 	}
 	p.printLine("")
-	p.printLine("%s on nodes that are there, %s on new machines, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
+	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSection("POD THAT NO MACHINE HELPS\tFLAVOUR\tBECAUSE", len(s.Helpless))
+	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Helpless))
 	for _, h := range s.Helpless {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
@@ -130,7 +130,7 @@ func Packing(w io.Writer, s *planner.Packing) error {
 	return p.flush()
 }
 
-// maxNames is how many names are listed before the rest is counted.
+// maxNames is how many names are listed. The rest is only counted.
 const maxNames = 5
 
 func abbreviateNames(names []string) string {
@@ -158,7 +158,7 @@ func formatPodCount(n int) string {
 	return fmt.Sprintf("%d pods", n)
 }
 
-// printer aligns columns and remembers the first error.
+// printer aligns columns and keeps the first error.
 type printer struct {
 	w   *tabwriter.Writer
 	err error
@@ -172,7 +172,7 @@ func (p *printer) printLine(format string, args ...any) {
 	}
 }
 
-// startSection begins a table, unless it has no rows.
+// startSection starts a table with a header, unless it has no rows.
 func (p *printer) startSection(header string, rows int) {
 	if rows > 0 {
 		p.printLine("")

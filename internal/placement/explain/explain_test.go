@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newShopSnapshot is a cluster with something of everything: a tainted node, a full one, a DaemonSet, budgets, pending pods.
+// newShopSnapshot returns a cluster with a tainted node, a full node, a DaemonSet, budgets and pending pods.
 func newShopSnapshot(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	c := &placementtest.Cluster{}

@@ -1,20 +1,21 @@
-// Package filter judges a pod and a node as the filters of kube-scheduler do. One file holds one filter, and has the name
-// of the scheduler's plugin. Chain asks them in the scheduler's order.
+// Package filter evaluates one pod against one node, like the filters of kube-scheduler. Each file holds one filter
+// and has the name of the scheduler's plugin. Chain runs the filters in the scheduler's order.
 //
-// Pods with the same scheduling needs form one Class, and share everything compiled from their specification. Pods that
-// a selector matches are counted per topology domain. Only package snapshot writes the fields of a Class or a Node.
+// Pods with the same scheduling needs share one Class, which holds everything compiled from their specification. Pods
+// that a selector matches are counted per topology domain. Only package snapshot writes the fields of a Class or a
+// Node.
 package filter
 
 import "github.com/slipway-dev/slipway/internal/placement"
 
-// Chain is the filters of the scheduler's default profile in their order.
+// Chain runs the filters of the scheduler's default profile in their order.
 type Chain struct {
 	Storage   *Storage
 	Resources *ResourceTable
 }
 
-// Filter goes through the predicates on a node in the order of the scheduler's default profile and stops, as it does, at
-// the first that refuses. A predicate that cannot be decided only counts when none after it refuses.
+// Filter runs the filters on a node in the order of the scheduler's default profile. Like the scheduler, it stops at
+// the first filter that refuses. A filter that cannot decide counts only if no later filter refuses.
 func (h *Chain) Filter(c *Class, n *Node) placement.Verdict {
 	if v := c.Filter.verdictOn(n); v != admitted {
 		return newBlockedVerdict(c.Filter.toReason(v, n))
@@ -54,7 +55,8 @@ func newBlockedVerdict(reasons ...placement.Reason) placement.Verdict {
 	return placement.Verdict{Outcome: placement.Blocked, Reasons: reasons}
 }
 
-// Refusal is why no node is even looked at: a property of the pod, or of the claims it names.
+// Refusal returns the reason why the scheduler's PreFilter rejects the pod for every node, or nil. The cause is the
+// pod itself, or the claims that it names.
 func (h *Chain) Refusal(c *Class) *placement.Reason {
 	if c.preFilterRefusal != nil && c.preFilterRefusal.Predicate == gatesPredicate {
 		return c.preFilterRefusal
@@ -70,7 +72,6 @@ func (h *Chain) Refusal(c *Class) *placement.Reason {
 	return c.preFilterRefusal
 }
 
-// runVolumeFilters asks the four plugins on volumes in order.
 func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placement.Reason) {
 	if r := h.checkVolumeRestrictions(c, n); r != nil {
 		return []placement.Reason{*r}, nil
@@ -95,10 +96,10 @@ func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placem
 	return nil, undecided
 }
 
-// Placeable reports whether a class can fit anywhere at all.
+// Placeable reports whether pods of a class can fit on any node at all.
 func (h *Chain) Placeable(c *Class) bool { return len(c.undecidable) == 0 && h.Refusal(c) == nil }
 
-// Roomy asks the predicates that only get worse when a node gains pods: those on the node object, resources and ports.
+// Roomy runs the filters that can only get worse when a node gains pods: those on the node object, resources and ports.
 func (c *Class) Roomy(n *Node) bool {
 	return !n.Out && n.Present && c.Filter.verdictOn(n) == admitted && c.fitsResources(n) && c.areHostPortsFree(n)
 }

@@ -10,7 +10,7 @@ import (
 
 const devicesPredicate = "DynamicResources"
 
-// listUndecidableFeatures lists what the pod uses that this package does not judge.
+// listUndecidableFeatures lists the features of the pod that this package does not evaluate.
 func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 	var list []string
 	if len(spec.ResourceClaims) > 0 {
@@ -21,13 +21,13 @@ func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 		list = append(list, "pod is scheduled as part of a group")
 	}
 	if spec.SchedulerName != "" && spec.SchedulerName != corev1.DefaultSchedulerName {
-		list = append(list, fmt.Sprintf("pod is scheduled by %s, whose rules are not known", spec.SchedulerName))
+		list = append(list, fmt.Sprintf("pod is scheduled by %s, which has unknown rules", spec.SchedulerName))
 	}
 	return list
 }
 
-// isAllocatedByDevice reports whether a device class offers the resource and the node itself does not: the request is then
-// met by dynamic resource allocation, or not at all.
+// isAllocatedByDevice reports whether a device class offers the resource and the node itself does not. Only dynamic
+// resource allocation can then satisfy the request.
 func (h *Chain) isAllocatedByDevice(n *Node, r int32) bool {
 	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || At(n.Allocatable, r) > 0 {
 		return false
@@ -35,7 +35,7 @@ func (h *Chain) isAllocatedByDevice(n *Node, r int32) bool {
 	return h.Storage.findDeviceClass(string(h.Resources.names[r])) != ""
 }
 
-// listDeviceReasons names the requests that a device class would have to meet.
+// listDeviceReasons returns a reason for each request that a device class would have to satisfy.
 func (h *Chain) listDeviceReasons(c *Class, n *Node) []placement.Reason {
 	var reasons []placement.Reason
 	for _, r := range c.Requests {

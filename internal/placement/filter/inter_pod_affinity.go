@@ -14,21 +14,21 @@ const podAffinityPredicate = "InterPodAffinity"
 
 var (
 	reasonPodAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "no pod it must be with is there",
+		Predicate: podAffinityPredicate, Text: "pod affinity does not match",
 		Scheduler: "node(s) didn't match pod affinity rules",
 	}
 	reasonPodAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "a pod it must not be with is there",
+		Predicate: podAffinityPredicate, Text: "pod anti-affinity does not match",
 		Scheduler: "node(s) didn't match pod anti-affinity rules",
 	}
 	reasonExistingAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "a pod that is there must not be with it",
+		Predicate: podAffinityPredicate, Text: "anti-affinity of an existing pod does not match",
 		Scheduler: "node(s) didn't satisfy existing pods anti-affinity rules",
 	}
 )
 
-// compilePodAffinity compiles the required terms. A selector that cannot be parsed, even of a preferred term, makes the
-// scheduler refuse the pod. Once it is placed, its terms count as far as their own list can be parsed.
+// compilePodAffinity compiles the required terms. If any selector cannot be parsed, even in a preferred term, the
+// scheduler refuses the pod. The terms of a placed pod count if all terms of their own list can be parsed.
 func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interner) {
 	affinity, keys, err := internTerms(in, pod.Namespace, requiredAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
@@ -82,7 +82,7 @@ func requiredAntiAffinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
 	return a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// findPreferredSelectorError says what is wrong with the selectors of preferred terms, if anything.
+// findPreferredSelectorError returns the first error in the selectors of preferred terms, or an empty string.
 func findPreferredSelectorError(a *corev1.Affinity) string {
 	if a == nil {
 		return ""
@@ -108,7 +108,7 @@ func validateSelectors(t *corev1.PodAffinityTerm) error {
 	return err
 }
 
-// checkPodAffinity is the plugin InterPodAffinity.
+// checkPodAffinity implements the plugin InterPodAffinity. It returns the reason for a refusal, or nil.
 func (c *Class) checkPodAffinity(n int32) *placement.Reason {
 	if !c.satisfiesPodAffinity(n) {
 		return &reasonPodAffinity
@@ -128,8 +128,8 @@ func (c *Class) checkPodAffinity(n int32) *placement.Reason {
 	return nil
 }
 
-// satisfiesPodAffinity asks for a pod that all terms select in the node's domain of every term. The first pod of a group that
-// wants to be with itself goes to any node that has all the keys, provided no pod is selected anywhere.
+// satisfiesPodAffinity reports whether the node's domain has a matching pod for every term. The first pod of a group
+// with affinity to itself may go to any node with all topology keys, if no pod matches anywhere.
 func (c *Class) satisfiesPodAffinity(n int32) bool {
 	with, anywhere := true, false
 	for _, a := range c.Affinity {
@@ -143,8 +143,8 @@ func (c *Class) satisfiesPodAffinity(n int32) bool {
 	return with || !anywhere && c.selectsOwnPods()
 }
 
-// selectsOwnPods reports whether all affinity terms of the class select its own pods. A term with a namespace selector does
-// so by the labels that the namespace has now.
+// selectsOwnPods reports whether all affinity terms of the class select its own pods. A namespace selector is
+// evaluated with the current labels of the namespace.
 func (c *Class) selectsOwnPods() bool {
 	if !c.ownLabelsMatch {
 		return false

@@ -7,8 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// NodeFilter is the part of a pod's needs that is judged by the node object alone, shared by all classes with the same
-// node name, selector, affinity and tolerations. It remembers its verdict on every node until that node changes.
+// NodeFilter holds the needs of a pod that depend only on the node object. All classes with the same node name,
+// selector, affinity and tolerations share it. It caches its verdict on every node until that node changes.
 type NodeFilter struct {
 	Key                    string
 	AffinityKey            string
@@ -18,11 +18,11 @@ type NodeFilter struct {
 	affinity               nodeaffinity.RequiredNodeAffinity
 	tolerations            []corev1.Toleration
 	toleratesUnschedulable bool
-	nameConflict           *placement.Reason // why the names that are asked for leave no node
+	nameConflict           *placement.Reason // why no node has a requested name
 	verdicts               []filterVerdict
 }
 
-// filterVerdict is the first predicate on the node object that fails.
+// filterVerdict says which filter on the node object fails first.
 type filterVerdict uint8
 
 const (
@@ -34,7 +34,8 @@ const (
 	affinityMismatch
 )
 
-// EncodeNodeNeeds writes what a filter reads of a pod. It returns the keys of its affinity and of its tolerations.
+// EncodeNodeNeeds writes the needs that a NodeFilter reads from a pod. It returns the keys of the affinity and of the
+// tolerations.
 func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
 	var affinity, tolerations Encoder
 	affinity.Labels(spec.NodeSelector)
@@ -47,7 +48,7 @@ func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinit
 	return affinityKey, tolerationKey
 }
 
-// NewNodeFilter compiles the part of a pod's needs that is judged by the node object alone.
+// NewNodeFilter compiles the needs of a pod that depend only on the node object.
 func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	required := requiredNodeSelector(spec.Affinity)
 	var all Encoder
@@ -66,7 +67,7 @@ func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	return f
 }
 
-// verdictOn returns the verdict on a node, judging it at most once per change of the node.
+// verdictOn returns the verdict on a node. It computes the verdict at most once per change of the node.
 func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
 	for int(n.ID) >= len(f.verdicts) {
 		f.verdicts = append(f.verdicts, notJudged)
@@ -77,7 +78,7 @@ func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
 	return f.verdicts[n.ID]
 }
 
-// computeVerdict applies the predicates on the node object in the scheduler's order.
+// computeVerdict runs the filters on the node object in the scheduler's order.
 func (f *NodeFilter) computeVerdict(n *Node) filterVerdict {
 	switch {
 	case !f.matchesName(n):
@@ -93,14 +94,13 @@ func (f *NodeFilter) computeVerdict(n *Node) filterVerdict {
 	}
 }
 
-// Forget makes the filter judge a node anew.
+// Forget drops the cached verdict on a node.
 func (f *NodeFilter) Forget(n int32) {
 	if int(n) < len(f.verdicts) {
 		f.verdicts[n] = notJudged
 	}
 }
 
-// toReason puts a verdict in words.
 func (f *NodeFilter) toReason(v filterVerdict, n *Node) placement.Reason {
 	switch v {
 	case unschedulableNode:

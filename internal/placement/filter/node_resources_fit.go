@@ -6,7 +6,8 @@ const fitPredicate = "NodeResourcesFit"
 
 var reasonTooManyPods = placement.Reason{Predicate: fitPredicate, Text: "too many pods", Scheduler: "Too many pods"}
 
-// fitsResources is the plugin NodeResourcesFit: room for one more pod, and for each of its requests.
+// fitsResources implements the plugin NodeResourcesFit: the node has room for one more pod and for each of its
+// requests.
 func (c *Class) fitsResources(n *Node) bool {
 	if int64(len(n.Pods)) >= n.maxPods {
 		return false
@@ -19,7 +20,7 @@ func (c *Class) fitsResources(n *Node) bool {
 	return true
 }
 
-// listResourceReasons names everything that the node has too little of.
+// listResourceReasons returns a reason for each resource that the node has too little of.
 func (h *Chain) listResourceReasons(c *Class, n *Node) []placement.Reason {
 	var reasons []placement.Reason
 	if int64(len(n.Pods)) >= n.maxPods {

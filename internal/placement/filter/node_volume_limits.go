@@ -11,9 +11,10 @@ const limitsPredicate = "NodeVolumeLimits"
 
 var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Text: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
 
-// checkVolumeLimits is the plugin NodeVolumeLimits: the node has the drivers that ask for it, and can attach the volumes that
-// the pod adds, beside the volumes of its pods and VolumeAttachments. Volumes of in-tree plugins are counted for a CSI driver
-// under translated names; where that matters the answer is not known.
+// checkVolumeLimits implements the plugin NodeVolumeLimits. The node must have the required drivers and must be able
+// to attach the pod's new volumes. The volumes of its other pods and its VolumeAttachments count too. Volumes of
+// in-tree plugins count for a CSI driver under translated names, which are unknown; if that matters, the result is
+// undecided.
 func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placement.Reason) {
 	view := c.volumes.resolveView(h.Storage)
 	if view.wrongOwner != nil {
@@ -65,7 +66,8 @@ func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placem
 	return nil, undecided
 }
 
-// pickFirstByText returns the reason whose text sorts first, so that it does not depend on the order of the node's pods. Nil is none.
+// pickFirstByText returns the reason with the first text in alphabetical order. The result therefore does not depend
+// on the order of the node's pods. Nil means no reason.
 func pickFirstByText(a, b *placement.Reason) *placement.Reason {
 	if a == nil || b != nil && b.Text < a.Text {
 		return b
@@ -73,7 +75,8 @@ func pickFirstByText(a, b *placement.Reason) *placement.Reason {
 	return a
 }
 
-// dropSchedulerText returns a refusal without the scheduler's words for it, where what is not decided may have come before it.
+// dropSchedulerText returns the refusal without the scheduler's text if something is undecided, because the scheduler
+// could have refused for that first.
 func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
 	if undecided == nil {
 		return refused
@@ -81,7 +84,7 @@ func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
 	return &placement.Reason{Predicate: refused.Predicate, Text: refused.Text}
 }
 
-// addNodeAttachments adds what is attached to the node though no pod of it may use it any more.
+// addNodeAttachments adds the volumes that are attached to the node, whether or not a pod on it uses them.
 func (st *Storage) addNodeAttachments(n *Node, attached map[attachable]bool) {
 	for name := range st.attachedTo[n.Name()] {
 		a := st.attachments[name]
@@ -91,13 +94,14 @@ func (st *Storage) addNodeAttachments(n *Node, attached map[attachable]bool) {
 	}
 }
 
-// findMigratedVolume says which in-tree plugin's volumes count for a CSI driver, if it matters on a node that has a CSINode: the
-// driver is limited or missing, or the pod itself describes a volume that cannot always be translated.
+// findMigratedVolume returns a reason if a volume of an in-tree plugin counts for a CSI driver and that matters on
+// this node. It matters if the driver is limited or missing, or if the pod describes a volume that cannot always be
+// translated. It never matters on a node without CSINode.
 func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reason {
 	if !n.csiNode {
 		return nil
 	}
-	named := "" // the first of their names, so that the reason does not follow the order of the claims' names
+	named := "" // the first name in alphabetical order, so that the reason does not depend on the order of the claims
 	for i, plugin := range slices.Concat(needs.inTree, needs.resolveView(h.Storage).inTree) {
 		driver := inTreeDrivers[plugin]
 		_, limited := n.limits[driver]

@@ -15,11 +15,11 @@ const spreadPredicate = "PodTopologySpread"
 
 var (
 	reasonSkew = placement.Reason{
-		Predicate: spreadPredicate, Text: "topology spread would exceed its skew",
+		Predicate: spreadPredicate, Text: "topology spread would exceed maxSkew",
 		Scheduler: "node(s) didn't match pod topology spread constraints",
 	}
 	reasonSpreadLabel = placement.Reason{
-		Predicate: spreadPredicate, Text: "node lacks a label that pods are spread over",
+		Predicate: spreadPredicate, Text: "node lacks the label of a topology spread constraint",
 		Scheduler: "node(s) didn't match pod topology spread constraints (missing required label)",
 	}
 )
@@ -29,10 +29,10 @@ type SpreadConstraint struct {
 	Spread     *Spread
 	maxSkew    int32
 	minDomains int32
-	selfMatch  int32 // 1 when the pod matches its own selector
+	selfMatch  int32 // 1 if the pod matches its own selector
 }
 
-// compileTopologySpread compiles the DoNotSchedule constraints; the others only rank nodes.
+// compileTopologySpread compiles the DoNotSchedule constraints. The other constraints only rank nodes.
 func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 	var hard []*corev1.TopologySpreadConstraint
 	for i := range pod.Spec.TopologySpreadConstraints {
@@ -65,8 +65,8 @@ func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 	}
 }
 
-// buildSpreadSelector is the label selector of a constraint together with the values that the pod itself has for
-// matchLabelKeys, and a key that stands for it.
+// buildSpreadSelector returns the label selector of a constraint with the pod's own values for matchLabelKeys, and a
+// key that identifies this selector.
 func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (labels.Selector, string, error) {
 	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
 	if err != nil {
@@ -88,9 +88,9 @@ func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]stri
 	return selector, e.Key(), nil
 }
 
-// checkTopologySpread is the plugin PodTopologySpread: in every constraint, the pods of the node's domain, this one included, may
-// exceed those of the emptiest domain by no more than maxSkew. With fewer domains than minDomains the emptiest counts
-// as empty.
+// checkTopologySpread implements the plugin PodTopologySpread. In each constraint, the node's domain with the new pod
+// may exceed the smallest domain by at most maxSkew pods. If there are fewer domains than minDomains, the smallest
+// count is 0.
 func (c *Class) checkTopologySpread(n int32) *placement.Reason {
 	for i := range c.Spreads {
 		t := &c.Spreads[i]

@@ -8,7 +8,7 @@ import (
 
 const gatesPredicate = "SchedulingGates"
 
-// compileSchedulingGates is the plugin SchedulingGates: no node is looked at while the pod has gates.
+// compileSchedulingGates implements the plugin SchedulingGates: no node is considered while the pod has gates.
 func (c *Class) compileSchedulingGates(gates []corev1.PodSchedulingGate) {
 	if len(gates) == 0 {
 		return

@@ -15,33 +15,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// What the volume binder and its annotations are called; see k8s.io/component-helpers/storage/volume, which is not
-// imported because it brings client-go with it.
+// Names and annotations of the volume binder, from k8s.io/component-helpers/storage/volume. That package is not
+// imported because it depends on client-go.
 const (
 	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
 	annotationSelectedNode  = "volume.kubernetes.io/selected-node"
 	noProvisioner           = "kubernetes.io/no-provisioner"
 )
 
-// Storage is what scheduling reads of volumes.
+// Storage holds what scheduling reads from volumes, claims, drivers and device classes.
 type Storage struct {
-	beginEvent func() error     // counts an event, or refuses it
-	nodes      map[string]*Node // of the snapshot
+	beginEvent func() error     // counts an event; fails while the snapshot is forked
+	nodes      map[string]*Node // nodes of the snapshot
 
 	claims          map[placement.PodKey]*claim
 	volumes         map[string]*volume
-	volumesPerClass map[string]int // volumes per storage class
+	volumesPerClass map[string]int // by storage class name
 	storageClasses  map[string]*storageClass
 	drivers         map[string]csiDriver
 	csiNodes        map[string]*storagev1.CSINode // by node name
 	attachments     map[string]attachment         // by name of the VolumeAttachment
 	attachedTo      map[string]map[string]bool    // names of VolumeAttachments by node name
-	deviceClasses   map[string][]string           // names of device classes by extended resource, in order
-	generation      uint64                        // moves with every change
-	podsPerClaim    map[placement.PodKey]int32    // placed pods per claim
+	deviceClasses   map[string][]string           // sorted names of device classes by extended resource
+	generation      uint64                        // increases with every change
+	podsPerClaim    map[placement.PodKey]int32    // number of placed pods by claim
 }
 
-// NewStorage returns an empty storage. It asks begin before each event, and tells the nodes what their CSINodes say.
+// NewStorage returns an empty Storage. It calls begin before each event, and updates the given nodes from their
+// CSINodes.
 func NewStorage(begin func() error, nodes map[string]*Node) Storage {
 	return Storage{
 		beginEvent: begin, nodes: nodes,
@@ -61,7 +62,7 @@ type claim struct {
 type volume struct {
 	name, storageClass string
 	driver, handle     string // of a CSI volume
-	inTree             string // in-tree plugin that the volume could be migrated from
+	inTree             string // in-tree plugin that the volume can be migrated from
 	affinity           *nodeaffinity.LazyErrorNodeSelector
 	zones              []zoneLabel
 }
@@ -77,12 +78,12 @@ type storageClass struct {
 	limitsTopology bool
 }
 
-// csiDriver is whether a driver tracks its storage capacity, and whether its volumes need a node that has the driver.
+// csiDriver says whether a driver tracks its storage capacity, and whether its volumes need a node with the driver.
 type csiDriver struct{ tracksCapacity, requiredOnNode bool }
 
 type attachment struct{ node, driver, volume string }
 
-// SetPersistentVolumeClaim takes over a claim.
+// SetPersistentVolumeClaim adds or updates a claim.
 func (st *Storage) SetPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) error {
 	return setObject(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
 }
@@ -105,12 +106,12 @@ func newClaim(o *corev1.PersistentVolumeClaim) *claim {
 	return c
 }
 
-// DeletePersistentVolumeClaim forgets a claim.
+// DeletePersistentVolumeClaim removes a claim.
 func (st *Storage) DeletePersistentVolumeClaim(key placement.PodKey) error {
 	return st.applyChange(func() { delete(st.claims, key) })
 }
 
-// SetPersistentVolume takes over a volume.
+// SetPersistentVolume adds or updates a volume.
 func (st *Storage) SetPersistentVolume(o *corev1.PersistentVolume) error {
 	return setObject(st, o, func() {
 		v := newVolume(o)
@@ -134,7 +135,7 @@ func newVolume(o *corev1.PersistentVolume) *volume {
 	return v
 }
 
-// DeletePersistentVolume forgets a volume.
+// DeletePersistentVolume removes a volume.
 func (st *Storage) DeletePersistentVolume(name string) error {
 	return st.applyChange(func() { st.dropVolume(name) })
 }
@@ -146,31 +147,31 @@ func (st *Storage) dropVolume(name string) {
 	}
 }
 
-// SetStorageClass takes over a storage class.
+// SetStorageClass adds or updates a storage class.
 func (st *Storage) SetStorageClass(o *storagev1.StorageClass) error {
 	return setObject(st, o, func() {
 		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, len(o.AllowedTopologies) > 0}
 	})
 }
 
-// DeleteStorageClass forgets a storage class.
+// DeleteStorageClass removes a storage class.
 func (st *Storage) DeleteStorageClass(name string) error {
 	return st.applyChange(func() { delete(st.storageClasses, name) })
 }
 
-// SetCSIDriver takes over what a driver wants of scheduling.
+// SetCSIDriver adds or updates the scheduling options of a CSI driver.
 func (st *Storage) SetCSIDriver(o *storagev1.CSIDriver) error {
 	return setObject(st, o, func() {
 		st.drivers[o.Name] = csiDriver{ptr.Deref(o.Spec.StorageCapacity, false), ptr.Deref(o.Spec.PreventPodSchedulingIfMissing, false)}
 	})
 }
 
-// DeleteCSIDriver forgets a driver.
+// DeleteCSIDriver removes a CSI driver.
 func (st *Storage) DeleteCSIDriver(name string) error {
 	return st.applyChange(func() { delete(st.drivers, name) })
 }
 
-// SetCSINode takes over which drivers a node has, and how many volumes it can attach.
+// SetCSINode adds or updates the drivers of a node and their attach limits.
 func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
 	return setObject(st, o, func() {
 		st.csiNodes[o.Name] = o
@@ -180,7 +181,7 @@ func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
 	})
 }
 
-// DeleteCSINode forgets the limits of a node.
+// DeleteCSINode removes the drivers and attach limits of a node.
 func (st *Storage) DeleteCSINode(name string) error {
 	return st.applyChange(func() {
 		delete(st.csiNodes, name)
@@ -190,7 +191,7 @@ func (st *Storage) DeleteCSINode(name string) error {
 	})
 }
 
-// SetVolumeAttachment takes over an attachment, which counts against its node's limit until it is deleted.
+// SetVolumeAttachment adds or updates an attachment. It counts against the limit of its node until it is deleted.
 func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
 	return setObject(st, o, func() {
 		st.dropAttachment(o.Name)
@@ -206,12 +207,12 @@ func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
 	})
 }
 
-// DeleteVolumeAttachment forgets an attachment.
+// DeleteVolumeAttachment removes an attachment.
 func (st *Storage) DeleteVolumeAttachment(name string) error {
 	return st.applyChange(func() { st.dropAttachment(name) })
 }
 
-// SetDeviceClass takes over which extended resource a device class offers.
+// SetDeviceClass adds or updates the extended resources that a device class offers.
 func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
 	return setObject(st, o, func() {
 		st.dropDeviceClass(o.Name)
@@ -222,12 +223,12 @@ func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
 	})
 }
 
-// DeleteDeviceClass forgets a device class.
+// DeleteDeviceClass removes a device class.
 func (st *Storage) DeleteDeviceClass(name string) error {
 	return st.applyChange(func() { st.dropDeviceClass(name) })
 }
 
-// setObject makes a change with an object, which must be there.
+// setObject applies a change with an object. It fails if the object is nil.
 func setObject[T any](st *Storage, o *T, change func()) error {
 	if o == nil {
 		return fmt.Errorf("%T is nil", o)
@@ -254,7 +255,6 @@ func (st *Storage) dropAttachment(name string) {
 	}
 }
 
-// addDeviceClass notes that a device class offers an extended resource.
 func (st *Storage) addDeviceClass(resource, class string) {
 	classes := append(slices.Clone(st.deviceClasses[resource]), class)
 	slices.Sort(classes)
@@ -271,7 +271,7 @@ func (st *Storage) dropDeviceClass(name string) {
 	}
 }
 
-// findDeviceClass returns the name of a device class that offers an extended resource; empty if none does.
+// findDeviceClass returns the name of a device class that offers an extended resource, or an empty string.
 func (st *Storage) findDeviceClass(resource string) string {
 	if classes := st.deviceClasses[resource]; len(classes) > 0 {
 		return classes[0]
@@ -279,7 +279,7 @@ func (st *Storage) findDeviceClass(resource string) string {
 	return ""
 }
 
-// Adopt gives a node what its CSINode says.
+// Adopt copies the drivers and limits of the node's CSINode to the node.
 func (st *Storage) Adopt(n *Node) {
 	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
 	o := st.csiNodes[n.Name()]
@@ -299,12 +299,13 @@ func (st *Storage) Adopt(n *Node) {
 	}
 }
 
-// isDriverMissing reports whether volumes of a CSI driver need a node that has it, and this one does not.
+// isDriverMissing reports whether volumes of a CSI driver need a node with that driver, and this node does not have
+// it.
 func (st *Storage) isDriverMissing(n *Node, driver string) bool {
 	return st.drivers[driver].requiredOnNode && !slices.Contains(n.drivers, driver)
 }
 
-// Use counts the claims of a placed pod.
+// Use adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
 func (st *Storage) Use(p *Pod, sign int32) {
 	if p.Class.volumes == nil {
 		return
@@ -322,13 +323,14 @@ func (st *Storage) countClaim(key placement.PodKey, sign int32) {
 	}
 }
 
-// zoneKeys are the labels by which a volume names its zone and region, in the order in which the scheduler looks.
+// zoneKeys are the labels of a volume that name its zone and region, in the scheduler's order.
 var zoneKeys = [...]string{
 	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
 }
 
-// parseZoneLabels reads the zones of a volume; several are separated by "__". A label with an empty part is ignored.
+// parseZoneLabels returns the zones of a volume. Several zones are separated by "__". A label with an empty part is
+// ignored.
 func parseZoneLabels(set map[string]string) []zoneLabel {
 	var list []zoneLabel
 	for _, key := range zoneKeys {
@@ -347,8 +349,8 @@ func parseZoneLabels(set map[string]string) []zoneLabel {
 	return list
 }
 
-// inTreeDrivers maps in-tree plugins to the CSI driver that takes over their volumes. The scheduler knows those without one
-// here as in-tree plugins, and counts their volumes for no driver.
+// inTreeDrivers maps each in-tree plugin to the CSI driver that handles its volumes. The scheduler counts the volumes
+// of a plugin with an empty driver for no driver.
 var inTreeDrivers = map[string]string{
 	"kubernetes.io/azure-file":      "",
 	"kubernetes.io/vsphere-volume":  "",
@@ -368,7 +370,7 @@ func findInlineInTreePlugin(v *corev1.Volume) string {
 	return pickInTreePlugin(v.AWSElasticBlockStore != nil, v.GCEPersistentDisk != nil, v.AzureDisk != nil, v.Cinder != nil, v.PortworxVolume != nil)
 }
 
-// pickInTreePlugin returns the plugin of the first source that there is; empty if there is none.
+// pickInTreePlugin returns the plugin of the first source that is present, or an empty string.
 func pickInTreePlugin(aws, gce, azure, cinder, portworx bool) string {
 	switch {
 	case aws:

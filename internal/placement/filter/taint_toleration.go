@@ -15,7 +15,8 @@ func newTaintReason(t *corev1.Taint) placement.Reason {
 	return placement.Reason{Predicate: "TaintToleration", Text: text, Scheduler: "node(s) had untolerated taint(s)"}
 }
 
-// findUntoleratedTaint is the plugin TaintToleration: the first NoSchedule or NoExecute taint that the pod does not tolerate.
+// findUntoleratedTaint implements the plugin TaintToleration. It returns the first NoSchedule or NoExecute taint that
+// the pod does not tolerate, or nil.
 func (f *NodeFilter) findUntoleratedTaint(n *Node) *corev1.Taint {
 	for i := range n.Object.Spec.Taints {
 		t := &n.Object.Spec.Taints[i]
@@ -26,7 +27,8 @@ func (f *NodeFilter) findUntoleratedTaint(n *Node) *corev1.Taint {
 	return nil
 }
 
-// tolerates ignores the operators Lt and Gt, whose feature gate TaintTolerationComparisonOperators is off by default.
+// tolerates ignores the operators Lt and Gt, because their feature gate TaintTolerationComparisonOperators is off by
+// default.
 func (f *NodeFilter) tolerates(t *corev1.Taint) bool {
 	for i := range f.tolerations {
 		if f.tolerations[i].ToleratesTaint(klog.Logger{}, t, false) {

@@ -27,8 +27,9 @@ var (
 	}
 )
 
-// checkVolumeBinding is the plugin of that name: bound volumes are reachable from the node, and unbound claims that wait for
-// their first consumer could be met. Only the labels of the node are compared, not its name.
+// checkVolumeBinding implements the plugin VolumeBinding. Bound volumes must be reachable from the node. Unbound
+// claims that wait for their first consumer must be satisfiable. Only the labels of the node are compared, not its
+// name.
 func (h *Chain) checkVolumeBinding(c *Class, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
 	view := c.volumes.resolveView(h.Storage)
 	r, undecided := checkBoundVolumes(view.bound, n)
@@ -50,8 +51,8 @@ func (h *Chain) checkVolumeBinding(c *Class, n *Node) (refused []placement.Reaso
 	return refused, undecided
 }
 
-// checkBoundVolumes checks the volumes in order; the first that fails decides. A volume of an in-tree plugin that the node
-// takes for one of a CSI driver has another affinity then, which is not known.
+// checkBoundVolumes checks the volumes in order and stops at the first refusal. If the node handles an in-tree volume
+// with a CSI driver, the volume has a different affinity, which is not known.
 func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.Reason) {
 	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: n.Object.Labels}}
 	for _, v := range bound {

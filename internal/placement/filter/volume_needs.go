@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// volumeNeeds is what scheduling reads of a pod's volumes, resolved against the storage objects when it is asked for.
+// volumeNeeds holds what scheduling reads from a pod's volumes. It is resolved against the storage objects on demand.
 type volumeNeeds struct {
 	claims []claimRef
 	disks  []corev1.Volume  // inline volumes that pods cannot share freely
@@ -28,24 +28,24 @@ type claimRef struct {
 	ephemeral bool
 }
 
-// volumeView is what the claims of a pod amount to at one generation of the storage objects.
+// volumeView is the resolved state of a pod's claims at one generation of the storage objects.
 type volumeView struct {
 	refusal          *placement.Reason // refuses every node
 	undecidable      *placement.Reason
-	readWriteOncePod []placement.PodKey // ReadWriteOncePod claims
-	bound            []*volume          // nil for one that is missing
+	readWriteOncePod []placement.PodKey // claims with access mode ReadWriteOncePod
+	bound            []*volume          // nil for a volume that does not exist
 	selectedNodes    []string           // nodes that the scheduler has already chosen for an unbound claim
-	neverProvisioned bool               // an unbound claim whose class provisions nothing
+	neverProvisioned bool               // an unbound claim has a class that provisions nothing
 	zones            []zoneLabel
 	attachables      []attachable
-	inTree           []string          // in-tree plugins of claims that a CSI driver may have taken over
+	inTree           []string          // in-tree plugins of claims that a CSI driver may handle
 	wrongOwner       *placement.Reason // an ephemeral claim belongs to another pod
 }
 
-// attachable is one volume as it counts against the limit of its driver.
+// attachable is one volume that counts against the attach limit of its driver.
 type attachable struct{ driver, handle string }
 
-// readVolumeNeeds returns nil when scheduling reads nothing of the pod's volumes.
+// readVolumeNeeds returns nil if scheduling reads nothing from the pod's volumes.
 func readVolumeNeeds(o *corev1.Pod) *volumeNeeds {
 	var needs volumeNeeds
 	for i := range o.Spec.Volumes {
@@ -114,7 +114,7 @@ func writeDisk(e *Encoder, v *corev1.Volume) {
 	}
 }
 
-// resolveView returns the view at the current generation.
+// resolveView returns the view for the current generation of the storage objects.
 func (v *volumeNeeds) resolveView(st *Storage) *volumeView {
 	if v.generation != st.generation {
 		v.view, v.generation = st.buildVolumeView(v), st.generation
@@ -122,7 +122,7 @@ func (v *volumeNeeds) resolveView(st *Storage) *volumeView {
 	return &v.view
 }
 
-// buildVolumeView goes through the claims as the scheduler's PreFilter does, plugin by plugin.
+// buildVolumeView resolves the claims plugin by plugin, like the scheduler's PreFilter.
 func (st *Storage) buildVolumeView(needs *volumeNeeds) volumeView {
 	var view volumeView
 	st.resolveReadWriteOncePod(needs, &view)
@@ -138,7 +138,7 @@ func (v *volumeView) setRefusal(predicate, text string) {
 	}
 }
 
-// resolveReadWriteOncePod is the PreFilter of VolumeRestrictions.
+// resolveReadWriteOncePod implements the PreFilter of VolumeRestrictions.
 func (st *Storage) resolveReadWriteOncePod(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		if r.ephemeral {
@@ -159,7 +159,7 @@ func formatNotFound(resource, name string) string {
 	return fmt.Sprintf("%s %q not found", resource, name)
 }
 
-// resolveBinding is the PreFilter of VolumeBinding.
+// resolveBinding implements the PreFilter of VolumeBinding.
 func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		if text := st.findClaimProblem(needs, r); text != "" {
@@ -190,7 +190,7 @@ func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 	}
 }
 
-// findClaimProblem says why a claim cannot be used, if so.
+// findClaimProblem returns the scheduler's text for a claim that cannot be used, or an empty string.
 func (st *Storage) findClaimProblem(needs *volumeNeeds, r claimRef) string {
 	c := st.claims[r.key]
 	switch {
@@ -209,7 +209,8 @@ func (st *Storage) findClaimProblem(needs *volumeNeeds, r claimRef) string {
 	}
 }
 
-// waitsForFirstConsumer reports whether an unbound claim waits for its first consumer.
+// waitsForFirstConsumer reports whether an unbound claim waits for its first consumer. The text is the scheduler's
+// error, if any.
 func (st *Storage) waitsForFirstConsumer(c *claim) (bool, string) {
 	class := st.storageClasses[c.storageClass]
 	if c.storageClass == "" || class == nil {
@@ -221,8 +222,9 @@ func (st *Storage) waitsForFirstConsumer(c *claim) (bool, string) {
 	return *class.mode == storagev1.VolumeBindingWaitForFirstConsumer, ""
 }
 
-// resolveUnbound decides a claim that waits for its first consumer as far as no topology is involved: one that any node
-// would do for, or none. Where a volume would be matched or made depends otherwise on the driver.
+// resolveUnbound decides a claim that waits for its first consumer, as far as no topology is involved. Then either
+// every node can satisfy it, or none. In other cases the volume's place depends on the driver, and the result is
+// undecidable.
 func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	undecidable := func(why string) {
@@ -242,13 +244,13 @@ func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
 	case class.provisioner == "" || class.provisioner == noProvisioner:
 		view.neverProvisioned = true
 	case class.limitsTopology:
-		undecidable("the class limits where volumes are made")
+		undecidable("the class limits where volumes are provisioned")
 	case st.drivers[class.provisioner].tracksCapacity:
 		undecidable("the driver tracks its storage capacity")
 	}
 }
 
-// resolveZones is the PreFilter of VolumeZone.
+// resolveZones implements the PreFilter of VolumeZone.
 func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]
@@ -271,7 +273,8 @@ func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
 	}
 }
 
-// findZoneProblem says why a claim without a volume cannot be judged by zone, unless it waits for its first consumer.
+// findZoneProblem returns the scheduler's text for a claim without a volume, or an empty string if it waits for its
+// first consumer.
 func (st *Storage) findZoneProblem(c *claim) string {
 	if c.storageClass == "" {
 		return "PersistentVolumeClaim had no pv name and storageClass name"
@@ -289,8 +292,8 @@ func (st *Storage) findZoneProblem(c *claim) string {
 	}
 }
 
-// resolveAttachables finds what counts against attach limits: the CSI volume of a claim, or one that its storage class
-// would make.
+// resolveAttachables finds the volumes that count against attach limits: the CSI volume of a claim, or the volume
+// that its storage class would provision.
 func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]

@@ -18,8 +18,8 @@ var (
 	}
 )
 
-// checkVolumeRestrictions is the plugin of that name: inline disks that pods of one node cannot share, and claims that one
-// pod in the cluster can use.
+// checkVolumeRestrictions implements the plugin VolumeRestrictions: inline disks that pods on one node cannot share,
+// and claims that only one pod in the cluster can use.
 func (h *Chain) checkVolumeRestrictions(c *Class, n *Node) *placement.Reason {
 	for i := range c.volumes.disks {
 		for other := range n.volumePods {
@@ -37,8 +37,8 @@ func (h *Chain) checkVolumeRestrictions(c *Class, n *Node) *placement.Reason {
 	return nil
 }
 
-// doDisksConflict compares two inline volumes: the same disk can be shared when both mount it read-only, an EBS volume not
-// at all.
+// doDisksConflict reports whether two inline volumes conflict. Two read-only mounts can share a disk, except on EBS,
+// which is never shared.
 func doDisksConflict(a, b *corev1.Volume) bool {
 	if x, y := a.GCEPersistentDisk, b.GCEPersistentDisk; x != nil && y != nil && x.PDName == y.PDName {
 		if !x.ReadOnly || !y.ReadOnly {

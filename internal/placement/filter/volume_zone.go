@@ -10,8 +10,8 @@ const zonePredicate = "VolumeZone"
 
 var reasonZone = placement.Reason{Predicate: zonePredicate, Text: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
 
-// checkVolumeZone is the plugin of that name: a node with zone or region labels lies in those of the bound volumes. A beta
-// label of a volume is also compared with the stable label of the node.
+// checkVolumeZone implements the plugin VolumeZone: a node with zone or region labels must match the labels of the
+// bound volumes. A beta label of a volume also matches the stable label of the node.
 func (h *Chain) checkVolumeZone(c *Class, n *Node) *placement.Reason {
 	zoned := false
 	for _, key := range zoneKeys {

@@ -1,5 +1,5 @@
-// Package live tells placement of a running cluster: once, for a command, or event by event from informers. It reads
-// only.
+// Package live feeds placement from a running cluster: once, for a command, or continuously, from informers. It only
+// reads.
 package live
 
 import (
@@ -30,9 +30,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// List reads a cluster once, page by page. A cluster that is known in part would be judged wrongly, so that any
-// error fails it all; of rights that are missing, every one is named.
-// Device classes are the exception; a cluster older than 1.34 does not know them in this version.
+// List reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
+// call. It reports all missing permissions together. Device classes may be missing, because clusters older than 1.34
+// do not serve this version.
 func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
 	o := saved.Objects{Time: time.Now()}
@@ -60,7 +60,7 @@ func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, err
 		err := read()
 		errs = append(errs, err)
 		if err != nil && !apierrors.IsForbidden(err) {
-			break // the others would most likely fail for the same reason
+			break // the other lists would probably fail for the same reason
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -81,7 +81,7 @@ func listPages[L runtime.Object, T any](ctx context.Context, kind string, call f
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
-			return fmt.Errorf("a %T among them", o)
+			return fmt.Errorf("unexpected object of type %T", o)
 		}
 		*into = append(*into, item)
 		return nil
@@ -100,8 +100,8 @@ type Cluster struct {
 	synced   []cache.InformerSynced
 }
 
-// Watch registers with the informers that placement needs. The API server is asked once whether it serves device classes,
-// which one older than 1.34 does not: there is nothing to watch then, and nothing that its scheduler would read of them.
+// Watch adds handlers to the informers that placement needs. It asks the API server once whether it serves device
+// classes. A server older than 1.34 does not, and its scheduler does not read them.
 func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: snapshot.New(), log: log}
 	devices, err := isServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
@@ -133,17 +133,17 @@ func isServed(api discovery.ServerResourcesInterface, resource schema.GroupVersi
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("ask which resources of %s are served: %w", resource.GroupVersion(), err)
+		return false, fmt.Errorf("discover the resources of %s: %w", resource.GroupVersion(), err)
 	}
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }), nil
 }
 
-// deleteByName makes the deletion of a cluster-scoped object one by key.
+// deleteByName adapts a deletion by name to a deletion by key, for cluster-scoped objects.
 func deleteByName(remove func(string) error) func(placement.PodKey) error {
 	return func(key placement.PodKey) error { return remove(key.Name) }
 }
 
-// watchResource hands the events of one informer to the snapshot, one at a time.
+// watchResource passes the events of one informer to the snapshot, one at a time.
 func watchResource[T any, O interface {
 	*T
 	client.Object
@@ -151,7 +151,7 @@ func watchResource[T any, O interface {
 ) error {
 	informer, err := informers(version.WithResource(resource), O(new(T)))
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", resource, err)
+		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	take := func(o any) {
 		if item, ok := o.(O); ok {
@@ -169,7 +169,7 @@ func watchResource[T any, O interface {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", resource, err)
+		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	c.synced = append(c.synced, registration.HasSynced)
 	return nil
@@ -179,19 +179,19 @@ func (c *Cluster) applyEvent(event func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := event(); err != nil {
-		c.log.Error("placement did not take an event", "error", err)
+		c.log.Error("the snapshot rejected an event", "error", err)
 	}
 }
 
-// WaitForSync returns when everything that was there at the start has reached the snapshot, or with the context's error.
+// WaitForSync returns when all initial objects are in the snapshot, or with the error of ctx.
 func (c *Cluster) WaitForSync(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
-		return fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the caches to sync: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// With runs fn while no event changes the snapshot. fn must roll back every fork it opens, and keep nothing.
+// With calls fn while no event changes the snapshot. fn must roll back every fork, and must not keep the snapshot.
 func (c *Cluster) With(fn func(*snapshot.Snapshot) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

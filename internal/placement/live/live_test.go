@@ -31,7 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// patience bounds what a test waits for. Nothing takes nearly as long, but the machine may be busy.
+// patience limits how long a test waits. It is far longer than needed, because the machine can be busy.
 const patience = 2 * time.Minute
 
 func listObjects(c *placementtest.Cluster) []runtime.Object {
@@ -48,7 +48,7 @@ func listObjects(c *placementtest.Cluster) []runtime.Object {
 	return list
 }
 
-// formatPlan is what the snapshot says of every node, to be compared.
+// formatPlan returns the plan for every node as text.
 func formatPlan(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
 	selection, err := planner.Victims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
@@ -78,7 +78,7 @@ func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-// setServedResources makes a cluster's clients say what they serve beside what every cluster does.
+// setServedResources adds resources to the discovery of a fake client.
 func setServedResources(client *fake.Clientset, groupVersion string, resources ...metav1.APIResource) {
 	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: groupVersion, APIResources: resources})
 }
@@ -119,7 +119,8 @@ func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
 	}
 }
 
-// TestPodsCanArriveBeforeTheirNamespaces has the first of some pods that want to be together, by a label of their namespace.
+// TestPodsCanArriveBeforeTheirNamespaces has the first pod of a group with affinity to itself, by a label of their
+// namespace.
 func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 	pod := placementtest.Pod("web", 0, "", 100, 64)
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}

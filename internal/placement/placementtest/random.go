@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// generator makes small clusters out of small vocabularies, so that what a pod asks for is often nearly, and sometimes
-// exactly, what a node offers. About one object in thirty is malformed on purpose.
+// generator creates small clusters from few values, so that a pod's needs often almost match what a node offers.
+// About one object in thirty is invalid on purpose.
 type generator struct {
 	*rand.Rand
-	// easy clusters have room and few taints, so that the predicates that come late decide.
+	// easy clusters have room and few taints, so that the later filters decide.
 	easy bool
 }
 
 const gpu = corev1.ResourceName("example.com/gpu")
 
-// Random makes the cluster that belongs to a seed.
+// Random returns the random cluster of a seed.
 func Random(seed uint64) *Cluster {
 	g := generator{Rand: rand.New(rand.NewPCG(seed, 4)), easy: seed%3 != 0}
 	c := &Cluster{}
@@ -66,7 +66,7 @@ func Random(seed uint64) *Cluster {
 	return c
 }
 
-// newPendingPod makes a pending pod, most of them nominated to a node.
+// newPendingPod returns a pending pod. Most of them are nominated to a node.
 func (g generator) newPendingPod(name string, nodes []*corev1.Node) *corev1.Pod {
 	p := g.newPod(name)
 	if g.chance(4, 5) {
@@ -83,7 +83,7 @@ func (g generator) newPendingPod(name string, nodes []*corev1.Node) *corev1.Pod 
 	return p
 }
 
-// addDeviceClasses makes device classes. Some offer an extended resource.
+// addDeviceClasses adds device classes. Some offer an extended resource.
 func (g generator) addDeviceClasses(c *Cluster) {
 	for i := range g.IntN(8) / 6 * (1 + g.IntN(2)) {
 		class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("class-%d", i)}}
@@ -95,7 +95,7 @@ func (g generator) addDeviceClasses(c *Cluster) {
 	}
 }
 
-// RandomNode makes a node as Random does.
+// RandomNode returns a random node, as in Random.
 func RandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.newNode(i) }
 
 func (g generator) chance(n, of int) bool { return g.IntN(of) < n }
@@ -169,7 +169,7 @@ func (g generator) newNode(i int) *corev1.Node {
 	return n
 }
 
-// newPod draws a pod of a controller: any other needs no room elsewhere.
+// newPod returns a random pod with a controller. A pod without a controller needs no room elsewhere.
 func (g generator) newPod(name string) *corev1.Pod {
 	controller := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -295,7 +295,7 @@ func (g generator) addContainers(p *corev1.Pod) {
 	}
 }
 
-// setResizeStatus makes a pod say that its resources have been changed in place, or will be.
+// setResizeStatus sets the status of an in-place resize.
 func (g generator) setResizeStatus(p *corev1.Pod) {
 	statuses := func(list []corev1.Container) []corev1.ContainerStatus {
 		var out []corev1.ContainerStatus

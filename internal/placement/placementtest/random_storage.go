@@ -69,7 +69,7 @@ func (g generator) newStorageClasses() []*storagev1.StorageClass {
 	}
 }
 
-// newVolume makes a volume, most of them of a CSI driver.
+// newVolume returns a volume. Most have a CSI driver.
 func (g generator) newVolume(i int) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i), Labels: map[string]string{}}}
 	v.Spec.StorageClassName = pick(g, "slow", "slow", "fast", "")
@@ -86,7 +86,8 @@ func (g generator) newVolume(i int) *corev1.PersistentVolume {
 	return v
 }
 
-// newNonCSIVolume makes a volume of no CSI driver. The scheduler translates some kinds, and fails at some volumes.
+// newNonCSIVolume returns a volume without a CSI driver. The scheduler translates some kinds, and fails for some
+// volumes.
 func (g generator) newNonCSIVolume(i int) (v corev1.PersistentVolumeSource) {
 	name := fmt.Sprintf("disk-%d", i)
 	switch g.IntN(13) {
@@ -196,7 +197,7 @@ func (g generator) newCSIDriver(name string) *storagev1.CSIDriver {
 	return d
 }
 
-// newCapacity makes room for volumes of a class in a zone.
+// newCapacity returns the storage capacity of a class in a zone.
 func (g generator) newCapacity(i int) *storagev1.CSIStorageCapacity {
 	size := resource.MustParse(pick(g, "0", "5Gi", "100Gi"))
 	return &storagev1.CSIStorageCapacity{
@@ -221,7 +222,7 @@ func (g generator) addVolumes(p *corev1.Pod) {
 	}
 }
 
-// newInlineVolume makes a volume that the pod itself describes.
+// newInlineVolume returns a volume that is defined in the pod.
 func (g generator) newInlineVolume() (v corev1.VolumeSource) {
 	switch g.IntN(16) {
 	case 0, 1:
@@ -253,7 +254,7 @@ func (g generator) newInlineVolume() (v corev1.VolumeSource) {
 	return v
 }
 
-// addEphemeralClaims makes the claims of generic ephemeral volumes, most of them owned by their pod.
+// addEphemeralClaims adds the claims of generic ephemeral volumes. Most are owned by their pod.
 func (g generator) addEphemeralClaims(c *Cluster) {
 	yes := true
 	for _, list := range [][]*corev1.Pod{c.Pods, c.Candidates} {

@@ -10,38 +10,38 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Move is where one pod would go.
+// Move is the target node of one pod.
 type Move struct {
 	Pod placement.PodKey `json:"pod"`
 	To  string           `json:"to"`
 }
 
-// Stay is a pod that goes with its node.
+// Stay is a pod that is deleted with its node.
 type Stay struct {
 	Pod placement.PodKey `json:"pod"`
-	// Rule is the rule that says so, such as "daemonset".
+	// Rule is the rule that decided this, such as "daemonset".
 	Rule string `json:"rule"`
 }
 
-// Evacuation answers what would become of the pods of one node.
+// Evacuation says what would happen to the pods of a removed node.
 type Evacuation struct {
 	Node string `json:"node"`
-	// Cost is what the evacuation costs by the policy it was asked under; see Policy.
+	// Cost is the cost of the evacuation by the policy of the request.
 	Cost float64 `json:"cost"`
-	// Moves lists the pods that would be created anew elsewhere, in the order in which they were placed.
+	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Stays lists the pods that go with the node.
+	// Stays lists the pods that are deleted with the node.
 	Stays []Stay `json:"stays,omitempty"`
-	// Refusals is every reason against it, by rule; empty when the node can go.
+	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
 }
 
-// Feasible reports whether nothing speaks against the evacuation.
+// Feasible reports whether the node can be removed.
 func (e *Evacuation) Feasible() bool { return len(e.Refusals) == 0 }
 
-// Evacuate answers where each pod of a node would go if the node went now, or every reason why it cannot. All rules are
-// asked and all pods tried, so that the answer is complete; the snapshot is left as it was. The pods are judged with the
-// node gone and all its pods off it, each one placed before the next is judged.
+// Evacuate plans the removal of one node now. It returns a target for each pod, or every reason against the removal.
+// It applies all rules and tries all pods, so that the answer is complete. Pods are placed one after the other, with
+// the node and all its pods removed. The snapshot is unchanged afterwards.
 func Evacuate(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (*Evacuation, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
@@ -63,7 +63,7 @@ func Evacuate(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (
 	return e, nil
 }
 
-// planRun is one run of planning: a fork, the order in which targets are tried, and what the plan has used up.
+// planRun is one planning run: a fork, the rules, and what the plan has used so far.
 type planRun struct {
 	s               *snapshot.Snapshot
 	rules           ruleEvaluation
@@ -71,13 +71,13 @@ type planRun struct {
 	fork            snapshot.Fork
 	pdbUsage        pdbUsage
 	groupLimits     *groupLimits
-	reasonsByClass  map[*filter.Class]placement.Tallies // why a class fitted nowhere when that first happened
-	meanAllocatable []float64                           // what a mean node has, by resource
+	reasonsByClass  map[*filter.Class]placement.Tallies // why a class fitted nowhere, at the first attempt
+	meanAllocatable []float64                           // by resource
 	unplaced        []*filter.Pod
-	sorted          []*filter.Pod // of sortLargestFirst
-	classes         []classGroup  // of sortLargestFirst
+	sorted          []*filter.Pod // buffer of sortLargestFirst
+	classes         []classGroup  // buffer of sortLargestFirst
 	searchStart     int32         // position at which the search for a target starts
-	removalMark     int           // mark of the log at which a victim's turn began
+	removalMark     int           // mark of the undo log before the current removal
 }
 
 func newPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
@@ -87,22 +87,22 @@ func newPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
 	return p
 }
 
-// close takes the plan back.
+// close rolls the plan back.
 func (p *planRun) close() {
 	p.fork.Rollback()
 	p.s.Rooms.EndPlan()
 }
 
-// arrangeTargets sets the order in which nodes are tried as targets: those that cannot go themselves first, then the
-// candidates from the last in the order of removal to the first, so that pods land where they can stay.
+// arrangeTargets sets the order in which nodes are tried as targets, so that pods land where they can stay. Nodes
+// that cannot be removed come first. Then come the candidates in reverse order of removal.
 func (p *planRun) arrangeTargets(candidates []candidate) {
-	going := make(map[int32]bool, len(candidates))
+	removable := make(map[int32]bool, len(candidates))
 	for i := range candidates {
-		going[candidates[i].node.ID] = true
+		removable[candidates[i].node.ID] = true
 	}
 	order := make([]int32, 0, p.s.Nodes.Len())
 	for _, n := range p.s.Nodes.InOrder() {
-		if !going[n.ID] && n.Target() {
+		if !removable[n.ID] && n.Target() {
 			order = append(order, n.ID)
 		}
 	}
@@ -114,8 +114,8 @@ func (p *planRun) arrangeTargets(candidates []candidate) {
 	p.s.Rooms.Arrange(order)
 }
 
-// listMovers lists the pods that have to run elsewhere, and those that are evicted: these, and pods that nothing creates
-// anew. What it finds goes into the evacuation, if one is given.
+// listMovers lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
+// nothing recreates. If e is not nil, it gets the refusals and the pods that stay.
 func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
 	movers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
@@ -139,7 +139,7 @@ func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*
 	return movers, concatPods(movers, ending)
 }
 
-// concatPods is both lists in one, and the first as it is if there is no other.
+// concatPods returns both lists as one. It does not copy the first list if the second is empty.
 func concatPods(movers, ending []*filter.Pod) []*filter.Pod {
 	if len(ending) == 0 {
 		return movers
@@ -147,14 +147,14 @@ func concatPods(movers, ending []*filter.Pod) []*filter.Pod {
 	return slices.Concat(movers, ending)
 }
 
-// classGroup is pods of one class that are being sorted.
+// classGroup holds pods of one class for sorting.
 type classGroup struct {
-	pods []*filter.Pod // in the order of their names
+	pods []*filter.Pod // sorted by name
 	size int64
 }
 
-// sortLargestFirst sorts pods by size, so that pods that are hard to place choose first. Pods of one class stay together; of
-// classes that are equally hard, the one with the first pod by name comes first.
+// sortLargestFirst sorts pods by size, so that pods that are hard to place are placed first. Pods of one class stay
+// together. Classes of equal size and strictness are sorted by their first pod name.
 func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 	slices.SortFunc(pods, func(a, b *filter.Pod) int {
 		if a.Class != b.Class {
@@ -181,8 +181,8 @@ func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 	}
 }
 
-// computeSize weighs a class for placing large pods first: the largest share, in millionths, that its requests have of a mean
-// node. What no node offers counts as a whole node.
+// computeSize returns the largest share of a mean node that one request of the class needs, in millionths. A resource
+// that no node has counts as a whole node.
 func (p *planRun) computeSize(c *filter.Class) int64 {
 	var largest int64
 	for _, a := range c.Requests {
@@ -195,7 +195,6 @@ func (p *planRun) computeSize(c *filter.Class) int64 {
 	return largest
 }
 
-// meanAllocatableOf is how much of a resource the mean node has.
 func (p *planRun) meanAllocatableOf(resource int32) float64 {
 	if int(resource) < len(p.meanAllocatable) {
 		return p.meanAllocatable[resource]
@@ -203,8 +202,8 @@ func (p *planRun) meanAllocatableOf(resource int32) float64 {
 	return 0
 }
 
-// placePods finds a node for every pod. Those that fit nowhere at first are tried again as long as others have been placed,
-// since a pod can depend on another's company. It returns the pods left over.
+// placePods finds a node for every pod and returns the pods without one. It tries these again as long as other pods
+// are placed, because affinity can make a pod depend on another.
 func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 	for len(pods) > 0 {
 		left := p.unplaced[:0]
@@ -226,8 +225,8 @@ func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 	return nil
 }
 
-// countCompanions counts the pods at the head of a list that have to share one node with each other, and are not yet bound
-// to one by others of their kind.
+// countCompanions counts the pods at the head of the list that must share one node, and that no placed pod binds to a
+// node yet.
 func countCompanions(pods []*filter.Pod) int {
 	c := pods[0].Class
 	if !c.ShareNode() {
@@ -240,10 +239,10 @@ func countCompanions(pods []*filter.Pod) int {
 	return n
 }
 
-// maxNodesTried bounds how many nodes are tried for pods that have to share one.
+// maxNodesTried is the largest number of nodes to try for pods that must share one.
 const maxNodesTried = 16
 
-// placeTogether places all of the pods, which are of one class, on one node.
+// placeTogether places all pods of one class on one node. It reports whether that succeeded.
 func (p *planRun) placeTogether(pods []*filter.Pod) bool {
 	c, from := pods[0].Class, p.searchStart
 	for range maxNodesTried {
@@ -261,7 +260,7 @@ func (p *planRun) placeTogether(pods []*filter.Pod) bool {
 	return false
 }
 
-// placeAllOn puts all of the pods on a node, or none.
+// placeAllOn places all of the pods on a node, or none. It reports whether that succeeded.
 func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 	mark := p.fork.Mark()
 	for _, pod := range pods {
@@ -274,8 +273,8 @@ func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 	return true
 }
 
-// findTarget finds a node for one pod, and like the scheduler tries the one it is nominated to first. A claim that is made anew
-// for each pod has a volume yet to be made: where, is not known.
+// findTarget finds a node for one pod. Like the scheduler, it tries the nominated node first. A pod with a generic
+// ephemeral volume has no target: it is unknown where its new volume will be.
 func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
 	if pod.Class.HasEphemeral() {
 		return nil
@@ -286,7 +285,7 @@ func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
 	return p.s.Find(pod.Class, pod.UID, p.searchStart)
 }
 
-// placeOrRefuse is place for Evacuate, with the reasons of every pod that is left over.
+// placeOrRefuse places the pods and returns a refusal for each pod without a node.
 func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 	var refusals []Refusal
 	for _, pod := range slices.Clone(p.placePods(pods)) {
@@ -295,18 +294,18 @@ func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 	return refusals
 }
 
-// newNoRoomRefusal says why a pod fits nowhere, and what would give it a place.
+// newNoRoomRefusal says why a pod fits nowhere, and what would help.
 func (p *planRun) newNoRoomRefusal(pod *filter.Pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Text: "fits on no other node"}
 	switch refusal := p.s.Chain.Refusal(pod.Class); {
 	case pod.Class.HasEphemeral():
-		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume that is made anew for each pod"
+		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:
 		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.RemedyOfRefusal(refusal)
 		return r
 	case len(p.s.Rooms.Order) == 0:
-		r.Text, r.Remedy = "has no other node to go to", "add a node"
+		r.Text, r.Remedy = "has no other node to run on", "add a node"
 		return r
 	}
 	r.Nodes = p.countReasons(pod.Class)
@@ -314,7 +313,7 @@ func (p *planRun) newNoRoomRefusal(pod *filter.Pod) Refusal {
 	return r
 }
 
-// countReasons counts the targets by their reasons against a class, once per class and plan.
+// countReasons counts the targets by their reasons against a class. It does so once per class and plan.
 func (p *planRun) countReasons(c *filter.Class) placement.Tallies {
 	if t, ok := p.reasonsByClass[c]; ok {
 		return t
@@ -329,7 +328,7 @@ func (p *planRun) countReasons(c *filter.Class) placement.Tallies {
 	return p.reasonsByClass[c]
 }
 
-// listPDBRefusals names every budget that forbids evicting these pods. It takes nothing from the ledger.
+// listPDBRefusals returns a refusal for each PodDisruptionBudget that forbids these evictions. It charges nothing.
 func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 	var refusals []Refusal
 	needs := map[*snapshot.Budget]int32{}

@@ -2,8 +2,8 @@ package planner
 
 import "github.com/slipway-dev/slipway/internal/placement/snapshot"
 
-// OneByOne is the plain greedy choice: the cheapest node that can go goes, its pods first-fit in the order of names, and
-// so on with what that leaves. A pod may be moved again when its new node goes.
+// OneByOne is the plain greedy choice. It removes the cheapest removable node, places its pods first-fit by node
+// name, and repeats. A pod can move again when its new node is removed.
 func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
 	p := newPlanRun(s, policy, &o)
 	defer p.close()
@@ -26,7 +26,7 @@ func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int,
 	return count, cost
 }
 
-// HoldsNow reports whether the plan that the ranking remembers of a node still holds.
+// HoldsNow reports whether the stored plan for a node is still valid.
 func (r *Ranking) HoldsNow(name string) bool {
 	e := r.entries[name]
 	r.s.Rooms.ArrangePlain()

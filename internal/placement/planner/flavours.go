@@ -15,15 +15,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// poolLabels name the pool of a node on the clouds that have such a label.
+// poolLabels are the node labels that name the node pool on the clouds that have one.
 var poolLabels = [...]string{
 	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 }
 
-// Flavours describes the machines that a cluster consists of, as far as its nodes tell: nodes of one pool and instance
-// type are one flavour. What they do not have in common is left out, the least that any of them has to give is taken,
-// and the most that DaemonSets take on any of them is deducted, so that a pod that is said to fit does. All cost the
-// same. A pool without nodes is not known.
+// Flavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
+// flavour. The template is conservative, so that a pod that fits it also fits a real instance: it has only the common
+// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
+// same cost. A pool without nodes is unknown.
 func Flavours(o *saved.Objects) []Flavour {
 	daemons := sumDaemonSetRequests(o.Pods)
 	kinds := map[flavourKey][]*corev1.Node{}
@@ -40,7 +40,7 @@ func Flavours(o *saved.Objects) []Flavour {
 	return flavours
 }
 
-// flavourKey is what nodes of one kind share: pool and instance type, or else their capacity.
+// flavourKey identifies a flavour: pool and instance type, or the capacity if neither is known.
 type flavourKey struct{ pool, instanceType, capacity string }
 
 func newFlavourKey(n *corev1.Node) flavourKey {
@@ -57,7 +57,7 @@ func newFlavourKey(n *corev1.Node) flavourKey {
 	return k
 }
 
-// compare orders kinds label by label, so that what separates them in the name does not matter.
+// compare orders keys field by field, so that the separator in the name does not matter.
 func (k flavourKey) compare(other flavourKey) int {
 	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
 		cmp.Compare(k.capacity, other.capacity))
@@ -68,7 +68,7 @@ func (k flavourKey) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
-// buildTemplate is the node that one more machine of the kind would register at least.
+// buildTemplate returns the smallest node that one more instance of the flavour would register.
 func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{
@@ -88,7 +88,7 @@ func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList)
 	return out
 }
 
-// isLifecycleTaint reports whether a taint says in what state a node is, rather than of what kind.
+// isLifecycleTaint reports whether a taint describes the state of a node and not its type.
 func isLifecycleTaint(key string) bool {
 	return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 }
@@ -99,8 +99,8 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	})
 }
 
-// minAllocatable is, per resource, the smallest allocatable of the nodes less what DaemonSets take on that node. What one of the
-// nodes does not have is left out.
+// minAllocatable returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
+// that node. It omits resources that one of the nodes does not have.
 func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
@@ -125,7 +125,7 @@ func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList
 	return out
 }
 
-// sumDaemonSetRequests sums per node what the pods of DaemonSets take, themselves counted under "pods".
+// sumDaemonSetRequests returns the requests of the DaemonSet pods per node, with their number as "pods".
 func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	sums := map[string]corev1.ResourceList{}
 	for _, p := range pods {
@@ -149,7 +149,7 @@ func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	return sums
 }
 
-// listZones lists the zones that the nodes are in; none when any of them has none.
+// listZones lists the zones of the nodes. It is empty if a node has no zone.
 func listZones(nodes []*corev1.Node) []string {
 	found := map[string]bool{}
 	for _, n := range nodes {

@@ -14,24 +14,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Flavour is a kind of machine that could be launched.
+// Flavour is a type of instance that can be launched.
 type Flavour struct {
 	Name string
-	// Template is the node that such a machine would register, pods of DaemonSets deducted from its allocatable.
+	// Template is the node that an instance would register. The requests of DaemonSet pods are already subtracted
+	// from its allocatable amounts.
 	Template *corev1.Node
-	// Cost is what one machine costs, in any unit that is the same for all flavours.
+	// Cost is the cost of one instance. All flavours use the same unit.
 	Cost float64
-	// Zones are those that the machine can be launched in, as values of topology.kubernetes.io/zone; empty when the
-	// template's own labels are final.
+	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
+	// labels are final.
 	Zones []string
-	// Max is how many more may be launched; nil sets no limit.
+	// Max is how many more instances may be launched. Nil means no limit.
 	Max *int
-	// Within are limits that the flavour shares with others.
+	// Within lists the limits that the flavour shares with others.
 	Within []*Allowance
 }
 
-// Node is the node that a machine of the flavour would register under a name in a zone; an empty zone leaves the
-// template's.
+// Node returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
+// zone.
 func (f *Flavour) Node(name, zone string) *corev1.Node {
 	n := *f.Template
 	n.Name, n.UID = name, ""
@@ -44,29 +45,28 @@ func (f *Flavour) Node(name, zone string) *corev1.Node {
 	return &n
 }
 
-// Objective says which machines are best.
+// Objective says which instances to prefer.
 type Objective string
 
 const (
-	// LeastWaste leaves the least of the machines' cpu and memory unused.
+	// LeastWaste leaves the least cpu and memory of the instances unused.
 	LeastWaste Objective = "LeastWaste"
-	// LeastCost pays the least for what the pods ask.
+	// LeastCost pays the least for the requests of the pods.
 	LeastCost Objective = "LeastCost"
 )
 
-// Packing is the answer of Pack.
+// Packing is the result of Pack.
 type Packing struct {
-	// Moves lists the pods that can be placed, in the order in which they were, on nodes that are there or on machines
-	// to launch.
+	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Machines are those to launch, with the pods that each would take.
+	// Machines lists the instances to launch.
 	Machines []Machine `json:"machines,omitempty"`
-	// Helpless lists the pods that no machine would help.
+	// Helpless lists the unschedulable pods: no new instance would help them.
 	Helpless []Helpless `json:"helpless,omitempty"`
 	Cost     float64    `json:"cost"`
 }
 
-// Machine is one machine to launch.
+// Machine is one instance to launch, with the pods that it would run.
 type Machine struct {
 	Name    string             `json:"name"`
 	Flavour string             `json:"flavour"`
@@ -74,15 +74,14 @@ type Machine struct {
 	Pods    []placement.PodKey `json:"pods"`
 }
 
-// Helpless is a pod that no flavour helps, with the reasons that a new machine of each would give.
+// Helpless is a pod that no flavour helps. Reasons says why, by flavour.
 type Helpless struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
-	// Spent names, by flavour, the limit for which no more of it may be launched, though a machine would take the pod.
+	// Spent names, by flavour, the limit that forbids a launch which would help the pod.
 	Spent map[string]string `json:"spent,omitempty"`
 }
 
-// packRun is one run of Pack.
 type packRun struct {
 	*planRun
 	flavours       []Flavour
@@ -99,7 +98,7 @@ type packRun struct {
 type offer struct {
 	flavour        *Flavour
 	zone           string
-	launchCount    *int // launched of the flavour
+	launchCount    *int // launches of the flavour in all zones
 	resourceLimits []*resourceLimit
 }
 
@@ -108,16 +107,19 @@ type plannedLaunch struct {
 	object *corev1.Node
 }
 
-// demand is the pending pods of one class.
+// demand holds the pending pods of one class.
 type demand struct {
 	class *filter.Class
 	pods  []*filter.Pod
 }
 
-// Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
-// existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
-// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, in two ways of which the better
-// counts, and not promised to be the cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
+// Pack plans new instances for the pending pods, or for the given ones of them. It uses free capacity on existing
+// nodes first. The plan holds with all instances launched together and empty: every pod, largest first, fits where
+// the plan says.
+//
+// The algorithm is greedy, instance by instance. It uses the better result of two scoring rules, which is not always
+// the cheapest packing. In a fork it plans for the cluster with the changes of the fork. It fails if a given pod is
+// not pending or a flavour is invalid.
 func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
@@ -139,14 +141,13 @@ func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, obj
 func validateFlavours(flavours []Flavour) error {
 	for i := range flavours {
 		if flavours[i].Template == nil || flavours[i].Name == "" {
-			return fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
+			return fmt.Errorf("flavour %d %q: name and template are required", i, flavours[i].Name)
 		}
 	}
 	return nil
 }
 
-// packWith packs by one rule of which pod is next on a machine that is being filled: the one of the class that it gives the
-// highest number.
+// packWith packs with one scoring rule. The class with the highest score is placed next on an instance.
 func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
 	p := &packRun{
 		planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
@@ -159,8 +160,8 @@ func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.N
 	return p.packInRounds(demands)
 }
 
-// countMinInstances is how many machines it takes at least for the pods that a packing puts on new ones: the sum of their requests,
-// divided by the most that any machine has.
+// countMinInstances returns a lower bound for the instances of a packing: the sum of the requests divided by the
+// largest allocatable amount.
 func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
 	var sums, most []float64
 	add := func(list *[]float64, r int32) *float64 {
@@ -191,13 +192,14 @@ func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int
 	return fewest
 }
 
-// isBetterThan reports whether a packing helps more pods than another, or as many for less.
+// isBetterThan reports whether a packing helps more pods than another, or the same number at less cost.
 func (p *Packing) isBetterThan(other *Packing) bool {
 	return cmp.Or(cmp.Compare(len(p.Helpless), len(other.Helpless)), cmp.Compare(p.Cost, other.Cost),
 		cmp.Compare(len(p.Machines), len(other.Machines))) < 0
 }
 
-// computeMeanAllocatable is what the mean of the machines on offer has, by resource. Beside it the pods are weighed.
+// computeMeanAllocatable returns the mean allocatable amounts of the flavours, by resource. Sizes of pods are
+// relative to it.
 func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 {
 	var means []float64
 	for i := range flavours {
@@ -211,7 +213,7 @@ func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 
 	return means
 }
 
-// sortDemands sorts demands: strict and large ones come first.
+// sortDemands puts demands with many constraints first, then large ones.
 func (p *packRun) sortDemands(demands []demand) {
 	p.sizeByClass = make([]int64, p.s.ClassIDs())
 	for _, d := range demands {
@@ -222,7 +224,8 @@ func (p *packRun) sortDemands(demands []demand) {
 	})
 }
 
-// groupByClass groups the pods by class.
+// groupByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
+// not pending.
 func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
 	pods := s.PendingPods()
 	if keys != nil {
@@ -250,7 +253,7 @@ func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, erro
 	return list, nil
 }
 
-// addOffers lists the flavours by zone.
+// addOffers adds an offer for each flavour and zone.
 func (p *packRun) addOffers() {
 	for i := range p.flavours {
 		f := &p.flavours[i]
@@ -271,10 +274,10 @@ func (p *packRun) addOffers() {
 	}
 }
 
-// maxRounds bounds how often machines are added after the plan was tried with all of them there at once.
+// maxRounds is the largest number of rounds. Each round tries the plan with all instances so far, and then adds more.
 const maxRounds = 5
 
-// packInRounds adds machines until all pods that can be helped fit with all machines launched together.
+// packInRounds adds instances until all pods that can be helped fit with all instances launched together.
 func (p *packRun) packInRounds(demands []demand) *Packing {
 	places := map[*filter.Pod]*filter.Node{}
 	left := demands
@@ -294,7 +297,7 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 	return p.buildPacking(demands, left)
 }
 
-// relaunchAll takes everything back and launches the machines found so far.
+// relaunchAll rolls back and launches the instances found so far.
 func (p *packRun) relaunchAll() {
 	p.fork.Reset()
 	p.s.Rooms.ArrangePlain()
@@ -305,7 +308,8 @@ func (p *packRun) relaunchAll() {
 	p.s.Rooms.Arrange(order)
 }
 
-// placeDemands places every pod where it was placed before, or else where it fits, and returns those left over.
+// placeDemands places every pod where it was placed before, or else where it fits. It returns the pods without a
+// node.
 func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.Node) []demand {
 	var left []demand
 	for _, d := range demands {
@@ -329,7 +333,7 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	return left
 }
 
-// findEarlierNode finds the node of an earlier round under its new slot.
+// findEarlierNode returns the node of an earlier round under its new ID.
 func (p *packRun) findEarlierNode(n *filter.Node) *filter.Node {
 	if n == nil {
 		return nil
@@ -347,7 +351,8 @@ func (p *packRun) recordPlaces(demands []demand, places map[*filter.Pod]*filter.
 	}
 }
 
-// addInstances launches machines, the best one at a time, until none would take a pod of those left over, which it returns.
+// addInstances launches instances, the best one at a time, until none would run any of the pods left. It returns
+// these pods.
 func (p *packRun) addInstances(left []demand) []demand {
 	for len(left) > 0 {
 		best := p.findBestOffer(left)
@@ -372,18 +377,18 @@ func (p *packRun) addInstances(left []demand) []demand {
 	return left
 }
 
-// hasInteractingPods reports whether any class left cares for topology, so that the next machine had better be chosen anew.
+// hasInteractingPods reports whether the placement of a class depends on other pods. Then the next instance must be
+// chosen again.
 func (p *packRun) hasInteractingPods(left []demand) bool {
 	return slices.ContainsFunc(left, func(d demand) bool { return d.class.Social() })
 }
 
-// canLaunch reports whether one more machine may be launched.
 func (o *offer) canLaunch() bool { return o.findExhaustedLimit() == "" }
 
-// findExhaustedLimit says in words which limit forbids one more machine; empty when none does.
+// findExhaustedLimit returns the text of the limit that forbids one more instance, or an empty string.
 func (o *offer) findExhaustedLimit() string {
 	if o.flavour.Max != nil && *o.launchCount >= *o.flavour.Max {
-		return fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+		return fmt.Sprintf("at most %d may be launched", *o.flavour.Max)
 	}
 	for _, resourceLimit := range o.resourceLimits {
 		if !resourceLimit.allowsOneMore(o.flavour.countedCapacity()) {
@@ -393,7 +398,7 @@ func (o *offer) findExhaustedLimit() string {
 	return ""
 }
 
-// countLaunch counts a machine as launched (1) or taken back (-1).
+// countLaunch counts an instance as launched (sign 1) or not launched (sign -1).
 func (o *offer) countLaunch(sign int) {
 	*o.launchCount += sign
 	for _, resourceLimit := range o.resourceLimits {
@@ -401,7 +406,7 @@ func (o *offer) countLaunch(sign int) {
 	}
 }
 
-// undoLaunch takes back the machine launched last, and everything since a mark of the log.
+// undoLaunch undoes the last launch, and everything since a mark of the undo log.
 func (p *packRun) undoLaunch(mark int) {
 	p.fork.Undo(mark)
 	last := len(p.launches) - 1
@@ -409,7 +414,7 @@ func (p *packRun) undoLaunch(mark int) {
 	p.launches = p.launches[:last]
 }
 
-// listUnplaced lists the demands that are not met yet.
+// listUnplaced returns the demands without their placed pods.
 func (p *packRun) listUnplaced(left []demand) []demand {
 	var out []demand
 	for _, d := range left {
@@ -424,7 +429,7 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 	return out
 }
 
-// launchInstance adds a machine and fills it. It returns how many pods it took.
+// launchInstance adds an instance and fills it. It returns the number of pods placed on it.
 func (p *packRun) launchInstance(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
@@ -445,10 +450,10 @@ func (p *packRun) launchInstance(o offer, left []demand) int {
 	return placed + p.placeByScore(n, plain)
 }
 
-// placeInteracting puts as many pods of one class on a machine as fit. Those that have to share a node go beside others all or
-// none; first in line, as many as there is room for.
-func (p *packRun) placeInteracting(n *filter.Node, d demand, before int) int {
-	if before > 0 && d.class.ShareNode() {
+// placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
+// or none if the instance has pods already.
+func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
+	if placedBefore > 0 && d.class.ShareNode() {
 		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
 		}
@@ -457,7 +462,7 @@ func (p *packRun) placeInteracting(n *filter.Node, d demand, before int) int {
 	return p.placeWhileFitting(n, d)
 }
 
-// placeWhileFitting puts pods of one class on a machine, one by one, as long as they fit.
+// placeWhileFitting places pods of one class on an instance, one by one, until one does not fit.
 func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 	for i, pod := range d.pods {
 		if !p.s.Fits(d.class, pod.UID, n) {
@@ -468,7 +473,7 @@ func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 	return len(d.pods)
 }
 
-// placeByScore fills a machine with pods that do not care for each other, by the plan's rule of which is next.
+// placeByScore fills an instance with pods that do not interact. The class with the highest score comes next.
 func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 	for placed := 0; ; placed++ {
 		var best *demand
@@ -490,13 +495,13 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 	}
 }
 
-// scoreBySize puts the largest pods first.
+// scoreBySize prefers the largest pods.
 func (p *packRun) scoreBySize(c *filter.Class, _ *filter.Node) float64 {
 	return float64(p.sizeByClass[c.ID])
 }
 
-// scoreByDotProduct is how far the requests of a pod, as shares of a node, point in the direction of what is left of it: large pods
-// come first, and none of the resources runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
+// scoreByDotProduct returns the dot product of the pod's requests and the free amounts, as shares of the node. Large
+// pods come first, and no resource runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
 // Packing, 2011).
 func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
 	var sum float64
@@ -508,8 +513,8 @@ func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
 	return sum
 }
 
-// findBestOffer tries one machine of every offer and returns the one with the best score; nil when none takes a pod. Among equal
-// scores the zone with the fewest new machines wins.
+// findBestOffer tries one instance of every offer and returns the offer with the best score. It returns nil if none
+// takes a pod. With equal scores the zone with the fewest new instances wins.
 func (p *packRun) findBestOffer(left []demand) *offer {
 	var best *offer
 	var bestScore float64
@@ -541,7 +546,8 @@ func (p *packRun) countInZone(o *offer) int {
 	return count
 }
 
-// scoreLastInstance rates the machine launched last: the mean share of its cpu and memory that is used, or what is used per cost.
+// scoreLastInstance rates the last launched instance: the mean used share of its cpu and memory, or the used amount
+// per cost.
 func (p *packRun) scoreLastInstance(o offer) float64 {
 	n := p.s.Nodes.Named(p.launches[len(p.launches)-1].object.Name)
 	used := n.Load() / 2
@@ -557,7 +563,7 @@ func (p *packRun) scoreLastInstance(o offer) float64 {
 	return size / o.flavour.Cost
 }
 
-// buildPacking reads the plan off the snapshot. Machines that ended up empty are not launched.
+// buildPacking reads the result from the snapshot. It omits instances that are empty at the end.
 func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	out := &Packing{}
 	index := map[string]int{}
@@ -593,10 +599,10 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	return out
 }
 
-// explainOffers says why a new machine of each flavour does not help a class, and of which flavours no more may be launched
-// though one would help.
-func (p *packRun) explainOffers(c *filter.Class) (explainOffers, spent map[string]string) {
-	explainOffers = map[string]string{}
+// explainOffers says, by flavour, why a new instance does not help a class. spent names the limit of each flavour
+// that would help but must not be launched.
+func (p *packRun) explainOffers(c *filter.Class) (reasons, spent map[string]string) {
+	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
 		limit := o.findExhaustedLimit()
@@ -613,7 +619,7 @@ func (p *packRun) explainOffers(c *filter.Class) (explainOffers, spent map[strin
 			}
 			spent[o.flavour.Name] = limit
 		}
-		explainOffers[o.flavour.Name] = text
+		reasons[o.flavour.Name] = text
 	}
-	return explainOffers, spent
+	return reasons, spent
 }

@@ -48,7 +48,7 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 		t.Errorf("allocatable %v", a)
 	}
 	if got := small.Status.Allocatable.Cpu().MilliValue(); got != 4000 {
-		t.Errorf("the node itself now has %d m", got)
+		t.Errorf("the node object was changed: %d m", got)
 	}
 }
 
@@ -61,20 +61,20 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	p, err := planner.NewPlan(o, options)
 	must.NoError(t, err)
 	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
-		t.Fatalf("with nothing pending: %+v, %+v", p.Remove, p.Launch)
+		t.Fatalf("without pending pods: %+v, %+v", p.Remove, p.Launch)
 	}
 	o.Pods = append(o.Pods, placementtest.Pod("wide", 0, "", 3000, 512))
 	if p, err = planner.NewPlan(o, options); err != nil {
 		t.Fatal(err)
 	}
 	if len(p.Remove.Victims) != 0 || len(p.Launch.Machines) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
-		t.Errorf("with a pod that only b has room for: %+v, %+v", p.Remove, p.Launch)
+		t.Errorf("with a pending pod that fits only on b: %+v, %+v", p.Remove, p.Launch)
 	}
 	for _, node := range []string{"a", "b"} {
 		e, err := planner.NewEvacuation(o, node, options)
 		must.NoError(t, err)
 		if e.Feasible() {
-			t.Errorf("node %s by itself: %+v", node, e)
+			t.Errorf("node %s alone is feasible: %+v", node, e)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestAnyClusterGetsAPlan(t *testing.T) {
 		}
 	}
 	if p, err := planner.NewPlan(&saved.Objects{}, planner.PlanOptions{Max: -1}); err != nil || len(p.Remove.Victims) != 0 {
-		t.Errorf("of nothing: %+v, %v", p, err)
+		t.Errorf("empty cluster: %+v, %v", p, err)
 	}
 }
 
@@ -131,6 +131,6 @@ func checkEqual(t *testing.T, seed uint64, got, want any) {
 	b, err := json.Marshal(want)
 	must.NoError(t, err)
 	if !bytes.Equal(a, b) {
-		t.Fatalf("seed %d: asked again\n%s\nasked for the first time\n%s", seed, a, b)
+		t.Fatalf("seed %d: repeated\n%s\nfirst\n%s", seed, a, b)
 	}
 }

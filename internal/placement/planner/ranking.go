@@ -9,33 +9,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Rank is one node's place in a ranking.
+// Rank is the entry of one node in a ranking.
 type Rank struct {
 	Node string  `json:"node"`
 	Cost float64 `json:"cost"`
-	// Removable reports whether the node, by itself, could go now.
+	// Removable reports whether the node alone can be removed now.
 	Removable bool `json:"removable"`
-	// Rule is the rule that holds the node, and Pod the pod it concerns, if any.
+	// Rule is the rule that forbids the removal. Pod is the pod that it concerns, if any.
 	Rule string `json:"rule,omitempty"`
 	Pod  string `json:"pod,omitempty"`
 }
 
-// Ranking judges every node by itself and keeps the answers current at the cost of what has changed: feed pods and
-// disruption budgets to the snapshot through it. Any other event is noticed, and makes the next List start over.
+// Ranking evaluates the removal of every node alone, and updates the results after events. Pass pods and
+// PodDisruptionBudgets to the snapshot through it, and the cost is proportional to what has changed. After any other
+// event the next List evaluates all nodes again.
 //
-// For each removable node it remembers where the pods would go. When a node gains pods, the plans that counted on it are
-// checked where they stand, and made anew only if they no longer hold; when one loses pods, the nodes that were held by a
-// pod that fits there now are judged anew. The counters of pod affinity and spreading that an event moves lead in the
-// same way to the nodes with pods that read them. It is not safe for concurrent use.
+// For each removable node it stores the targets of the pods. When a node gains pods, the plans that use it are
+// checked, and made again only if they are invalid. When a node loses pods, it evaluates the nodes again that were
+// blocked by a pod which fits there now. An event can also change counters of pod affinity and topology spread. Then
+// the nodes with pods that depend on these counters are updated in the same way. A Ranking is not safe for concurrent
+// use.
 type Ranking struct {
 	s          *snapshot.Snapshot
 	policy     Policy
 	o          Options
-	eventsSeen uint64 // events of the snapshot that the entries know of
+	eventsSeen uint64 // number of snapshot events in the entries
 
 	entries   map[string]*rankEntry
-	byTarget  map[string]map[*rankEntry]struct{}        // entries by the nodes that their plans send pods to
-	byBlocker map[*filter.Class]map[*rankEntry]struct{} // entries held because a class fits nowhere
+	byTarget  map[string]map[*rankEntry]struct{}        // entries by the target nodes of their plans
+	byBlocker map[*filter.Class]map[*rankEntry]struct{} // entries blocked by a class that fits nowhere
 }
 
 type rankEntry struct {
@@ -44,31 +46,31 @@ type rankEntry struct {
 	blockingClass *filter.Class
 }
 
-// podTarget is where one pod of a plan goes; the pods are those of the node in the order of the plan.
+// podTarget is the target of one pod in a plan.
 type podTarget struct {
 	pod  placement.PodKey
 	node string
 }
 
-// NewRanking judges all nodes. Groups' limits are those of the options. Made in a fork, it is good until that is rolled
-// back.
+// NewRanking evaluates all nodes, with the group limits of the options. A ranking that was created in a fork is valid
+// until the rollback.
 func NewRanking(s *snapshot.Snapshot, policy Policy, o Options) *Ranking {
 	r := &Ranking{s: s, policy: policy, o: o}
 	r.rankAll()
 	return r
 }
 
-// rankAll judges all nodes.
 func (r *Ranking) rankAll() {
 	r.entries = make(map[string]*rankEntry, r.s.Nodes.Len())
 	r.byTarget = map[string]map[*rankEntry]struct{}{}
 	r.byBlocker = map[*filter.Class]map[*rankEntry]struct{}{}
-	gone := func(n *filter.Node) bool { return n.Out } // a fork has taken it away
+	gone := func(n *filter.Node) bool { return n.Out } // removed by a fork
 	r.rankNodes(slices.DeleteFunc(slices.Clone(r.s.Nodes.InOrder()), gone))
 	r.eventsSeen = r.s.Events()
 }
 
-// rankNodes ranks nodes anew, all in one plan that is taken back after each. Rooms are made up before it, so that they last.
+// rankNodes evaluates nodes in one plan, which is reset after each. It updates the bitmaps before the plan, so that
+// they stay valid after it.
 func (r *Ranking) rankNodes(nodes []*filter.Node) {
 	if len(nodes) == 0 {
 		return
@@ -90,7 +92,6 @@ func (r *Ranking) rankNodes(nodes []*filter.Node) {
 	}
 }
 
-// rankNode judges one node.
 func (r *Ranking) rankNode(p *planRun, n *filter.Node) *rankEntry {
 	e := &rankEntry{Rank: Rank{Node: n.Name(), Cost: p.computeCost(n)}}
 	if refusal := p.findFirstRefusal(n); refusal != nil {
@@ -126,7 +127,7 @@ func (r *Ranking) rankNode(p *planRun, n *filter.Node) *rankEntry {
 	return e
 }
 
-// replaceEntry puts an entry in the place of the one before, and into the indices.
+// replaceEntry replaces the entry of a node and updates the indices.
 func (r *Ranking) replaceEntry(e *rankEntry) {
 	r.dropEntry(e.Node)
 	r.entries[e.Node] = e
@@ -166,7 +167,7 @@ func eraseEntry[K comparable](m map[K]map[*rankEntry]struct{}, key K, e *rankEnt
 	}
 }
 
-// List returns the ranking: removable nodes first, cheapest first, then the others by name.
+// List returns the ranking: removable nodes by cost, then the other nodes by name.
 func (r *Ranking) List() []Rank {
 	if r.eventsSeen != r.s.Events() {
 		r.rankAll()

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// SetPod is SetPod of the snapshot, and brings the ranking up to date.
+// SetPod calls SetPod of the snapshot, and updates the ranking.
 func (r *Ranking) SetPod(o *corev1.Pod) error {
 	if o == nil {
 		return r.s.SetPod(o)
@@ -17,12 +17,12 @@ func (r *Ranking) SetPod(o *corev1.Pod) error {
 	return r.applyPodEvent(placement.PodKey{Namespace: o.Namespace, Name: o.Name}, func() error { return r.s.SetPod(o) })
 }
 
-// DeletePod is DeletePod of the snapshot, and brings the ranking up to date.
+// DeletePod calls DeletePod of the snapshot, and updates the ranking.
 func (r *Ranking) DeletePod(key placement.PodKey) error {
 	return r.applyPodEvent(key, func() error { return r.s.DeletePod(key) })
 }
 
-// SetPodDisruptionBudget is that of the snapshot, and brings the ranking up to date.
+// SetPodDisruptionBudget adds or updates a PodDisruptionBudget in the snapshot, and updates the ranking.
 func (r *Ranking) SetPodDisruptionBudget(o *policyv1.PodDisruptionBudget) error {
 	if o == nil {
 		return r.s.Budgets.Set(o)
@@ -43,29 +43,29 @@ func (r *Ranking) SetPodDisruptionBudget(o *policyv1.PodDisruptionBudget) error 
 	return nil
 }
 
-// staleNodes are the nodes whose entries an event may have made wrong, and how thoroughly they have to be looked at.
+// staleNodes holds the nodes with entries that an event can have invalidated, and what must be done about each.
 type staleNodes map[int32]staleness
 
 type staleness uint8
 
 const (
-	recheckPlan staleness = iota // where its pods would go still has to fit
+	recheckPlan staleness = iota // check that the targets of its pods still fit
 	rankAgain
 )
 
-func (s staleNodes) addNode(n int32, how staleness) {
+func (s staleNodes) addNode(n int32, todo staleness) {
 	if n != filter.None {
-		s[n] = max(s[n], how)
+		s[n] = max(s[n], todo)
 	}
 }
 
-func (s staleNodes) addPods(pods []*filter.Pod, how staleness) {
+func (s staleNodes) addPods(pods []*filter.Pod, todo staleness) {
 	for _, p := range pods {
-		s.addNode(p.Node, how)
+		s.addNode(p.Node, todo)
 	}
 }
 
-// applyPodEvent lets the snapshot take an event about one pod and refreshes the nodes it may matter to.
+// applyPodEvent passes an event about one pod to the snapshot, and updates the nodes that it affects.
 func (r *Ranking) applyPodEvent(key placement.PodKey, event func() error) error {
 	known := r.eventsSeen == r.s.Events() && !r.usesReadWriteOncePodClaim(r.s.Pod(key))
 	stale := staleNodes{}
@@ -78,14 +78,18 @@ func (r *Ranking) applyPodEvent(key placement.PodKey, event func() error) error 
 	return nil
 }
 
-// usesReadWriteOncePodClaim reports whether a pod uses a claim that one pod in the cluster can use, which matters wherever another
-// pod with that claim might go: the next List starts over.
+// usesReadWriteOncePodClaim reports whether a pod uses a ReadWriteOncePod claim. It affects every possible target of
+// another pod with that claim, so the next List evaluates all nodes again.
 func (r *Ranking) usesReadWriteOncePodClaim(p *filter.Pod) bool {
 	return p != nil && p.Class.HoldsExclusive(&r.s.Storage)
 }
 
-// addNodesAffectedByPod collects the nodes to which a pod matters: its own, those that plan to send pods there, those held by a pod
-// that might fit there once it is gone, and those with pods that count it. A nominated pod matters to who goes to its node.
+// addNodesAffectedByPod adds the nodes that a pod affects:
+// - its own node,
+// - nodes with plans that use its node,
+// - nodes blocked by a pod that might fit on its node without it,
+// - nodes with pods that count it.
+// A nominated pod affects the plans that use its nominated node.
 func (r *Ranking) addNodesAffectedByPod(p *filter.Pod, stale staleNodes) {
 	if p == nil {
 		return
@@ -114,7 +118,7 @@ func (r *Ranking) addNodesAffectedByPod(p *filter.Pod, stale staleNodes) {
 	}
 }
 
-// addNodesAffectedByRoom collects the nodes that the room on a node matters to.
+// addNodesAffectedByRoom adds the nodes that the free capacity of a node affects.
 func (r *Ranking) addNodesAffectedByRoom(n *filter.Node, stale staleNodes) {
 	for e := range r.byTarget[n.Name()] {
 		r.addEntry(e, stale, recheckPlan)
@@ -129,23 +133,23 @@ func (r *Ranking) addNodesAffectedByRoom(n *filter.Node, stale staleNodes) {
 	}
 }
 
-func (r *Ranking) addEntry(e *rankEntry, stale staleNodes, how staleness) {
+func (r *Ranking) addEntry(e *rankEntry, stale staleNodes, todo staleness) {
 	if n := r.s.Nodes.Named(e.Node); n != nil {
-		stale.addNode(n.ID, how)
+		stale.addNode(n.ID, todo)
 	}
 }
 
-// refreshEntries checks the plans that may still hold and judges the others anew.
+// refreshEntries checks the plans that may be valid, and evaluates the other nodes again.
 func (r *Ranking) refreshEntries(stale staleNodes) {
 	r.eventsSeen = r.s.Events()
 	var anew []*filter.Node
 	var check []*rankEntry
-	for id, how := range stale {
+	for id, todo := range stale {
 		n := r.s.Nodes.At(id)
 		e := r.entries[n.Name()]
 		switch {
 		case !n.Present:
-		case how == rankAgain || e == nil || !e.Removable && e.Rule == "no-room":
+		case todo == rankAgain || e == nil || !e.Removable && e.Rule == "no-room":
 			anew = append(anew, n)
 		case e.Removable:
 			check = append(check, e)
@@ -154,7 +158,7 @@ func (r *Ranking) refreshEntries(stale staleNodes) {
 	r.rankNodes(append(anew, r.listInvalidPlans(check)...))
 }
 
-// listInvalidPlans lists the nodes of the plans that no longer hold.
+// listInvalidPlans returns the nodes with plans that are not valid any more.
 func (r *Ranking) listInvalidPlans(check []*rankEntry) []*filter.Node {
 	if len(check) == 0 {
 		return nil
@@ -172,7 +176,7 @@ func (r *Ranking) listInvalidPlans(check []*rankEntry) []*filter.Node {
 	return list
 }
 
-// isPlanValid carries out a plan as it was remembered.
+// isPlanValid executes a stored plan. The caller resets the fork.
 func (r *Ranking) isPlanValid(p *planRun, n *filter.Node, e *rankEntry) bool {
 	p.fork.Clear(n)
 	for _, t := range e.targets {

@@ -8,45 +8,47 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Selection is the answer of Victims.
+// Selection is the result of Victims.
 type Selection struct {
 	Policy Policy `json:"policy"`
-	// Victims are the nodes to remove, in the order in which to remove them. All of them are to be cordoned first; then
-	// each can be emptied in turn, every pod finding the place that its move names.
+	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every
+	// pod finds room on the node that its move names.
 	Victims []Evacuation `json:"victims"`
-	// Passed lists the nodes that were looked at and cannot go along, with the reason that decided.
+	// Passed lists the evaluated nodes that cannot be removed, with the reason that decided.
 	Passed []Passed `json:"passed,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 
-	isOptimal bool // no choice could remove more nodes, or as many at less cost
+	isOptimal bool // no other choice removes more nodes, or the same number at less cost
 }
 
-// Passed is a node that was looked at and not chosen.
+// Passed is a node that was evaluated and not chosen.
 type Passed struct {
 	Node     string    `json:"node"`
 	Refusals []Refusal `json:"refusals"`
 }
 
-// Victims chooses up to k nodes that can go together, best first by the policy: each one is judged with the pods of
-// those before it already moved (invariant I9), and budgets, group sizes and zones hold for the whole set. No pod is
-// planned to move twice. The choice is greedy with a second look at nodes that had been taken as targets; it is never
-// worse than going through the candidates one by one, and it is not promised to be the largest set there is. Asked in a
-// fork, it answers for what the fork has made of the cluster.
-func Victims(s *snapshot.Snapshot, k int, policy Policy, o Options) (*Selection, error) {
-	if k < 0 {
-		return nil, fmt.Errorf("number of victims is %d: it must not be negative", k)
+// Victims chooses up to maxVictims nodes that can be removed together, the best by the policy first. Each node is evaluated
+// with the pods of the earlier ones already moved (invariant I9). Budgets, group sizes and zones hold for the whole
+// set. No pod is planned to move twice.
+//
+// The choice is greedy, with a second attempt for nodes that were used as targets. It is never worse than evaluating
+// the candidates one by one, but it is not always the largest possible set. In a fork it plans for the cluster with
+// the changes of the fork. It fails if maxVictims is negative.
+func Victims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*Selection, error) {
+	if maxVictims < 0 {
+		return nil, fmt.Errorf("number of victims is %d: it must not be negative", maxVictims)
 	}
-	best := runSelection(s, k, policy, &o, true)
+	best := runSelection(s, maxVictims, policy, &o, true)
 	if best.lacksRoom() && !best.isOptimal {
-		if plain := runSelection(s, k, policy, &o, false); plain.isBetterThan(best) {
+		if plain := runSelection(s, maxVictims, policy, &o, false); plain.isBetterThan(best) {
 			best = plain
 		}
 	}
 	return best, nil
 }
 
-// lacksRoom reports whether a node was passed over because its pods found no place, so that other places might matter.
+// lacksRoom reports whether a node was rejected because its pods fit nowhere. Then other targets might help.
 func (s *Selection) lacksRoom() bool {
 	for _, p := range s.Passed {
 		for _, r := range p.Refusals {
@@ -58,7 +60,7 @@ func (s *Selection) lacksRoom() bool {
 	return false
 }
 
-// isBetterThan reports whether s removes more nodes than other, or as many at less cost.
+// isBetterThan reports whether s removes more nodes than other, or the same number at less cost.
 func (s *Selection) isBetterThan(other *Selection) bool {
 	if len(s.Victims) != len(other.Victims) {
 		return len(s.Victims) > len(other.Victims)
@@ -66,22 +68,22 @@ func (s *Selection) isBetterThan(other *Selection) bool {
 	return s.Cost < other.Cost
 }
 
-// chosenVictim is a victim under construction. Where its pods go is read off them at the end.
+// chosenVictim is a chosen node. The targets of its pods are read from the snapshot at the end.
 type chosenVictim struct {
 	candidate
 	stays  []Stay
 	movers []*filter.Pod
 }
 
-// runSelection runs one plan. considerate keeps pods away from nodes that may go, and passes over nodes that have received
-// any at first; otherwise targets are tried in the order of their names and any node may go at any time.
-func runSelection(s *snapshot.Snapshot, k int, policy Policy, o *Options, considerate bool) *Selection {
+// runSelection runs one plan. If avoidCandidates is true, it avoids candidates as targets, and tries nodes that received
+// pods last. Otherwise it tries targets by name, and candidates in any state.
+func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Options, avoidCandidates bool) *Selection {
 	p := newPlanRun(s, policy, o)
 	defer p.close()
 	out := &Selection{Policy: policy}
 	candidates := p.listCandidates(out)
 	most := p.countRemovable(candidates)
-	if considerate {
+	if avoidCandidates {
 		p.arrangeTargets(candidates)
 	} else {
 		p.s.Rooms.ArrangeByName()
@@ -89,27 +91,27 @@ func runSelection(s *snapshot.Snapshot, k int, policy Policy, o *Options, consid
 	var victims []chosenVictim
 	var receivers []candidate
 	for _, c := range candidates {
-		if len(victims) == k {
+		if len(victims) == maxVictims {
 			break
 		}
-		if considerate && p.hasReceivedPods(c.node) {
+		if avoidCandidates && p.hasReceivedPods(c.node) {
 			receivers = append(receivers, c)
 			continue
 		}
 		victims = p.tryVictim(victims, c, out)
 	}
 	for _, c := range receivers {
-		if len(victims) < k {
+		if len(victims) < maxVictims {
 			victims = p.tryVictim(victims, c, out)
 		}
 	}
 	victims = p.ensureExecutable(victims, out)
 	p.writeEvacuations(victims, out)
-	out.isOptimal = considerate && len(victims) >= min(k, most) && out.Cost <= minCost(candidates, len(victims))
+	out.isOptimal = avoidCandidates && len(victims) >= min(maxVictims, most) && out.Cost <= minCost(candidates, len(victims))
 	return out
 }
 
-// minCost is the least that any choice of n candidates can cost.
+// minCost returns the lowest possible cost of n candidates.
 func minCost(candidates []candidate, n int) float64 {
 	var cost float64
 	for _, c := range candidates[:n] {
@@ -118,8 +120,9 @@ func minCost(candidates []candidate, n int) float64 {
 	return cost
 }
 
-// countRemovable bounds how many candidates can go at all: removing a node gives up what is free on it, and needs what its pods
-// take elsewhere; both together cannot exceed all that is free. The bound counts cpu, memory and pods.
+// countRemovable returns an upper bound for the number of removable candidates, from cpu, memory and pod counts.
+// Removing a node loses its free capacity and needs room for its pods elsewhere. Both together cannot exceed the
+// total free capacity.
 func (p *planRun) countRemovable(candidates []candidate) int {
 	moving := make([][len(boundedResources)]int64, len(candidates))
 	for i, c := range candidates {
@@ -151,10 +154,10 @@ func (p *planRun) countRemovable(candidates []candidate) int {
 	return bound
 }
 
-// boundedResources are the resources that most counts.
+// boundedResources are the resources that countRemovable uses.
 var boundedResources = [...]int32{filter.ResourceCPU, filter.ResourceMemory, filter.PodCount}
 
-// sumMoving is how much of each bounding resource the pods take that have to move when a node goes.
+// sumMoving returns the amount of each bounded resource that the moving pods of a node request.
 func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) {
 	for _, pod := range n.Pods {
 		if fate, _ := p.rules.judgePod(pod); fate != podMoves {
@@ -174,7 +177,7 @@ func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) 
 	return sums
 }
 
-// listCandidates applies the rules that do not depend on what else goes.
+// listCandidates applies the rules that do not depend on other removals.
 func (p *planRun) listCandidates(out *Selection) []candidate {
 	list := make([]candidate, 0, p.s.Nodes.Len())
 	for _, n := range p.s.Nodes.InOrder() {
@@ -191,7 +194,7 @@ func (p *planRun) listCandidates(out *Selection) []candidate {
 	return list
 }
 
-// findFirstRefusal is the first rule against a node by itself; nil when there is none.
+// findFirstRefusal returns the first rule that forbids the removal of the node alone, or nil.
 func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 	if refusals := p.rules.listNodeRefusals(n); len(refusals) > 0 {
 		return &refusals[0]
@@ -212,12 +215,12 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 	return nil
 }
 
-// hasReceivedPods reports whether the plan has sent pods to a node.
+// hasReceivedPods reports whether the plan has moved pods to a node.
 func (p *planRun) hasReceivedPods(n *filter.Node) bool {
 	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].Moved
 }
 
-// tryVictim takes a node away on top of what the plan has done, or leaves everything as it was.
+// tryVictim removes a node in addition to the plan so far, or changes nothing.
 func (p *planRun) tryVictim(victims []chosenVictim, c candidate, out *Selection) []chosenVictim {
 	refusal := p.removeVictim(c, &victims)
 	if refusal != nil {
@@ -251,8 +254,8 @@ func (p *planRun) removeVictim(c candidate, victims *[]chosenVictim) *Refusal {
 	return nil
 }
 
-// splitPods tells the node's own pods that move from those that go with it; all adds the pods that the plan has sent there, and
-// evicted the own pods that nothing creates anew.
+// splitPods returns the node's own pods that move, and the pods that stay. all also includes the pods that the plan
+// has moved there. evicted also includes the own pods that nothing recreates.
 func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, stays []Stay) {
 	own = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
@@ -281,9 +284,9 @@ func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, st
 	return own, all, evicted, stays
 }
 
-// ensureExecutable makes sure that the plan can be carried out as written. As long as no victim had received pods before, it was
-// built exactly as it will be carried out. Otherwise it is played again with the final places, in an order in which each
-// victim can be emptied at its turn; a victim that cannot at any is left out.
+// ensureExecutable makes sure that the plan can be executed as written. If no victim had received pods, it can.
+// Otherwise the plan is repeated with the final targets, in an order that lets each victim be emptied. A victim
+// that cannot be emptied is dropped.
 func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []chosenVictim {
 	for p.hasMovedPodTwice(victims) {
 		places := make(map[*filter.Pod]int32)
@@ -299,8 +302,8 @@ func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []cho
 		}
 		out.Passed = append(out.Passed, Passed{failed[0].node.Name(), []Refusal{{
 			Rule:   "no-room",
-			Text:   "its pods find no place while the other nodes are being emptied",
-			Remedy: "plan again once the others are gone",
+			Text:   "its pods fit on no node while the other nodes are being drained",
+			Remedy: "plan again after the other nodes are deleted",
 		}}})
 		p.fork.Reset()
 		victims = p.retryVictims(append(ordered, failed[1:]...), out)
@@ -308,7 +311,7 @@ func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []cho
 	return victims
 }
 
-// hasMovedPodTwice reports whether pods of an early victim have been moved on when a later one was taken.
+// hasMovedPodTwice reports whether a later victim moved pods of an earlier victim again.
 func (p *planRun) hasMovedPodTwice(victims []chosenVictim) bool {
 	own := 0
 	for _, v := range victims {
@@ -317,18 +320,18 @@ func (p *planRun) hasMovedPodTwice(victims []chosenVictim) bool {
 	return p.fork.Placed() != own
 }
 
-// replayVictims empties the victims, sending each pod to its given place or, where it does not fit there, to another. At each
-// turn the first victim goes that can be emptied. It returns the victims in the order in which they went, each with its
-// pods in the order in which they were placed, and those that could not go.
+// replayVictims empties the victims. It moves each pod to its given target, or to another if it does not fit. In each
+// step it empties the first victim that can be emptied. It returns the victims in this order, each with its pods in
+// the order of placement, and the victims that could not be emptied.
 func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]int32) (ordered, failed []chosenVictim) {
-	doomed := make(map[int32]bool, len(victims))
+	removed := make(map[int32]bool, len(victims))
 	for _, v := range victims {
-		doomed[v.node.ID] = true
+		removed[v.node.ID] = true
 	}
-	p.excludeTargets(doomed)
+	p.excludeTargets(removed)
 	left := slices.Clone(victims)
 	for len(left) > 0 {
-		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.emptyVictim(v, places, doomed) })
+		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.emptyVictim(v, places, removed) })
 		if i < 0 {
 			return ordered, left
 		}
@@ -340,13 +343,13 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 	return ordered, nil
 }
 
-// emptyVictim takes one victim away, or leaves everything as it was. turn marks where it began.
-func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, doomed map[int32]bool) bool {
+// emptyVictim removes one victim, or changes nothing. removalMark is the mark before it.
+func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, removed map[int32]bool) bool {
 	p.removalMark = p.fork.Mark()
 	p.fork.Clear(v.node)
 	var displaced []*filter.Pod
 	for _, pod := range v.movers {
-		if n := p.s.Nodes.At(places[pod]); !doomed[n.ID] && p.s.Fits(pod.Class, pod.UID, n) {
+		if n := p.s.Nodes.At(places[pod]); !removed[n.ID] && p.s.Fits(pod.Class, pod.UID, n) {
 			p.fork.Put(pod, n)
 		} else {
 			displaced = append(displaced, pod)
@@ -359,18 +362,18 @@ func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, doom
 	return true
 }
 
-// excludeTargets arranges the targets that are left when some nodes are to go.
-func (p *planRun) excludeTargets(doomed map[int32]bool) {
+// excludeTargets removes nodes from the search order.
+func (p *planRun) excludeTargets(removed map[int32]bool) {
 	order := make([]int32, 0, len(p.s.Rooms.Order))
 	for _, id := range p.s.Rooms.Order {
-		if !doomed[id] {
+		if !removed[id] {
 			order = append(order, id)
 		}
 	}
 	p.s.Rooms.Arrange(order)
 }
 
-// retryVictims plays victims without regard for earlier places, leaving out what no longer goes.
+// retryVictims tries the victims without the earlier targets, and drops those that cannot be removed.
 func (p *planRun) retryVictims(victims []chosenVictim, out *Selection) []chosenVictim {
 	p.pdbUsage, p.groupLimits = pdbUsage{}, newGroupLimits(p.s, p.rules.Options)
 	var kept []chosenVictim
@@ -380,7 +383,7 @@ func (p *planRun) retryVictims(victims []chosenVictim, out *Selection) []chosenV
 	return kept
 }
 
-// writeEvacuations turns the plan as it stands into the answer.
+// writeEvacuations writes the plan into the result.
 func (p *planRun) writeEvacuations(victims []chosenVictim, out *Selection) {
 	out.Victims = make([]Evacuation, len(victims))
 	for i, v := range victims {

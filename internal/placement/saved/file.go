@@ -19,23 +19,22 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Format is how a cluster is written. Read knows them apart.
+// Format is a file format of a cluster. Decode detects it.
 type Format int
 
 const (
-	// Compact is read many times as fast as JSON. It begins with a line that names its version; frames follow, each of
-	// the objects of one kind in their protocol buffers, so that frames can be decoded side by side; the last frame is
-	// empty and of kind end, so that a file that was cut off is known.
+	// Compact is read many times faster than JSON. Its first line names the version. Then come frames, each with
+	// objects of one kind as protocol buffers, and can be decoded in parallel. The last frame is empty and
+	// has kind end, so that a truncated file is detected.
 	Compact Format = iota
 	// JSON is one document, for people and other tools.
 	JSON
 )
 
-// compactHeader is the first line of a compact file.
 const compactHeader = "slipway.dev/snapshot v1\n"
 
-// Write writes what placement reads of the objects; the rest is left out, so that nothing gets about that does not serve
-// the answers.
+// Write writes what placement reads from the objects. It omits everything else, so that the file reveals nothing that
+// is not needed.
 func (o *Objects) Write(w io.Writer, format Format) error {
 	reduced := new(renamer).copyObjects(o)
 	write := reduced.writeCompact
@@ -56,7 +55,7 @@ func Decode(raw []byte) (*Objects, error) {
 		err = o.decodeCompact(body)
 	} else if version, ok := bytes.CutPrefix(raw, []byte("slipway.dev/snapshot ")); ok {
 		line, _, _ := bytes.Cut(version[:min(len(version), 20)], []byte("\n"))
-		err = fmt.Errorf("it is of version %q, and this slipway reads v1", line)
+		err = fmt.Errorf("version %q is not supported: this slipway reads v1", line)
 	} else {
 		err = o.decodeJSON(raw)
 	}
@@ -72,13 +71,13 @@ func (o *Objects) decodeJSON(raw []byte) error {
 	}
 	for _, s := range o.listSections() {
 		if i := s.findNil(); i >= 0 {
-			return fmt.Errorf("its %s number %d is null", s.name, i)
+			return fmt.Errorf("%s number %d is null", s.name, i)
 		}
 	}
 	return nil
 }
 
-// kindNumber tells the frames of a compact file apart. The numbers are those of version 1 and do not change.
+// kindNumber identifies the kind of a frame. The numbers belong to version 1 and must not change.
 type kindNumber uint64
 
 const (
@@ -86,14 +85,14 @@ const (
 	timeFrame kindNumber = 1
 )
 
-// section is the objects of one kind in a compact file.
+// section reads and writes the objects of one kind in a compact file.
 type section struct {
 	kind kindNumber
 	name string
-	// findNil is the index of an object that is not there; negative for none.
+	// findNil returns the index of a nil object, or a negative number.
 	findNil func() int
-	// encode appends the frames of all objects; decode reads the objects of one frame and returns what puts them in
-	// their place, to be called in the order of the frames.
+	// encode appends the frames of all objects. decode reads the objects of one frame; call the returned functions in
+	// the order of the frames.
 	encode func(w *frameWriter) error
 	decode func(frame []byte, count int) (place func(), err error)
 }
@@ -114,15 +113,15 @@ func (o *Objects) listSections() []section {
 	}
 }
 
-// protobufMessage is what the types of the Kubernetes API have for their protocol buffers.
+// protobufMessage is the protocol buffer interface of the Kubernetes API types.
 type protobufMessage[T any] interface {
 	*T
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
 
-// maxExpansion is how many bytes of memory may be allocated for each byte of a frame, before its objects are read. Write needs
-// no more than 19: that is the ratio of a Pod without any content.
+// maxExpansion limits the bytes of memory per byte of a frame, before its objects are read. Write needs at most 19,
+// for a Pod without content.
 const maxExpansion = 32
 
 func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list *[]*T) section {
@@ -143,7 +142,7 @@ func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list 
 		},
 		decode: func(frame []byte, count int) (func(), error) {
 			if uint64(count)*uint64(reflect.TypeFor[T]().Size()) > maxExpansion*uint64(len(frame)) {
-				return nil, fmt.Errorf("%d objects (%s) are said to be in %d bytes: no such object is that small", count, name, len(frame))
+				return nil, fmt.Errorf("a frame of %d bytes claims %d objects (%s): no such object is that small", len(frame), count, name)
 			}
 			items := make([]T, count)
 			for i := range items {
@@ -168,7 +167,7 @@ func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list 
 	}
 }
 
-// frameWriter gathers objects of one kind into frames.
+// frameWriter collects objects of one kind into frames.
 type frameWriter struct {
 	w     io.Writer
 	kind  kindNumber
@@ -176,7 +175,7 @@ type frameWriter struct {
 	body  []byte
 }
 
-// maxFrameBytes is at which size, in bytes, a frame is written out.
+// maxFrameBytes is the size at which a frame is written.
 const maxFrameBytes = 512 << 10
 
 func (f *frameWriter) addObject(kind kindNumber, raw []byte) error {
@@ -222,7 +221,7 @@ func (o *Objects) writeCompact(w io.Writer) error {
 	return err
 }
 
-// cutLengthPrefixed takes one text off that is preceded by its length.
+// cutLengthPrefixed removes one length-prefixed part from the start of raw.
 func cutLengthPrefixed(raw []byte) (text, rest []byte, err error) {
 	size, n := binary.Uvarint(raw)
 	if n <= 0 || size > uint64(len(raw)-n) {
@@ -231,7 +230,7 @@ func cutLengthPrefixed(raw []byte) (text, rest []byte, err error) {
 	return raw[n : n+int(size)], raw[n+int(size):], nil
 }
 
-// frame is a piece of a compact file, and what became of it.
+// frame is a part of a compact file, and its decoded objects.
 type frame struct {
 	kind          kindNumber
 	count         int
@@ -240,7 +239,6 @@ type frame struct {
 	err           error
 }
 
-// splitFrames finds the frames.
 func splitFrames(raw []byte) ([]frame, error) {
 	var frames []frame
 	for {
@@ -257,18 +255,18 @@ func splitFrames(raw []byte) ([]frame, error) {
 		case err != nil:
 			return nil, err
 		case kind == uint64(endFrame) && len(rest) > 0:
-			return nil, fmt.Errorf("%d bytes after its end", len(rest))
+			return nil, fmt.Errorf("%d bytes after the end frame", len(rest))
 		case kind == uint64(endFrame):
 			return frames, nil
 		case count > uint64(len(body)/2): // no object is empty, and each has its length before it
-			return nil, fmt.Errorf("%d objects are said to be in %d bytes", count, len(body))
+			return nil, fmt.Errorf("a frame of %d bytes claims %d objects", len(body), count)
 		}
 		frames = append(frames, frame{kind: kindNumber(kind), count: int(count), body: body})
 		raw = rest
 	}
 }
 
-// decodeCompact decodes the frames on all processors.
+// decodeCompact decodes the frames in parallel.
 func (o *Objects) decodeCompact(raw []byte) error {
 	frames, err := splitFrames(raw)
 	if err != nil {
@@ -286,7 +284,7 @@ func (o *Objects) decodeCompact(raw []byte) error {
 				if decode := decoders[f.kind]; decode != nil {
 					f.appendObjects, f.err = decode(f.body, f.count)
 				} else {
-					f.err = fmt.Errorf("objects of kind %d are not known", f.kind)
+					f.err = fmt.Errorf("frame kind %d is not known", f.kind)
 				}
 			}
 		})

@@ -63,16 +63,16 @@ func TestTruncatedCompactFileIsRejected(t *testing.T) {
 	whole := writeObjects(t, &placementtest.Diverse(2, 3, 20, 1).Objects, saved.Compact)
 	for size := range len(whole) {
 		if _, err := saved.Decode(whole[:size]); err == nil {
-			t.Fatalf("%d of %d bytes are taken for a cluster", size, len(whole))
+			t.Fatalf("%d of %d bytes are accepted as a cluster", size, len(whole))
 		}
 	}
 	for name, raw := range map[string][]byte{
-		`it is of version "v9", and this slipway reads v1`: []byte("slipway.dev/snapshot v9\n\x00\x00\x00"),
-		"3 bytes after its end":                            append(bytes.Clone(whole), "abc"...),
-		"objects of kind 99 are not known":                 []byte("slipway.dev/snapshot v1\n\x63\x01\x02\x01\x00\x00\x00\x00"),
-		"9 objects are said to be in 2 bytes":              []byte("slipway.dev/snapshot v1\n\x04\x09\x02\x01\x00\x00\x00\x00"),
-		"its pod number 1 is null":                         []byte(`{"pods":[{},null]}`),
-		"unexpected EOF":                                   []byte("slipway.dev/snapshot v1\n\x04\xff\xff"),
+		`version "v9" is not supported: this slipway reads v1`: []byte("slipway.dev/snapshot v9\n\x00\x00\x00"),
+		"3 bytes after the end frame":                          append(bytes.Clone(whole), "abc"...),
+		"frame kind 99 is not known":                           []byte("slipway.dev/snapshot v1\n\x63\x01\x02\x01\x00\x00\x00\x00"),
+		"a frame of 2 bytes claims 9 objects":                  []byte("slipway.dev/snapshot v1\n\x04\x09\x02\x01\x00\x00\x00\x00"),
+		"pod number 1 is null":                                 []byte(`{"pods":[{},null]}`),
+		"unexpected EOF":                                       []byte("slipway.dev/snapshot v1\n\x04\xff\xff"),
 	} {
 		if _, err := saved.Decode(raw); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: error %v, want %q", raw[:min(len(raw), 40)], err, name)
@@ -80,7 +80,7 @@ func TestTruncatedCompactFileIsRejected(t *testing.T) {
 	}
 }
 
-// newFrame is a compact file with one frame, which says how many objects it has.
+// newFrame returns a compact file with one frame that claims to have count objects.
 func newFrame(kind byte, count int, body []byte) []byte {
 	file := append([]byte("slipway.dev/snapshot v1\n"), kind)
 	file = binary.AppendUvarint(file, uint64(count))
@@ -95,9 +95,9 @@ func TestI10FileUsesMemoryInProportionToItsSize(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := saved.Decode(file)
 	runtime.ReadMemStats(&after)
-	check.ErrorContains(t, err, "524288 objects (pod) are said to be in 1048576 bytes")
+	check.ErrorContains(t, err, "a frame of 1048576 bytes claims 524288 objects (pod)")
 	if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
-		t.Errorf("a file of %d bytes has %d allocated", size, took)
+		t.Errorf("a file of %d bytes allocates %d bytes", size, took)
 	}
 }
 

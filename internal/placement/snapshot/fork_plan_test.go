@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestPlansInForkMatchForkedCluster launches nodes and takes others away in a fork, asks every question,
-// and asks again in a snapshot to which the same has happened.
+// TestPlansInForkMatchForkedCluster adds and removes nodes in a fork and makes every plan. The plans must equal those
+// of a snapshot with the same changes.
 func TestPlansInForkMatchForkedCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
@@ -56,7 +56,7 @@ func TestPlansInForkMatchForkedCluster(t *testing.T) {
 	})
 }
 
-// formatPlans asks everything that can be asked of a cluster as a whole.
+// formatPlans makes every plan for the cluster as a whole.
 func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
@@ -102,7 +102,7 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 			packing, err := planner.Pack(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
 			must.NoError(t, err)
 			if len(packing.Machines) != c.machines || len(packing.Helpless) != c.left {
-				t.Fatalf("%d machines and %d left, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
+				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
 					c.left, packing)
 			}
 			for _, h := range packing.Helpless {

@@ -1,9 +1,9 @@
 package snapshot
 
-// idPool gives out small numbers, and again those that were returned.
+// idPool allocates small numbers and reuses the released ones.
 type idPool struct {
 	free  []int32
-	limit int32 // all numbers are less
+	limit int32 // greater than all numbers
 }
 
 func (p *idPool) allocateID() int32 {

@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// index holds the classes of the pods, and what they share: labels, filters, topologies and counters.
+// index interns the classes of the pods and what they share: labels, filters, topologies and counters.
 type index struct {
 	nodes     *NodeSet
 	resources *filter.ResourceTable
@@ -15,7 +15,7 @@ type index struct {
 
 	classes       map[string]*filter.Class
 	ids           idPool // of classes
-	unusedClasses int    // classes that have lost their last pod since the last sweep
+	unusedClasses int    // classes that lost their last pod since the last sweep
 
 	filters       map[string]*filter.NodeFilter
 	namespaces    map[string]*filter.Namespace
@@ -36,7 +36,7 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// internClass returns the class of a pod, and compiles it when it is new; see ReadNeeds for assigned.
+// internClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
 func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
 	d := filter.ReadNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
@@ -50,14 +50,13 @@ func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
 	return c
 }
 
-// countIfUnused lets the next sweep drop a class without pods.
 func (x *index) countIfUnused(c *filter.Class) {
 	if c.Members == 0 {
 		x.unusedClasses++
 	}
 }
 
-// InternFilter returns the shared filter of a pod.
+// InternFilter returns the shared filter for the node needs of a pod.
 func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.NodeFilter {
 	var e filter.Encoder
 	filter.EncodeNodeNeeds(&e, nodeName, spec)
@@ -69,7 +68,7 @@ func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.Node
 	return f
 }
 
-// InternLabels returns the shared record of these labels, wired to everything that counts it.
+// InternLabels returns the shared record of a label set. A new record is connected to all counters that count it.
 func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels {
 	var e filter.Encoder
 	e.Labels(set)
@@ -83,7 +82,7 @@ func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels
 	return l
 }
 
-// connectCounters finds everything that counts these labels.
+// connectCounters finds the counters that count these labels.
 func (x *index) connectCounters(l *filter.PodLabels) {
 	l.Attractions, l.Spreads, l.Repulsions = nil, nil, nil
 	for _, a := range x.attractions.listMatching(l) {
@@ -103,7 +102,7 @@ func (x *index) connectCounters(l *filter.PodLabels) {
 	}
 }
 
-// InternTerm compiles a pod affinity term for a pod of a namespace.
+// InternTerm returns the shared compiled form of a pod affinity term, for a pod in namespace ns.
 func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTerm, error) {
 	namespaces := t.Namespaces
 	if len(namespaces) == 0 && t.NamespaceSelector == nil {
@@ -123,7 +122,8 @@ func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTer
 	return term, err
 }
 
-// InternAttraction returns the counter of pods that all terms select, per domain of a key, counting what is there.
+// InternAttraction returns the shared counter of the pods that all terms select, per domain of a key. A new counter
+// includes the placed pods.
 func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKey) *filter.Attraction {
 	var e filter.Encoder
 	e.Text(key.Name)
@@ -149,8 +149,9 @@ func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKe
 	return a
 }
 
-// InternRepulsion returns the counter of pods that carry an anti-affinity term, per domain of a key. It starts at zero:
-// pods that carry the term are of classes that hold the counter, and those are only now being compiled.
+// InternRepulsion returns the shared counter of the pods that have an anti-affinity term, per domain of a key. A new
+// counter starts at zero: pods with the term belong to classes with this counter, and their first class is being
+// compiled.
 func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *filter.Repulsion {
 	var e filter.Encoder
 	e.Text(key.Name)
@@ -168,7 +169,7 @@ func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *
 	return r
 }
 
-// InternKey returns the record of a topology key, with the domain of every node.
+// InternKey returns the shared record of a topology key, with the domain of every node.
 func (x *index) InternKey(name string) *filter.TopologyKey {
 	k, ok := x.keys[name]
 	if !ok {
@@ -184,8 +185,8 @@ func (x *index) InternKey(name string) *filter.TopologyKey {
 	return k
 }
 
-// InternEligibility returns the set of nodes that spreading over a key looks at; affinity and taints say whether those
-// of the filter are honoured.
+// InternEligibility returns the shared set of nodes that topology spreading over a key considers. affinity and taints
+// say whether the pod's node affinity and tolerations are honored.
 func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
 	affinity, taints bool,
 ) *filter.Eligibility {
@@ -216,7 +217,7 @@ func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.To
 	return e
 }
 
-// InternSpread returns the counter of the pods that a selector matches; selectorKey stands for the selector.
+// InternSpread returns the shared counter of the pods that a selector matches. selectorKey identifies the selector.
 func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, selector labels.Selector, selectorKey string) *filter.Spread {
 	var enc filter.Encoder
 	enc.Text(e.ID)
@@ -241,7 +242,7 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 	return sp
 }
 
-// internNamespace returns the record of a namespace, which exists as soon as something names it.
+// internNamespace returns the record of a namespace, and creates it if it is new.
 func (x *index) internNamespace(name string) *filter.Namespace {
 	ns, ok := x.namespaces[name]
 	if !ok {
@@ -251,7 +252,7 @@ func (x *index) internNamespace(name string) *filter.Namespace {
 	return ns
 }
 
-// listCandidateLabels lists the labels that a counter with these namespaces and this anchor may look at.
+// listCandidateLabels lists the label sets that a counter with these namespaces and this anchor can match.
 func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
@@ -266,7 +267,7 @@ func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*fil
 	return list
 }
 
-// addToTopologies finds the node's domains and the eligibilities that admit it.
+// addToTopologies sets the node's domains and evaluates its eligibility.
 func (x *index) addToTopologies(n *filter.Node) {
 	for _, k := range x.keys {
 		k.SetNode(n.ID, n.Object.Labels)
@@ -276,7 +277,7 @@ func (x *index) addToTopologies(n *filter.Node) {
 	}
 }
 
-// removeFromTopologies undoes addToTopologies; no pod of the node may be counted any more.
+// removeFromTopologies undoes addToTopologies. No pod of the node may be counted at this point.
 func (x *index) removeFromTopologies(n *filter.Node) {
 	for _, e := range x.eligibilities {
 		e.RemoveNode(n)
@@ -286,14 +287,13 @@ func (x *index) removeFromTopologies(n *filter.Node) {
 	}
 }
 
-// forgetNodeVerdicts makes every filter judge a node anew.
 func (x *index) forgetNodeVerdicts(n *filter.Node) {
 	for _, f := range x.filters {
 		f.Forget(n.ID)
 	}
 }
 
-// setNamespaceLabels takes over the labels of a namespace, and counts its pods anew if they have changed.
+// setNamespaceLabels stores the labels of a namespace. If they have changed, its pods are counted again.
 func (x *index) setNamespaceLabels(name string, known bool, set map[string]string) {
 	ns := x.internNamespace(name)
 	if ns.Known == known && labels.Equals(ns.Labels, set) {

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestSelfAffinityFollowsNamespaceLabels has the first of some pods that want to be together, in any namespace of
-// their team.
+// TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
+// its team.
 func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
 	s, err := placementtest.Small().Snapshot()
 	must.NoError(t, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// compilePod compiles a pod object.
 func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	p := &filter.Pod{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Node: filter.None, NodeName: o.Spec.NodeName,

@@ -64,7 +64,7 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 			t.Fatalf("before\n%s\nafter\n%s", states[0], after)
 		}
 		if changes, open := s.Undone(); changes != 0 || open != 0 {
-			t.Fatalf("%d entries and %d forks are left", changes, open)
+			t.Fatalf("%d undo entries and %d open forks are left", changes, open)
 		}
 	})
 }
@@ -83,8 +83,8 @@ func keyOf(p *corev1.Pod) placement.PodKey {
 	return placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 }
 
-// TestEventsGiveSameSnapshotAsFinalObjects feeds events in any order and compares with a snapshot that is told of the
-// outcome only.
+// TestEventsGiveSameSnapshotAsFinalObjects feeds random events, and compares with a snapshot that gets only the final
+// objects.
 func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
@@ -133,7 +133,7 @@ func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 			must.NoError(t, fresh.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: set}}))
 		}
 		if a, b := s.Dump(false), fresh.Dump(false); a != b {
-			t.Fatalf("fed\n%s\nfresh\n%s", a, b)
+			t.Fatalf("with events\n%s\nnew\n%s", a, b)
 		}
 	})
 }
@@ -153,13 +153,13 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
 		if len(selection.Victims) > k {
-			t.Fatalf("%d victims, %d asked for", len(selection.Victims), k)
+			t.Fatalf("%d victims, want at most %d", len(selection.Victims), k)
 		}
 		must.NoError(t, placementtest.CarryOut(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
-		t.Fatal("no node was ever removed: the clusters do not exercise the choice")
+		t.Fatal("no run removed a node: the test checks nothing")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		}
 		must.NoError(t, placementtest.LaunchAll(s, flavours, packing))
 		if len(packing.Moves)+len(packing.Helpless) != len(s.PendingPods()) {
-			t.Fatalf("%d moves and %d helpless of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.PendingPods()))
+			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.PendingPods()))
 		}
 	})
 }

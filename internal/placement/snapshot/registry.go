@@ -8,21 +8,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// registry holds counters by identity, and by the namespaces they look at.
+// registry holds counters by ID and by the namespaces that they apply to.
 type registry[T comparable] struct {
 	byID         map[string]T
 	byNamespace  map[string]labelIndex[T]
-	anyNamespace labelIndex[T] // of those that may look at any namespace
+	anyNamespace labelIndex[T] // counters that can apply to any namespace
 }
 
-// labelIndex holds counters by their anchors.
+// labelIndex holds counters by anchor.
 type labelIndex[T comparable] map[filter.Anchor][]T
 
 func newRegistry[T comparable]() registry[T] {
 	return registry[T]{byID: map[string]T{}, byNamespace: map[string]labelIndex[T]{}, anyNamespace: labelIndex[T]{}}
 }
 
-// add records a counter; namespaces is empty when it may look at any.
+// add records a counter. An empty list of namespaces means any namespace.
 func (r *registry[T]) add(id string, counter T, namespaces []string, a filter.Anchor) {
 	r.byID[id] = counter
 	if len(namespaces) == 0 {
@@ -53,7 +53,6 @@ func (s labelIndex[T]) appendMatching(list []T, set labels.Set) []T {
 	return list
 }
 
-// keepUsed drops the counters that are not used.
 func (r *registry[T]) keepUsed(used map[T]bool) {
 	for id, counter := range r.byID {
 		if !used[counter] {

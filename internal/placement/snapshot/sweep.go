@@ -6,11 +6,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// isSweepDue reports whether about as much is unused as is used. The work of a sweep is proportional to what is kept, and
-// so, spread over the deletions that led to it, to the events.
+// isSweepDue reports whether about half of the classes are unused. The cost of a sweep is proportional to what it
+// keeps. Spread over the deletions before it, that is proportional to the events.
 func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)/2 }
 
-// sweepUnused drops classes without pods, and the labels, filters and counters that only they used. It returns their IDs.
+// sweepUnused drops classes without pods, and the labels, filters and counters that only they used. It returns the
+// IDs of the dropped classes.
 func (x *index) sweepUnused() (freed []int32) {
 	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}

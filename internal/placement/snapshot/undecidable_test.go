@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestUndecidableVerdictsGiveTheReason goes through what the snapshot cannot know, and the plain cases next to it.
+// TestUndecidableVerdictsGiveTheReason covers what the snapshot cannot know, and the decidable case next to each.
 func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	class := func(c storagev1.StorageClass) func(*snapshot.Snapshot, *corev1.Pod) error {

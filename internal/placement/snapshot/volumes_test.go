@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newClusterWithClaim is a cluster with a claim in the class "disk", and a pod that uses it.
+// newClusterWithClaim returns a cluster with a claim of class "disk", and a pod that uses it.
 func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	c, wait, name := placementtest.Small(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
@@ -32,7 +32,7 @@ func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	return c, p
 }
 
-// newCSINode is the CSINode of the second node. It lists the in-tree plugins that are migrated.
+// newCSINode returns the CSINode of the second node. It lists the migrated in-tree plugins.
 func newCSINode(migrated string, drivers ...storagev1.CSINodeDriver) *storagev1.CSINode {
 	return &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: "second", Annotations: map[string]string{corev1.MigratedPluginsAnnotationKey: migrated}},
@@ -49,7 +49,7 @@ func checkVerdict(t *testing.T, c *placementtest.Cluster, p *corev1.Pod, want st
 	}
 }
 
-// TestMigratedVolumesAreUndecidable has a volume with a node affinity in the words of its in-tree plugin.
+// TestMigratedVolumesAreUndecidable has a volume with a node affinity in the terms of its in-tree plugin.
 func TestMigratedVolumesAreUndecidable(t *testing.T) {
 	c, p := newClusterWithClaim("volume")
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
@@ -67,7 +67,7 @@ func TestMigratedVolumesAreUndecidable(t *testing.T) {
 	checkVerdict(t, c, p, "undecidable: volume of plugin kubernetes.io/azure-disk is migrated on the node")
 }
 
-// TestVsphereVolumesCountForNoDriver has a node that is full for a CSI driver of the plugin's name.
+// TestVsphereVolumesCountForNoDriver has a node that is full for a CSI driver with the plugin's name.
 func TestVsphereVolumesCountForNoDriver(t *testing.T) {
 	none := int32(0)
 	for _, plugin := range []string{"kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"} {
@@ -94,7 +94,7 @@ func TestVolumeLimitReasonIsDeterministic(t *testing.T) {
 		other.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
 		c.Pods = append(c.Pods, other)
 	}
-	for range 50 { // the order of the node's pods is another in each
+	for range 50 { // the order of the node's pods differs each time
 		checkVerdict(t, c, p, "undecidable: volume of plugin kubernetes.io/aws-ebs counts for CSI driver ebs.csi.aws.com")
 	}
 }
@@ -114,7 +114,7 @@ func TestVolumesNeedTheirDriverOnNode(t *testing.T) {
 	checkVerdict(t, c, p, "fits")
 }
 
-// TestDeletedDeviceClassKeepsTheOther has two that offer one resource.
+// TestDeletedDeviceClassKeepsTheOther has two device classes that offer the same resource.
 func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
 	c := placementtest.Small()
 	gpu := "example.com/gpu"

@@ -6,11 +6,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// candidateBitmap remembers, per class, the nodes with room for one more of it by the predicates that only get worse as a node
-// gains pods. A set bit may be stale the hopeful way: who finds it asks again. A clear bit is certain. While a plan runs,
-// each word of bits is made when the search comes to it, since most searches end early.
+// candidateBitmap holds, for one class, the nodes with room for one more pod by the filters that can only get worse
+// when a node gains pods. A set bit must be checked again. A clear bit is certain. During a plan each word is
+// computed on first use, because most searches end early.
 type candidateBitmap struct {
-	bits         []uint64 // by position in the order of search
+	bits         []uint64 // by position in the search order
 	computed     []bool   // by word of bits
 	valid        bool
 	orderVersion uint64
@@ -25,7 +25,7 @@ func (r *candidateBitmap) setBit(position int32) {
 
 func (r *candidateBitmap) clearBit(position int32) { r.bits[position>>6] &^= 1 << (position & 63) }
 
-// Rooms is what all rooms have in common: the order in which nodes are searched, and which nodes have changed.
+// Rooms holds the search order of the nodes, the changed nodes, and the bitmap of each class.
 type Rooms struct {
 	nodes   *NodeSet
 	journal *undoLog
@@ -33,14 +33,14 @@ type Rooms struct {
 
 	Order          []int32 // node by position
 	position       []int32 // by node
-	orderVersion   uint64  // moves when nodes come or go, or the order changes
-	changedNodes   []int32 // nodes changed, in order
-	droppedChanges uint64  // how many entries were cut off the front of touched
-	isDefaultOrder bool    // the order is that of ArrangePlain
-	planning       bool    // a plan is running: nodes it keeps only gain pods, and every change is taken back or kept as a whole
+	orderVersion   uint64  // increases when nodes are added or deleted, or the order changes
+	changedNodes   []int32 // in the order of the changes
+	droppedChanges uint64  // number of entries that were cut off the front of changedNodes
+	isDefaultOrder bool    // the order was set by ArrangePlain
+	planning       bool    // a plan runs: its nodes only gain pods, and all changes are undone or kept together
 }
 
-// invalidateOrder makes every room compute itself anew.
+// invalidateOrder discards the order, so that every bitmap is computed again.
 func (r *Rooms) invalidateOrder() {
 	r.orderVersion++
 	r.isDefaultOrder = false
@@ -49,7 +49,7 @@ func (r *Rooms) invalidateOrder() {
 	r.changedNodes = r.changedNodes[:0]
 }
 
-// markChanged notes that a node has changed. While a plan runs, clear bits stay certain without it.
+// markChanged records a changed node. It does nothing during a plan, because clear bits stay certain then.
 func (r *Rooms) markChanged(n int32) {
 	if r.planning {
 		return
@@ -61,7 +61,7 @@ func (r *Rooms) markChanged(n int32) {
 	r.changedNodes = append(r.changedNodes, n)
 }
 
-// Arrange sets the order of search. Positions are those of the list.
+// Arrange sets the search order. A position is an index in this list.
 func (r *Rooms) Arrange(order []int32) {
 	r.invalidateOrder()
 	r.Order = append(r.Order, order...)
@@ -76,8 +76,8 @@ func (r *Rooms) Arrange(order []int32) {
 	}
 }
 
-// ArrangePlain searches all nodes that can be targets, in the order of their names. It does nothing when that is the
-// order already, so that rooms last from plan to plan.
+// ArrangePlain sets the default order: all nodes that can receive pods, by name. It does nothing if that is the order
+// already, so that bitmaps stay valid from plan to plan.
 func (r *Rooms) ArrangePlain() {
 	if r.isDefaultOrder {
 		return
@@ -86,7 +86,7 @@ func (r *Rooms) ArrangePlain() {
 	r.isDefaultOrder = true
 }
 
-// ArrangeByName searches the nodes that can be targets in the order of their names.
+// ArrangeByName sets the order of all nodes that can receive pods, by name.
 func (r *Rooms) ArrangeByName() {
 	order := make([]int32, 0, len(r.nodes.slots))
 	for _, n := range r.nodes.InOrder() {
@@ -97,7 +97,7 @@ func (r *Rooms) ArrangeByName() {
 	r.Arrange(order)
 }
 
-// bitmapOf returns the room of a class as it was last.
+// bitmapOf returns the bitmap of a class without an update.
 func (r *Rooms) bitmapOf(c *filter.Class) *candidateBitmap {
 	for int(c.ID) >= len(r.byClass) {
 		r.byClass = append(r.byClass, candidateBitmap{})
@@ -105,7 +105,7 @@ func (r *Rooms) bitmapOf(c *filter.Class) *candidateBitmap {
 	return &r.byClass[c.ID]
 }
 
-// forgetClasses drops the rooms of classes that are no more.
+// forgetClasses drops the bitmaps of dropped classes.
 func (r *Rooms) forgetClasses(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(r.byClass) {
@@ -114,10 +114,10 @@ func (r *Rooms) forgetClasses(classes []int32) {
 	}
 }
 
-// StartPlan notes that a plan runs.
+// StartPlan must be called before a plan changes the snapshot.
 func (r *Rooms) StartPlan() { r.planning = true }
 
-// EndPlan notes that the plan was taken back.
+// EndPlan must be called after the plan was rolled back.
 func (r *Rooms) EndPlan() {
 	r.planning = false
 	if !r.isDefaultOrder {
@@ -125,43 +125,42 @@ func (r *Rooms) EndPlan() {
 	}
 }
 
-// PositionOf returns the position of a node; none if it is not searched.
+// PositionOf returns the position of a node, or None if it is not searched.
 func (r *Rooms) PositionOf(n *filter.Node) int32 { return r.position[n.ID] }
 
-// RoomFor returns the room of a class, brought up to date.
+// RoomFor returns the updated bitmap of a class.
 func (r *Rooms) RoomFor(c *filter.Class) *candidateBitmap {
-	own := r.bitmapOf(c)
+	bitmap := r.bitmapOf(c)
 	now := r.droppedChanges + uint64(len(r.changedNodes))
-	if own.valid && own.orderVersion == r.orderVersion && own.changesSeen == now {
-		return own
+	if bitmap.valid && bitmap.orderVersion == r.orderVersion && bitmap.changesSeen == now {
+		return bitmap
 	}
 	if r.planning {
 		r.journal.addChange(change{kind: bitmapReset, class: c})
 	}
-	if !own.valid || own.orderVersion != r.orderVersion || own.changesSeen < r.droppedChanges {
-		own.reset((len(r.Order) + 63) / 64)
-		for word := range own.bits {
+	if !bitmap.valid || bitmap.orderVersion != r.orderVersion || bitmap.changesSeen < r.droppedChanges {
+		bitmap.reset((len(r.Order) + 63) / 64)
+		for word := range bitmap.bits {
 			if !r.planning {
-				r.computeWord(c, own, int32(word))
+				r.computeWord(c, bitmap, int32(word))
 			}
 		}
 	} else {
-		for _, n := range r.changedNodes[own.changesSeen-r.droppedChanges:] {
-			r.updateBit(c, own, n)
+		for _, n := range r.changedNodes[bitmap.changesSeen-r.droppedChanges:] {
+			r.updateBit(c, bitmap, n)
 		}
 	}
-	own.valid, own.orderVersion, own.changesSeen = true, r.orderVersion, now
-	return own
+	bitmap.valid, bitmap.orderVersion, bitmap.changesSeen = true, r.orderVersion, now
+	return bitmap
 }
 
-// markUncomputed takes back that a word was made; of a room that was begun anew since, nothing is left to take back.
+// markUncomputed undoes computeWord. If the bitmap was reset since, there is nothing to undo.
 func (r *candidateBitmap) markUncomputed(word int32) {
 	if int(word) < len(r.computed) {
 		r.computed[word] = false
 	}
 }
 
-// reset gives the room a number of words, none of them made.
 func (r *candidateBitmap) reset(words int) {
 	if cap(r.bits) < words {
 		r.bits, r.computed = make([]uint64, words), make([]bool, words)
@@ -170,8 +169,8 @@ func (r *candidateBitmap) reset(words int) {
 	clear(r.computed)
 }
 
-// computeWord asks the 64 nodes of one word.
-func (r *Rooms) computeWord(c *filter.Class, own *candidateBitmap, word int32) {
+// computeWord evaluates the 64 nodes of one word.
+func (r *Rooms) computeWord(c *filter.Class, bitmap *candidateBitmap, word int32) {
 	var bits uint64
 	first := int(word) << 6
 	for i, n := range r.Order[first:min(first+64, len(r.Order))] {
@@ -179,32 +178,32 @@ func (r *Rooms) computeWord(c *filter.Class, own *candidateBitmap, word int32) {
 			bits |= 1 << i
 		}
 	}
-	own.bits[word], own.computed[word] = bits, true
+	bitmap.bits[word], bitmap.computed[word] = bits, true
 	if r.planning {
 		r.journal.addChange(change{kind: wordComputed, node: word, class: c})
 	}
 }
 
-// updateBit asks a node that has changed.
-func (r *Rooms) updateBit(c *filter.Class, own *candidateBitmap, n int32) {
+// updateBit evaluates a changed node again.
+func (r *Rooms) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32) {
 	position := r.position[n]
-	if position == filter.None || !own.computed[position>>6] {
+	if position == filter.None || !bitmap.computed[position>>6] {
 		return
 	}
 	if c.Roomy(r.nodes.slots[n]) {
-		own.bits[position>>6] |= 1 << (position & 63)
+		bitmap.bits[position>>6] |= 1 << (position & 63)
 	} else {
-		own.clearBit(position)
+		bitmap.clearBit(position)
 	}
 }
 
-// nextCandidate returns the first position, from one to before another, of a node with room for the class; none if there is none.
-func (r *Rooms) nextCandidate(c *filter.Class, own *candidateBitmap, from, to int32) int32 {
+// nextCandidate returns the first position in [from, to) of a node with room for the class, or None.
+func (r *Rooms) nextCandidate(c *filter.Class, bitmap *candidateBitmap, from, to int32) int32 {
 	for position := from; position < to; position++ {
-		if !own.computed[position>>6] {
-			r.computeWord(c, own, position>>6)
+		if !bitmap.computed[position>>6] {
+			r.computeWord(c, bitmap, position>>6)
 		}
-		word := own.bits[position>>6] >> (position & 63)
+		word := bitmap.bits[position>>6] >> (position & 63)
 		if word == 0 {
 			position |= 63
 			continue
@@ -215,7 +214,7 @@ func (r *Rooms) nextCandidate(c *filter.Class, own *candidateBitmap, from, to in
 		if c.Roomy(r.nodes.slots[r.Order[position]]) {
 			return position
 		}
-		own.clearBit(position)
+		bitmap.clearBit(position)
 		if r.journal.forks > 0 {
 			r.journal.addChange(change{kind: bitCleared, node: position, class: c})
 		}

@@ -5,11 +5,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// pdbUsage counts what a plan has taken of each budget.
+// pdbUsage counts the evictions that a plan has charged to each PodDisruptionBudget.
 type pdbUsage map[*snapshot.Budget]int32
 
-// chargePods reports whether the budgets allow evicting these pods on top of what was taken, naming the one that does not.
-// Nothing is taken when it does not.
+// chargePods charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
+// budget with the number of disruptions that it would need.
 func (l pdbUsage) chargePods(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot.Budget, needs int32) {
 	if m.Empty() {
 		return nil, 0

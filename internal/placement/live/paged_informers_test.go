@@ -18,8 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// listOnly answers as an API server that does not stream what there is: a list at any version is whole, one at the newest
-// comes in pages.
+// listOnly is an API server that does not stream lists. A list at any version is complete; a list at the newest
+// version comes in pages.
 type listOnly struct {
 	pods    []corev1.Pod
 	largest int
@@ -69,7 +69,7 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 	<-done
 	held := informer.GetStore().List()
 	if len(held) != len(from.pods) || from.largest != 500 {
-		t.Errorf("%d of %d pods were read, at the most %d at a time; want all, 500 at a time", len(held), len(from.pods), from.largest)
+		t.Errorf("read %d of %d pods, at most %d per page; want all, 500 per page", len(held), len(from.pods), from.largest)
 	}
 	for _, o := range held {
 		if p := o.(*corev1.Pod); p.Spec.Containers[0].Env != nil || p.Spec.Containers[0].Name != "app" {

@@ -9,17 +9,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Encoder writes the parts of a specification that scheduling reads into one unambiguous key: every text is preceded by
-// its length, every list by its count. Equal keys mean equal needs.
+// Encoder writes the parts of a specification that scheduling reads into one unambiguous key. Each text is preceded
+// by its length, each list by its count. Equal keys mean equal needs.
 type Encoder struct{ buf []byte }
 
 // Reset empties the key.
 func (e *Encoder) Reset() { e.buf = e.buf[:0] }
 
-// Bytes returns the key until more is written.
+// Bytes returns the key. It is valid until the next write.
 func (e *Encoder) Bytes() []byte { return e.buf }
 
-// Key returns the key.
 func (e *Encoder) Key() string { return string(e.buf) }
 
 // Count writes the length of a list.
@@ -27,13 +26,11 @@ func (e *Encoder) Count(n int) { e.buf = binary.AppendUvarint(e.buf, uint64(n)) 
 
 func (e *Encoder) writeNumber(n int64) { e.buf = binary.AppendVarint(e.buf, n) }
 
-// Text writes a text.
 func (e *Encoder) Text(s string) {
 	e.Count(len(s))
 	e.buf = append(e.buf, s...)
 }
 
-// Flag writes a truth value.
 func (e *Encoder) Flag(b bool) {
 	bit := byte(0)
 	if b {
@@ -42,7 +39,6 @@ func (e *Encoder) Flag(b bool) {
 	e.buf = append(e.buf, bit)
 }
 
-// Texts writes a list of texts.
 func (e *Encoder) Texts(s []string) {
 	e.Count(len(s))
 	for _, t := range s {
@@ -50,7 +46,7 @@ func (e *Encoder) Texts(s []string) {
 	}
 }
 
-// Labels writes a map in the order of its keys, without allocating for maps of up to 16 entries.
+// Labels writes a map in the order of its keys. It does not allocate for maps of up to 16 entries.
 func (e *Encoder) Labels(m map[string]string) {
 	var room [16]string
 	keys := room[:0]

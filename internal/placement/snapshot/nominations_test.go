@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newNominatedPod is a pending pod that the scheduler holds a node for.
+// newNominatedPod returns a pending pod that the scheduler has nominated to a node.
 func newNominatedPod(node string, priority int32, cpu int64) *corev1.Pod {
 	p := placementtest.Pod("urgent", 0, "", cpu, 128)
 	p.Spec.Priority, p.Status.NominatedNodeName = &priority, node
@@ -25,12 +25,12 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 		nominated *corev1.Pod
 		want      string
 	}{
-		"of a greater priority":  {newNominatedPod("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
-		"of the same priority":   {newNominatedPod("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
-		"of a smaller priority":  {newNominatedPod("second", 4, 3500), "fits"},
-		"that leaves room":       {newNominatedPod("second", 6, 3000), "fits"},
-		"to another node":        {newNominatedPod("first", 6, 3500), "fits"},
-		"to a node that is gone": {newNominatedPod("third", 6, 3500), "fits"},
+		"higher priority":             {newNominatedPod("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"same priority":               {newNominatedPod("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"lower priority":              {newNominatedPod("second", 4, 3500), "fits"},
+		"leaves enough room":          {newNominatedPod("second", 6, 3000), "fits"},
+		"nominated to another node":   {newNominatedPod("first", 6, 3500), "fits"},
+		"nominated to a deleted node": {newNominatedPod("third", 6, 3500), "fits"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -50,14 +50,14 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 			bound.Spec.NodeName = "first"
 			must.NoError(t, s.SetPod(bound))
 			if v, err := s.Judge(p, "second"); err != nil || v.Outcome != placement.Fits {
-				t.Errorf("a pod that is bound elsewhere still holds the node: %s, %v", v, err)
+				t.Errorf("a pod bound to another node still counts: %s, %v", v, err)
 			}
 		})
 	}
 }
 
 func TestPlansReserveRoomForNominatedPods(t *testing.T) {
-	s, err := placementtest.Small().Snapshot() // whose pod leaves first for second
+	s, err := placementtest.Small().Snapshot() // its only pod can move from first to second
 	must.NoError(t, err)
 	for _, want := range []bool{true, false} {
 		e, err := planner.Evacuate(s, "first", planner.LeastDisruption, planner.Options{})

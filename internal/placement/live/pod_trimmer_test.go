@@ -29,7 +29,7 @@ func trimPod(t must.T, trim cache.TransformFunc, p *corev1.Pod) *corev1.Pod {
 	return o.(*corev1.Pod)
 }
 
-// listVerdicts are those on every pod for every node, and what the rules of eviction say of every node.
+// listVerdicts returns the verdict of every pod on every node, and the result of the eviction rules for every node.
 func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 	s, err := o.Snapshot()
 	must.NoError(t, err)
@@ -37,7 +37,7 @@ func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 	for _, n := range o.Nodes {
 		for _, p := range o.Pods {
 			if placementtest.IsFinished(p) {
-				continue // nothing is asked of it
+				continue // excluded from the requests
 			}
 			key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 			verdict, err := s.JudgePod(key, n.Name)
@@ -63,7 +63,7 @@ func TestTrimmedPodsGetSameVerdicts(t *testing.T) {
 				t.Fatalf("pod %s/%s was changed", p.Namespace, p.Name)
 			}
 			if twice := trimPod(t, trim, once); !reflect.DeepEqual(once, twice) || len(p.Spec.Containers) > 0 && once != twice {
-				t.Fatalf("trimmed twice it is another: %+v, %+v", once, twice)
+				t.Fatalf("the second trim changes the pod: %+v, %+v", once, twice)
 			}
 			small.Pods = append(small.Pods, once)
 		}
@@ -99,7 +99,7 @@ func TestSiblingsShareCommonParts(t *testing.T) {
 	larger := sibling("web-c", "n1")
 	larger.Spec.Containers[0].Resources.Requests = placementtest.Pod("web", 0, "n1", 200, 64).Spec.Containers[0].Resources.Requests
 	if c := trimPod(t, trim, larger); &c.Spec.Containers[0] == &a.Spec.Containers[0] {
-		t.Error("a pod that asks for more shares the containers of one that asks for less")
+		t.Error("pods with different requests share containers")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestCachedPodsAreReadInPlace(t *testing.T) {
 	informers := func(schema.GroupVersionResource, client.Object) (cache.SharedIndexInformer, error) {
 		return informer, nil
 	}
-	for range 2 { // whoever asks second finds the index there
+	for range 2 { // the second call finds an existing index
 		if _, err := live.CachedPods(informers); err != nil {
 			t.Fatal(err)
 		}

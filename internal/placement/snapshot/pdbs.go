@@ -14,14 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Budget is what the eviction API reads of a PodDisruptionBudget.
+// Budget holds what the eviction API reads from a PodDisruptionBudget.
 type Budget struct {
 	Key                   placement.PodKey
 	selector              labels.Selector
 	Allowed               int32
-	hasDesiredHealthy     bool // as many pods are healthy as the budget wants, and it wants any
+	hasDesiredHealthy     bool // enough pods are healthy, and at least one must be
 	alwaysAllowsUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow
-	isStale               bool // the status is of an older generation
+	isStale               bool // the status belongs to an older generation
 }
 
 func newPDB(o *policyv1.PodDisruptionBudget) *Budget {
@@ -31,7 +31,7 @@ func newPDB(o *policyv1.PodDisruptionBudget) *Budget {
 		isStale:           o.Status.ObservedGeneration < o.Generation,
 	}
 	b.alwaysAllowsUnhealthy = ptr.Deref(o.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget) == policyv1.AlwaysAllow
-	// The eviction API takes a selector that it cannot read for one that matches nothing.
+	// Like the eviction API: an invalid selector matches nothing.
 	selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)
 	if err != nil {
 		selector = labels.Nothing()
@@ -49,7 +49,7 @@ type Budgets struct {
 	changes     uint64
 }
 
-// classPDBs is the budgets that select pods of a class, as of a change of the budgets.
+// classPDBs caches the budgets that select the pods of a class, as of a change number.
 type classPDBs struct {
 	pdbs    []*Budget
 	changes uint64
@@ -59,16 +59,15 @@ func newPDBs(j *undoLog) Budgets {
 	return Budgets{journal: j, byKey: map[placement.PodKey]*Budget{}, byNamespace: map[string][]*Budget{}, changes: 1}
 }
 
-// Empty reports whether there is no budget.
 func (m *Budgets) Empty() bool { return len(m.byKey) == 0 }
 
-// Named returns a budget, nil if it is not known.
+// Named returns a budget, or nil if it is not known. The budget may be in any state.
 func (m *Budgets) Named(key placement.PodKey) *Budget { return m.byKey[key] }
 
-// Set takes over a budget. If its selector cannot be read, it selects nothing, as for the eviction API.
+// Set adds or updates a budget. Like in the eviction API, an invalid selector selects nothing.
 func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
 	if o == nil || o.Name == "" {
-		return errors.New("pod disruption budget without a name")
+		return errors.New("PodDisruptionBudget has no name")
 	}
 	if err := m.journal.beginEvent(); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
 	return nil
 }
 
-// Delete forgets a budget. An unknown one is no error.
+// Delete removes a budget. It is not an error if the budget is unknown.
 func (m *Budgets) Delete(key placement.PodKey) error {
 	if err := m.journal.beginEvent(); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (m *Budgets) dropPDB(key placement.PodKey) {
 	}
 }
 
-// listSelecting lists the budgets that select pods of a class, in the order of their names.
+// listSelecting lists the budgets that select the pods of a class, sorted by name.
 func (m *Budgets) listSelecting(c *filter.Class) []*Budget {
 	for int(c.ID) >= len(m.byClass) {
 		m.byClass = append(m.byClass, classPDBs{})
@@ -122,7 +121,7 @@ func (m *Budgets) listSelecting(c *filter.Class) []*Budget {
 	return l.pdbs
 }
 
-// forgetClasses drops what is known of classes that are no more.
+// forgetClasses drops the cache entries of dropped classes.
 func (m *Budgets) forgetClasses(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(m.byClass) {
@@ -131,10 +130,11 @@ func (m *Budgets) forgetClasses(classes []int32) {
 	}
 }
 
-// Charge is what evicting one pod asks of the disruption budgets, by the rules of the eviction API: pods that have not
-// started or are going anyway cost nothing, several budgets on one pod are an error there, and an unhealthy pod is free
-// when its budget says so or when enough others are healthy. refused is the budget that forbids the eviction whatever
-// is left of it.
+// Charge returns the budget that an eviction of the pod would charge, by the rules of the eviction API:
+// - A pod that has not started or is terminating charges nothing.
+// - Several budgets on one pod are an error.
+// - An unhealthy pod charges nothing if the policy is AlwaysAllow or enough other pods are healthy.
+// refused says why the eviction is always forbidden. It is empty if it is not.
 func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
 	if p.Unstarted || p.Terminating {
 		return nil, ""
@@ -145,7 +145,7 @@ func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
 		return nil, ""
 	case 1:
 	default:
-		return nil, fmt.Sprintf("is under %d disruption budgets (%s, %s), which the eviction API refuses", len(over),
+		return nil, fmt.Sprintf("is selected by %d disruption budgets (%s, %s), which the eviction API rejects", len(over),
 			over[0].Key.Name, over[1].Key.Name)
 	}
 	b := over[0]
@@ -153,7 +153,7 @@ func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
 		return nil, ""
 	}
 	if b.isStale {
-		return b, fmt.Sprintf("is under disruption budget %s, whose status is not up to date", b.Key.Name)
+		return b, fmt.Sprintf("is selected by disruption budget %s, and its status is not up to date", b.Key.Name)
 	}
 	return b, ""
 }

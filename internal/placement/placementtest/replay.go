@@ -10,27 +10,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// CarryOut plays victims in a fork as they are written: each node goes in turn, and each of its pods has to fit where it
-// is said to go, which is never a node that goes as well.
+// CarryOut executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
+// removed too.
 func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 	fork := s.Fork()
 	defer fork.Rollback()
-	going := map[string]bool{}
+	removed := map[string]bool{}
 	for _, v := range victims {
-		going[v.Node] = true
+		removed[v.Node] = true
 	}
 	for _, v := range victims {
 		if err := fork.Withdraw(v.Node); err != nil {
 			return err
 		}
-		if err := movePods(s, fork, v.Moves, going); err != nil {
+		if err := movePods(s, fork, v.Moves, removed); err != nil {
 			return fmt.Errorf("while %s goes: %w", v.Node, err)
 		}
 	}
 	return nil
 }
 
-// LaunchAll plays a packing in a fork: all machines are launched, and each pod has to fit where it is said to go.
+// LaunchAll executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
 func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
@@ -52,13 +52,13 @@ func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planne
 	return movePods(s, fork, packing.Moves, nil)
 }
 
-func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, going map[string]bool) error {
+func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, removed map[string]bool) error {
 	for _, m := range moves {
 		verdict, err := s.JudgePod(m.Pod, m.To)
 		if err != nil {
 			return err
 		}
-		if verdict.Outcome != placement.Fits || going[m.To] {
+		if verdict.Outcome != placement.Fits || removed[m.To] {
 			return fmt.Errorf("pod %s does not go to %s: %s", m.Pod, m.To, verdict)
 		}
 		if err := fork.Move(m.Pod, m.To); err != nil {
@@ -68,8 +68,8 @@ func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, go
 	return nil
 }
 
-// CheckRanks holds a ranking against Evacuate on every n-th node: a removable one can go and is carried out, another
-// cannot.
+// CheckRanks compares a ranking with Evacuate. It checks all nodes that are not removable, and executes the plan of
+// every n-th removable node.
 func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 	if len(ranks) != s.Nodes.Len() {
 		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())

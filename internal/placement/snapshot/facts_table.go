@@ -8,13 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// factsTable holds every fact once.
+// factsTable stores equal facts once.
 type factsTable struct {
 	byValue map[podrules.Facts]*filter.Fact
 	ids     idPool
 }
 
-// internFacts returns the fact about a pod, and counts the pod.
+// internFacts returns the shared facts about a pod, and counts the pod as a user of them.
 func (t *factsTable) internFacts(o *corev1.Pod) *filter.Fact {
 	value := fromcorev1.Pod(o)
 	f := t.byValue[value]
@@ -26,7 +26,7 @@ func (t *factsTable) internFacts(o *corev1.Pod) *filter.Fact {
 	return f
 }
 
-// releaseFacts takes back what intern has counted.
+// releaseFacts removes one user of shared facts.
 func (t *factsTable) releaseFacts(f *filter.Fact) {
 	if f.Pods--; f.Pods == 0 {
 		delete(t.byValue, f.Facts)

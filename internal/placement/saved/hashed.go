@@ -19,36 +19,41 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Names holds the plain name by the one that stands for it. A name that is made of two, such as that of a claim that is
-// made for a pod, is not in it; its parts are.
+// Names maps each hashed name to the original name. A composed name, such as the name of a claim generated for a pod,
+// is not in it; its parts are.
 type Names map[string]string
 
-// Hashed returns the cluster with what things are called hidden, fit to be handed to others, and what each name in it
-// stands for. The answers of placement about it are those about the plain one, name for name. The plain cluster is not
-// changed.
+// Hashed returns a copy of the cluster with hashed names, which is safe to share, and the original names. Placement
+// gives the same answers about it, apart from the names. The original is not changed.
 //
-// Hidden are the names of nodes, namespaces, pods, owners, budgets, claims, volumes, storage classes, drivers, devices,
-// containers and disks; keys and values of labels and taints; names of extended resources, scheduling gates and
-// schedulers; addresses and UIDs. In the open stay numbers (requests, capacities, priorities, budgets), times, kinds,
-// phases and effects, ports, the namespace kube-system, the keys, operating systems and architectures that every cluster
-// has, drivers that Kubernetes itself knows, and integers that node affinity compares as numbers.
+// These are hashed:
+//   - names of nodes, namespaces, pods, owners, budgets, claims, volumes, storage classes, drivers, devices, containers
+//     and disks
+//   - keys and values of labels and taints
+//   - names of extended resources, scheduling gates and schedulers
+//   - addresses and UIDs
 //
-// A name becomes its kind, its place in the alphabetical order of its kind, and a keyed hash of it, such as
-// "node-0017-8c2f19ab". The order is kept because ties are broken by name. The key is drawn anew for each cluster and
-// forgotten, so that neither can names be guessed, nor two files be laid side by side.
+// These stay readable:
+// - numbers (requests, capacities, priorities, budgets), times, kinds, phases, effects and ports
+// - the namespace kube-system, and the keys, operating systems and architectures that every cluster has
+// - drivers that Kubernetes itself knows, and integers that node affinity compares as numbers
+//
+// A hashed name consists of its kind, its position in the alphabetical order of its kind, and a keyed hash, such as
+// "node-0017-8c2f19ab". The order is kept because names break ties. Each cluster gets a new random key, which is
+// discarded. So names cannot be guessed, and two files cannot be matched.
 func (o *Objects) Hashed() (*Objects, Names) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
 	r := renamer{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
 		tables: map[nameKind]nameTable{}, comparedKeys: map[string]bool{}, integers: map[string]map[string]bool{}, keptValues: map[string]bool{},
 	}}
-	r.copyObjects(o) // All names are gathered first, since each is given its place among them.
+	r.copyObjects(o) // Collect all names first, because each needs its position among them.
 	names := r.assignHashedNames(key)
 	return r.copyObjects(o), names
 }
 
-// nameKind is what a name is of. Names of different kinds are hidden apart from each other, so that a pod that is called like
-// a node does not show it.
+// nameKind is the kind of a name. Each kind is hashed separately, so that equal names of a pod and a node do not
+// match.
 type nameKind string
 
 const (
@@ -78,34 +83,33 @@ const (
 	uids           nameKind = "uid"
 )
 
-// nameTable holds the names of one kind and, once they are sealed, what stands for each.
+// nameTable maps the names of one kind to their hashed names, once these are assigned.
 type nameTable map[string]string
 
-// renamer copies what placement reads of a cluster: the zero renamer as it is, another first to gather all names and then,
-// sealed, with each of them replaced.
+// renamer copies what placement reads from a cluster. The zero renamer keeps all names. Any other renamer first
+// collects all names and, after assignHashedNames, replaces them.
 type renamer struct {
 	nameTables
-	generatedClaims map[claimKey]podVolume // claims that are called after a pod and its volume
+	generatedClaims map[claimKey]podVolume // claims with names composed of a pod name and a volume name
 }
 
-// nameTables holds all names; the zero one replaces none.
+// nameTables holds all names. The zero value replaces none.
 type nameTables struct {
 	tables       map[nameKind]nameTable
 	isSealed     bool
-	comparedKeys map[string]bool            // label keys whose values some node affinity compares as integers
-	integers     map[string]map[string]bool // values of labels that are integers, by key
-	keptValues   map[string]bool            // label values that stay
+	comparedKeys map[string]bool            // label keys with values that a node affinity compares as integers
+	integers     map[string]map[string]bool // integer label values by key
+	keptValues   map[string]bool            // label values that are not replaced
 }
 
-// namespaceSeparator is in no name, and lower than all that is, so that pairs are in order.
+// namespaceSeparator sorts before every character of a name, so that pairs sort in order.
 const namespaceSeparator = "\x00"
 
-// replaceName replaces a name of a kind; empty stays empty.
+// replaceName replaces a name of a kind. An empty name stays empty.
 func (n *nameTables) replaceName(k nameKind, s string) string {
 	return n.replaceNamespacedName(k, "", s)
 }
 
-// replaceNamespacedName replaces a name that is one of a namespace.
 func (n *nameTables) replaceNamespacedName(k nameKind, namespace, s string) string {
 	if s == "" || n.tables == nil {
 		return s
@@ -127,10 +131,10 @@ func (n *nameTables) replaceNamespacedName(k nameKind, namespace, s string) stri
 // kubeSystem is the namespace in which a static pod can show that its node is part of the control plane.
 const kubeSystem = "kube-system"
 
-// apiServerPodPrefix is how the name of a static API server begins; that of its node follows.
+// apiServerPodPrefix is the prefix of a static API server pod. The node name follows.
 const apiServerPodPrefix = "kube-apiserver-"
 
-// assignHashedNames gives every name what stands for it.
+// assignHashedNames assigns a hashed name to every name.
 func (n *nameTables) assignHashedNames(key []byte) Names {
 	names := Names{}
 	for k, t := range n.tables {
@@ -141,7 +145,7 @@ func (n *nameTables) assignHashedNames(key []byte) Names {
 			mac.Write([]byte(string(k) + namespaceSeparator + id))
 			t[id] = fmt.Sprintf("%s-%0*d-%s", k, width, place+1, hex.EncodeToString(mac.Sum(nil)[:4]))
 			if k == namespaces && id < kubeSystem {
-				t[id] = "a-" + t[id] // what was before kube-system stays before it
+				t[id] = "a-" + t[id] // keep what sorts before kube-system before it
 			}
 			names[t[id]] = id[strings.LastIndex(id, namespaceSeparator)+1:]
 		}
@@ -167,7 +171,7 @@ func (n *nameTables) replacePodName(namespace, s string) string {
 	return n.replaceNamespacedName(pods, namespace, s)
 }
 
-// replaceKey replaces a key of labels or taints. One that is not valid stays so.
+// replaceKey replaces a key of labels or taints. An invalid key stays invalid.
 func (n *nameTables) replaceKey(s string) string {
 	if knownKeys[s] || cordon.RemovingTool(s) != "" || n.tables == nil {
 		return s
@@ -175,8 +179,9 @@ func (n *nameTables) replaceKey(s string) string {
 	return n.keepInvalid(n.replaceName(keys, s), len(validation.IsQualifiedName(s)) > 0)
 }
 
-// replaceValue replaces a value of labels or taints; those of different keys are replaced alike, since volumes compare them. A
-// value that is the name of a node, as that of the label for its host is, stays that. One that is not valid stays so.
+// replaceValue replaces a value of labels or taints. Equal values of different keys stay equal, because volumes
+// compare them. A value that is a node name, such as the hostname label, becomes the hashed node name. An invalid
+// value stays invalid.
 func (n *nameTables) replaceValue(s string) string {
 	if knownValues[s] || n.keptValues[s] || n.tables == nil {
 		return s
@@ -187,7 +192,7 @@ func (n *nameTables) replaceValue(s string) string {
 	return n.keepInvalid(n.replaceName(values, s), len(validation.IsValidLabelValue(s)) > 0)
 }
 
-// keepInvalid makes of a hidden name one that no validation lets pass.
+// keepInvalid makes a hashed name invalid if the original was invalid.
 func (n *nameTables) keepInvalid(s string, invalid bool) string {
 	if n.isSealed && invalid {
 		return s + "!"
@@ -202,7 +207,7 @@ func (n *nameTables) replaceDriver(s string) string {
 	return n.replaceName(drivers, s)
 }
 
-// recordInteger remembers a value that is an integer, in case that some affinity compares its key.
+// recordInteger records an integer value, in case a node affinity compares its key.
 func (n *nameTables) recordInteger(key, value string) {
 	if _, err := strconv.ParseInt(value, 10, 64); n.tables == nil || n.isSealed || err != nil {
 		return
@@ -240,7 +245,6 @@ func (n *nameTables) replaceScheduler(s string) string {
 	return n.replaceName(schedulers, s)
 }
 
-// mapList replaces every entry of a list.
 func mapList[T any](list []T, replace func(T) T) []T {
 	if list == nil {
 		return nil

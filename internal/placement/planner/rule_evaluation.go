@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// ruleEvaluation is one use of the rules: each fact is judged once.
+// ruleEvaluation applies the rules for one plan. It evaluates equal facts once.
 type ruleEvaluation struct {
 	*Options
 	cache []cachedVerdict // by ID of the fact
@@ -23,17 +23,17 @@ func newRuleEvaluation(s *snapshot.Snapshot, o *Options) ruleEvaluation {
 	return ruleEvaluation{o, make([]cachedVerdict, s.FactIDs())}
 }
 
-// podEffect is what happens to a pod when its node goes.
+// podEffect is what happens to a pod when its node is removed.
 type podEffect uint8
 
 const (
-	podMoves  podEffect = iota // is evicted, and created anew elsewhere
-	podEnds                    // is evicted, and not created anew
-	podStays                   // goes with the node; nothing of it has to run elsewhere
-	podBlocks                  // blocks the node
+	podMoves  podEffect = iota // is evicted and recreated elsewhere
+	podEnds                    // is evicted and not recreated
+	podStays                   // is deleted with the node; nothing has to run elsewhere
+	podBlocks                  // blocks the removal
 )
 
-// judgePod returns what happens to a pod, and the verdict that says so.
+// judgePod returns what happens to a pod, and the verdict that decided it.
 func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Verdict) {
 	j := &q.cache[p.Fact.ID]
 	if !j.done {
@@ -49,7 +49,7 @@ func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Verdict) {
 	return toPodEffect(&marked, v), v
 }
 
-// toPodEffect plans with a verdict: a pod that is created anew needs room, also where a drain would leave it.
+// toPodEffect converts a verdict. A pod that is recreated needs room, even if a drain would leave it.
 func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
 	switch {
 	case v.Action == podrules.Refuse:
@@ -62,7 +62,6 @@ func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
 	return podStays
 }
 
-// newPodRefusal puts a verdict that blocks the node in words.
 func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Verdict) Refusal {
 	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Text(&p.Fact.Facts), Remedy: v.Rule.Remedy()}
 }
@@ -79,7 +78,7 @@ func (q *ruleEvaluation) listNodeRefusals(n *filter.Node) []Refusal {
 		list = append(list, Refusal{Rule: v.Rule, Text: v.Text, Remedy: v.Remedy})
 	}
 	if text := q.Excluded[name]; text != "" {
-		list = append(list, Refusal{Rule: "excluded", Text: text, Remedy: "have it allowed where it was excluded"})
+		list = append(list, Refusal{Rule: "excluded", Text: text, Remedy: "remove the cause of the exclusion"})
 	}
 	if pod, ok := q.Reserved[name]; ok {
 		list = append(list, Refusal{

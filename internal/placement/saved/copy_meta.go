@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// copyMeta is the part of an object's metadata that placement reads. Labels and annotations are those given.
+// copyMeta copies the metadata that placement reads, with the given labels and annotations.
 func (r *renamer) copyMeta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID(r.replaceName(uids, string(o.UID))), Generation: o.Generation,
@@ -45,14 +45,14 @@ func (r *renamer) copyLabels(set map[string]string) map[string]string {
 	return out
 }
 
-// The annotations that placement reads, by how their values are replaced.
+// Annotations that placement reads, by how their values are copied.
 var (
-	// boolAnnotations are read as truth values or durations.
+	// boolAnnotations have a boolean or a duration as value.
 	boolAnnotations = newSet(
 		drainability.SafeToEvict, drainability.ScaleDownDisabled, drainability.DoNotDisrupt, drainability.DoNotEvict, drainability.HoldsOff,
 		drainability.Detached,
 	)
-	// presenceAnnotations only have to be there.
+	// presenceAnnotations only need to exist.
 	presenceAnnotations = newSet(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
 )
 
@@ -89,7 +89,7 @@ func (r *renamer) copyAnnotations(set map[string]string) map[string]string {
 	return out
 }
 
-// keepBoolOrDuration keeps a truth value or a duration; anything else has no effect, and becomes nothing.
+// keepBoolOrDuration returns a boolean or a duration unchanged. Any other value has no effect and becomes empty.
 func keepBoolOrDuration(s string) string {
 	if _, err := strconv.ParseBool(strings.ToLower(strings.TrimSpace(s))); err == nil {
 		return s
@@ -133,7 +133,7 @@ func (r *renamer) copyNodeExpression(e corev1.NodeSelectorRequirement) corev1.No
 	return corev1.NodeSelectorRequirement{Key: r.replaceKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceValue)}
 }
 
-// copyNodeField is about the name of the node; there is no other field.
+// copyNodeField copies a field selector. The only field is the name of the node.
 func (r *renamer) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	key := e.Key
 	if key != metav1.ObjectNameField {
@@ -143,7 +143,8 @@ func (r *renamer) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSel
 	return corev1.NodeSelectorRequirement{Key: key, Operator: e.Operator, Values: names}
 }
 
-// copyResourceList replaces the names of extended resources; one that the scheduler does not count stays uncounted.
+// copyResourceList replaces the names of extended resources. A name that the scheduler does not count is replaced by
+// another such name.
 func (r *renamer) copyResourceList(list corev1.ResourceList) corev1.ResourceList {
 	if list == nil {
 		return nil

@@ -13,31 +13,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// maxSharedSpecs is how many kinds of pods are shared at the most. A cluster has as many as it has workloads and versions of them;
-// of those that are forgotten the next pod only makes a new one.
+// maxSharedSpecs is how many different pod specs are shared. A cluster has one per version of a workload. If one is
+// evicted from the cache, the next pod adds it again.
 const maxSharedSpecs = 8192
 
-// podTrimmer makes pods small. Of 150,000 pods whole the caches would be gigabytes; but most of what a pod says it says word
-// for word as its siblings do, so that it is kept once for all of them.
+// podTrimmer reduces the memory of cached pods. 150,000 complete pods would need gigabytes. Most pods have the same
+// content as their siblings, so that content is stored once.
 type podTrimmer struct {
-	sharedSpecs *lru.Cache // of sha256 of a kind, to *corev1.Pod
+	sharedSpecs *lru.Cache // sha256 of a spec to *corev1.Pod
 }
 
-// TrimPods returns the transform of a cache of pods. It keeps what placement and the rules of NodeGroups read. What pods
-// have in common is shared by them: like all that is in a cache, it must not be changed. It may be called concurrently.
+// TrimPods returns the transform function of a pod cache. It keeps what placement and the rules of NodeGroups read.
+// Pods share their common parts, so the caller must not change them, as with all cached objects. It is safe for concurrent
+// use.
 func TrimPods() cache.TransformFunc { return podTrimmer{lru.New(maxSharedSpecs)}.trimPod }
 
 func (t podTrimmer) trimPod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
-		return o, nil // such as what is known of a deletion that was missed
+		return o, nil // such as the tombstone of a missed deletion
 	}
 	kind, err := t.internSharedParts(p)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	if isSameArray(p.Spec.Containers, kind.Spec.Containers) {
-		return p, nil // trimmed already: what an informer reads first it transforms twice
+		return p, nil // already trimmed: informers transform the initial objects twice
 	}
 	spec := kind.Spec
 	spec.NodeName = internString(p.Spec.NodeName)
@@ -52,12 +53,12 @@ func (t podTrimmer) trimPod(o any) (any, error) {
 	}, nil
 }
 
-// isSameArray reports whether two lists are one in memory.
+// isSameArray reports whether two lists share their memory.
 func isSameArray(a, b []corev1.Container) bool {
 	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
 }
 
-// internSharedParts is what a pod has in common with its siblings: the one that was seen before, or this one's.
+// internSharedParts returns the common parts of a pod and its siblings: the stored ones, or new ones from this pod.
 func (t podTrimmer) internSharedParts(p *corev1.Pod) (*corev1.Pod, error) {
 	kind := saved.Pod(p)
 	kind.ObjectMeta = metav1.ObjectMeta{Labels: kind.Labels, Annotations: kind.Annotations, OwnerReferences: kind.OwnerReferences}
@@ -79,7 +80,7 @@ func (t podTrimmer) internSharedParts(p *corev1.Pod) (*corev1.Pod, error) {
 	return kind, nil
 }
 
-// keepScheduledCondition is whether the scheduler has found no room for a pod.
+// keepScheduledCondition keeps the PodScheduled condition, which says whether the pod is unschedulable.
 func keepScheduledCondition(p *corev1.Pod) []corev1.PodCondition {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
@@ -89,5 +90,5 @@ func keepScheduledCondition(p *corev1.Pod) []corev1.PodCondition {
 	return nil
 }
 
-// internString is a name that many have.
+// internString shares equal strings.
 func internString(s string) string { return unique.Make(s).Value() }

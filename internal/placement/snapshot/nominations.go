@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// readNominatedNode is the node that the scheduler holds for a pending pod, having made room there by preemption; empty if
-// none. Pods of other schedulers are not in its queue, and it holds nothing for them.
+// readNominatedNode returns the node that the scheduler reserves for a pending pod after preemption, or an empty
+// string. Pods of other schedulers are not in its queue, and it reserves nothing for them.
 func readNominatedNode(o *corev1.Pod) string {
 	if o.Spec.NodeName != "" || cmp.Or(o.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName {
 		return ""
@@ -20,7 +20,7 @@ func readNominatedNode(o *corev1.Pod) string {
 	return o.Status.NominatedNodeName
 }
 
-// nominations holds the pending pods that a node is held for, by its name.
+// nominations holds the nominated pending pods by node name.
 type nominations map[string][]*filter.Pod
 
 func (m nominations) add(p *filter.Pod) {
@@ -39,8 +39,8 @@ func (m nominations) remove(p *filter.Pod) {
 	}
 }
 
-// listPreceding lists the pods nominated to a node that come before a pod of a class: of its priority or a greater one, and of
-// another UID. A pod that a plan has placed is where the plan has placed it.
+// listPreceding lists the pods nominated to a node that precede a pod of a class: they have the same or a higher
+// priority and another UID. A pod that a plan has placed counts only where it was placed.
 func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
 	if len(m) == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Nod
 	return list
 }
 
-// filterWithNominated is filter with pods that are nominated to the node counted as if they were on it.
+// filterWithNominated runs the filters as if the nominated pods were on the node.
 func (s *Snapshot) filterWithNominated(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
 	met := c.MeetsOthers()
 	fork := s.Fork()

@@ -8,12 +8,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Scatter puts pods where kube-scheduler tends to: each on the least used of the nodes that take it, in the given order
-// (https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins, NodeResourcesFit with its default strategy).
-// What Evacuate and Pack find is the best that could happen; this is what is likely to. Pods that are on a node already
-// leave it first, all of them. It returns the pods that no node takes.
+// Scatter places pods as kube-scheduler usually does: each pod, in the given order, on the least used node that
+// accepts it (https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins, NodeResourcesFit with its
+// default strategy). Evacuate and Pack find the best case; this is the likely case. Pods that are on a node are all
+// removed from it first. It returns the pods that no node accepts.
 func Scatter(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.PodKey) (left []placement.PodKey, err error) {
-	for _, key := range pods { // none of them is in the way of another
+	for _, key := range pods { // remove all first, so that none blocks another
 		switch p := s.Pod(key); {
 		case p == nil:
 			return nil, fmt.Errorf("pod %s is not in the snapshot", key)

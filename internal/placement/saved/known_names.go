@@ -10,7 +10,7 @@ func newSet(names ...string) map[string]bool {
 	return m
 }
 
-// knownKeys are keys of labels and taints that say nothing of whose cluster it is.
+// knownKeys are keys of labels and taints that do not reveal the owner of a cluster.
 var knownKeys = newSet(
 	"", corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
@@ -29,19 +29,19 @@ var knownKeys = newSet(
 	"CriticalAddonsOnly",
 )
 
-// knownValues are values of labels and taints that say nothing either.
+// knownValues are values of labels and taints that do not reveal the owner of a cluster.
 var knownValues = newSet("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet")
 
-// knownDrivers are those that took volumes over from Kubernetes itself.
+// knownDrivers are the CSI drivers that replaced volume plugins of Kubernetes.
 var knownDrivers = newSet(
 	"ebs.csi.aws.com", "pd.csi.storage.gke.io", "disk.csi.azure.com", "file.csi.azure.com", "cinder.csi.openstack.org",
 	"pxd.portworx.com",
 )
 
-// knownOwners are the kinds of the controllers that every cluster has.
+// knownOwners are the kinds of controllers that every cluster has.
 var knownOwners = newSet(
 	"", "DaemonSet", "Node", "ReplicaSet", "StatefulSet", "Deployment", "Job", "CronJob", "ReplicationController", "Pod",
 )
 
-// knownAddresses are those of every host.
+// knownAddresses are addresses that every host has.
 var knownAddresses = newSet("", "0.0.0.0", "127.0.0.1", "::", "::1")

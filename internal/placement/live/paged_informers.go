@@ -12,12 +12,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// NewInformer is how a cache is to make its informers, whose Pods are trimmed by trim.
+// NewInformer creates an informer for a cache.
 type NewInformer = func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer
 
-// InPages makes informers that read Pods in pages where the API server does not stream them, which Kubernetes 1.33 does
-// not by default. The list that informers ask for comes in one piece whatever its limit, since any version will do
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list): of 150,000 Pods, gigabytes.
+// InPages returns a constructor for informers that list Pods in pages if the API server does not stream lists, as in
+// Kubernetes 1.33 by default. An informer lists at any version, and the API server answers that in one piece whatever
+// the limit is (https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list). For 150,000
+// Pods that is gigabytes.
 func InPages(trim cache.TransformFunc) NewInformer {
 	return func(from cache.ListerWatcher, example runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		if _, ok := example.(*corev1.Pod); ok {
@@ -27,8 +28,8 @@ func InPages(trim cache.TransformFunc) NewInformer {
 	}
 }
 
-// newPagedListWatch has the newest version listed, of which the API server gives pages, and trims each page as it comes. It is the
-// reflector that asks for one page after the other.
+// newPagedListWatch lists the newest version, which the API server returns in pages, and trims each page. The
+// reflector requests the pages.
 func newPagedListWatch(from cache.ListerWatcherWithContext, trim cache.TransformFunc) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// reasonCounts collects reasons; the most frequent come first, ties by text.
+// reasonCounts counts reasons. Sorted, the most frequent come first, then by text.
 type reasonCounts map[placement.Reason]int
 
 func (t reasonCounts) addVerdict(v placement.Verdict) {

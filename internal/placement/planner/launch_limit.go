@@ -6,17 +6,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Allowance is what may be launched at most of all flavours together that are within it.
+// Allowance limits the launches of all flavours that share it.
 type Allowance struct {
-	// Name says whose limit it is.
+	// Name says which limit this is, in error texts.
 	Name string
-	// Machines is how many more may be launched; nil sets no limit.
+	// Machines is how many more instances may be launched. Nil means no limit.
 	Machines *int
-	// Resources are how much more capacity may be launched; what is not named has no limit.
+	// Resources is how much more capacity may be launched. A resource that is not listed has no limit.
 	Resources corev1.ResourceList
 }
 
-// toAmount is a quantity of a resource as whole numbers: millicores of cpu, units of anything else.
+// toAmount converts a quantity to a whole number: millicores of cpu, units of other resources.
 func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	quantity := list[name]
 	if name == corev1.ResourceCPU {
@@ -25,7 +25,7 @@ func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	return quantity.Value()
 }
 
-// resourceLimit is what is left of an allowance while a plan runs.
+// resourceLimit is the rest of an allowance during a plan.
 type resourceLimit struct {
 	limit     *Allowance
 	instances int
@@ -43,7 +43,7 @@ func newResourceLimit(a *Allowance) *resourceLimit {
 	return p
 }
 
-// allowsOneMore reports whether one more machine of a capacity is within what is left.
+// allowsOneMore reports whether one more instance with this capacity is within the rest.
 func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
 	if p.instances < 1 {
 		return false
@@ -56,7 +56,7 @@ func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
 	return true
 }
 
-// countInstance takes a machine out of the resourceLimit (1), or gives it back (-1).
+// countInstance subtracts a launched instance (sign 1) or adds it back (sign -1).
 func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
 	if p.limit.Machines != nil {
 		p.instances -= sign
@@ -66,7 +66,7 @@ func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
 	}
 }
 
-// countedCapacity is what counts of a machine of the flavour against an allowance.
+// countedCapacity returns the capacity of one instance that counts against an allowance.
 func (f *Flavour) countedCapacity() corev1.ResourceList {
 	if len(f.Template.Status.Capacity) > 0 {
 		return f.Template.Status.Capacity

@@ -9,7 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// copyObjects goes through all objects. Pods come before claims, since some claims are called after them.
+// copyObjects copies all objects. Pods come before claims, because the names of generated claims depend on them.
 func (r *renamer) copyObjects(o *Objects) *Objects {
 	out := &Objects{Time: o.Time}
 	out.Namespaces = mapList(o.Namespaces, r.copyNamespace)
@@ -66,7 +66,8 @@ type (
 	podVolume struct{ pod, volume string }
 )
 
-// replaceClaimName replaces the name of a claim. That of one which is made for a pod's volume is made of theirs.
+// replaceClaimName replaces the name of a claim. The name of a claim generated for a pod's volume is composed of the
+// replaced names of both.
 func (r *renamer) replaceClaimName(namespace, name string) string {
 	if of, ok := r.generatedClaims[claimKey{namespace, name}]; ok && r.isSealed {
 		return r.replacePodName(namespace, of.pod) + "-" + r.replaceName(podVolumes, of.volume)
@@ -89,7 +90,7 @@ func (r *renamer) copyClaim(o *corev1.PersistentVolumeClaim) *corev1.PersistentV
 	return c
 }
 
-// zoneKeys are the labels by which a volume names the zones that it can be reached from.
+// zoneKeys are the labels that name the zones of a volume.
 var zoneKeys = [...]string{
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
 }

@@ -1,5 +1,5 @@
-// Package placementtest builds the clusters on which placement is measured and tested. What it builds depends on its
-// arguments alone.
+// Package placementtest builds clusters for tests and benchmarks of placement. The result depends only on the
+// arguments.
 package placementtest
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Zones are the zones that nodes are spread over.
+// Zones are the zones of the nodes.
 var Zones = []string{"zone-a", "zone-b", "zone-c"}
 
-// Node is a ready node with the usual labels: cpu in cores, memory in GiB.
+// Node returns a ready node with the usual labels. cpu is in cores, memory in GiB.
 func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -38,7 +38,8 @@ func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	}
 }
 
-// Pod is a running, ready pod of a ReplicaSet: cpu in millicores, memory in MiB. Without a node name it is pending.
+// Pod returns a running, ready pod of a ReplicaSet. cpu is in millicores, memory in MiB. Without a node name it is
+// pending.
 func Pod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 	yes := true
 	name := fmt.Sprintf("%s-%d", app, i)
@@ -63,7 +64,7 @@ func Pod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 	return p
 }
 
-// Uniform has nodes that hold the same number of equal pods, each of one percent of its node.
+// Uniform returns nodes with the same number of equal pods. Each pod requests 1 % of its node.
 func Uniform(nodes, podsPerNode int) *Cluster {
 	c := &Cluster{}
 	for i := range nodes {
@@ -75,7 +76,7 @@ func Uniform(nodes, podsPerNode int) *Cluster {
 	return c
 }
 
-// Pending has no node and equal pods of two percent of the machine that Flavour describes.
+// Pending returns pending pods without nodes. Each requests 2 % of an instance of Flavour.
 func Pending(pods int) *Cluster {
 	c := &Cluster{}
 	for i := range pods {
@@ -84,12 +85,12 @@ func Pending(pods int) *Cluster {
 	return c
 }
 
-// Flavour is a machine of 10 cores and 100 GiB in each zone.
+// Flavour returns a flavour with 10 cores and 100 GiB in each zone.
 func Flavour() planner.Flavour {
 	return planner.Flavour{Name: "standard", Template: Node("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
-// constraintKind is how the pods of an application restrict their places.
+// constraintKind says how the pods of an application restrict their placement.
 type constraintKind int
 
 const (
@@ -101,7 +102,7 @@ const (
 	hostAntiAffinity
 )
 
-// addConstraints gives a pod the constraints of a kind.
+// addConstraints adds the constraints of a kind to a pod.
 func addConstraints(p *corev1.Pod, k constraintKind) {
 	selector := &metav1.LabelSelector{MatchLabels: p.Labels}
 	term := func(key string) []corev1.PodAffinityTerm {
@@ -127,7 +128,7 @@ func addConstraints(p *corev1.Pod, k constraintKind) {
 	}
 }
 
-// pickConstraintKind picks a kind: a third plain, a third spread, a third with pod affinity or anti-affinity.
+// pickConstraintKind returns a random kind: 1/3 plain, 1/3 spread, 1/3 pod affinity or anti-affinity.
 func pickConstraintKind(g *rand.Rand) constraintKind {
 	switch g.IntN(3) {
 	case 0:
@@ -139,8 +140,9 @@ func pickConstraintKind(g *rand.Rand) constraintKind {
 	}
 }
 
-// DiversePending has pending pods of applications with up to 40 replicas, a third each plain, spread over zones or
-// hosts, and with affinity or anti-affinity to their own kind; of 0.1 to 1 core and 128 MiB to 2 GiB.
+// DiversePending returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
+// zones or hosts, and have affinity or anti-affinity to their own kind. They request 0.1 to 1 core and 128 MiB to 2
+// GiB.
 func DiversePending(seed uint64, pods int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 1))
 	c := &Cluster{}
@@ -159,8 +161,8 @@ func DiversePending(seed uint64, pods int) *Cluster {
 	return c
 }
 
-// Diverse has nodes in three zones and placed pods of the mix of DiversePending, thirty to a node, each placed where its
-// constraints allow, and budgets over the first applications that allow one disruption each.
+// Diverse returns nodes in three zones with pods as in DiversePending. The pods are placed where their
+// constraints allow. The first applications have a PodDisruptionBudget, with 1 to 3 disruptions allowed.
 func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 2))
 	c := &Cluster{}
@@ -205,7 +207,7 @@ func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 	return c
 }
 
-// Budget is a disruption budget over the pods of an application, with a number of disruptions allowed.
+// Budget returns a PodDisruptionBudget for the pods of an application.
 func Budget(app string, allowed int) *policyv1.PodDisruptionBudget {
 	unavailable := intstr.FromInt32(int32(allowed))
 	return &policyv1.PodDisruptionBudget{

@@ -9,16 +9,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// groupLimits keeps the sizes of groups while a plan takes nodes away (invariant I5).
+// groupLimits tracks the sizes of groups while a plan removes nodes (invariant I5).
 type groupLimits struct {
 	groups map[int32][]*groupState // by node
 }
 
 type groupState struct {
 	*Group
-	remaining   int            // members that nobody is removing and the plan leaves
-	unavailable int            // members that do not serve, for whatever reason
-	zones       map[string]int // remaining per zone
+	remaining   int            // members that are not being removed and that the plan keeps
+	unavailable int            // members that do not serve, for any reason
+	zones       map[string]int // remaining members by zone
 }
 
 func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
@@ -46,7 +46,7 @@ func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
 
 func zoneOf(n *filter.Node) string { return n.Object.Labels[corev1.LabelTopologyZone] }
 
-// listRefusals says which limits stand against taking a node away next.
+// listRefusals returns the limits that forbid the removal of this node next.
 func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 	var list []Refusal
 	for _, g := range l.groups[n.ID] {
@@ -70,14 +70,14 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 				Rule: "group-budget",
 				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
 					*g.MaxUnavailable),
-				Remedy: "wait until the others are back or gone",
+				Remedy: "wait until the unavailable nodes are ready or deleted",
 			})
 		}
 	}
 	return list
 }
 
-// countRemoval counts a node as gone (1) or back (-1).
+// countRemoval counts a node as removed (sign 1) or restored (sign -1).
 func (l *groupLimits) countRemoval(n *filter.Node, sign int) {
 	for _, g := range l.groups[n.ID] {
 		g.remaining -= sign

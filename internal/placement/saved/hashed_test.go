@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// collectAnswers is all that placement can be asked about a cluster, as data.
+// collectAnswers returns all answers of placement about a cluster, as data.
 func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	out := map[string]any{}
 	put := func(question string, answer any, err error) {
@@ -60,7 +60,7 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	must.NoError(t, err)
 	for _, p := range o.Pods {
 		if placementtest.IsFinished(p) {
-			continue // nothing is asked of it
+			continue // excluded from the requests
 		}
 		key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 		pending, err := c.JudgePending(key)
@@ -76,7 +76,7 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	return out
 }
 
-// revealAnswers puts the plain names back into answers, questions included.
+// revealAnswers replaces hashed names by the original names in answers and their keys.
 func revealAnswers(answers map[string]any, names saved.Names) map[string]any {
 	var pairs []string
 	for hidden, plain := range names {
@@ -105,7 +105,7 @@ func replaceStrings(data any, replace func(string) string) any {
 	return data
 }
 
-// sortLists sorts reasons that are listed by their texts, since what the texts name is hidden.
+// sortLists sorts lists of reasons by text, because hashed names change their order.
 func sortLists(data any) any {
 	switch data := data.(type) {
 	case string:
@@ -129,7 +129,6 @@ func sortLists(data any) any {
 	return data
 }
 
-// isReasonCounts reports whether a list is of reasons.
 func isReasonCounts(list []any) bool {
 	return len(list) > 0 && slices.ContainsFunc(list, func(item any) bool {
 		m, ok := item.(map[string]any)
@@ -137,7 +136,8 @@ func isReasonCounts(list []any) bool {
 	})
 }
 
-// drawObjects is a random cluster with all of its pods in it, some of which wait, and some of what only real ones have.
+// drawObjects returns a random cluster with all its pods, some pending, and with details that only real clusters
+// have.
 func drawObjects(t *rapid.T) *saved.Objects {
 	c := placementtest.Random(rapid.Uint64().Draw(t, "seed"))
 	for _, p := range c.Candidates {
@@ -185,7 +185,7 @@ func drawObjects(t *rapid.T) *saved.Objects {
 	return dropDuplicates(&c.Objects)
 }
 
-// newGtSelector asks for nodes of later generations than one.
+// newGtSelector selects nodes of later generations than the given one.
 func newGtSelector(than string) *corev1.NodeSelector {
 	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "generation", Operator: corev1.NodeSelectorOpGt, Values: []string{than}}},
@@ -206,7 +206,7 @@ var notes = [][2]string{
 	{corev1.MirrorPodAnnotationKey, "c0ffee"},
 }
 
-// dropDuplicates leaves one pod of each name.
+// dropDuplicates keeps one pod of each name.
 func dropDuplicates(o *saved.Objects) *saved.Objects {
 	seen := map[string]bool{}
 	o.Pods = slices.DeleteFunc(o.Pods, func(p *corev1.Pod) bool {
@@ -226,17 +226,17 @@ func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 		got := sortLists(revealAnswers(collectAnswers(t, hidden), names)).(map[string]any)
 		for question, answer := range want {
 			if a, b := fmt.Sprint(got[question]), fmt.Sprint(answer); a != b {
-				t.Fatalf("%s: of the hashed cluster\n%s\nof the plain one\n%s", question, a, b)
+				t.Fatalf("%s: hashed cluster\n%s\noriginal\n%s", question, a, b)
 			}
 		}
 		if len(got) != len(want) {
-			t.Fatalf("%d answers of the hashed cluster, %d of the plain one", len(got), len(want))
+			t.Fatalf("%d answers of the hashed cluster, %d of the original", len(got), len(want))
 		}
 	})
 }
 
-// fillValue sets everything that a value holds: texts to something secret, lists and maps to one entry. Kinds of text that
-// have a type of their own are choices of the API, and stay empty.
+// fillValue sets all fields of a value: strings to a secret, lists and maps to one entry. It leaves named string
+// types empty, because their values are constants of the API.
 func fillValue(v reflect.Value, depth int) {
 	if depth > 14 {
 		return
@@ -265,7 +265,7 @@ func fillValue(v reflect.Value, depth int) {
 			return
 		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Name != "DeclaredFeatures" { // those are Kubernetes' own
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "DeclaredFeatures" { // these are names of Kubernetes features
 				fillValue(v.Field(i), depth+1)
 			}
 		}
@@ -286,11 +286,11 @@ func TestHashedFileShowsNoName(t *testing.T) {
 	text, err := json.Marshal(hidden)
 	must.NoError(t, err)
 	if i := strings.Index(string(text), "secret"); i >= 0 {
-		t.Errorf("shown: …%s…", text[max(0, i-200):min(len(text), i+50)])
+		t.Errorf("the file shows a secret: …%s…", text[max(0, i-200):min(len(text), i+50)])
 	}
 	for token, plain := range names {
 		if plain != "secret" {
-			t.Errorf("%s stands for %q", token, plain)
+			t.Errorf("hashed name %s maps to %q", token, plain)
 		}
 	}
 }
@@ -300,15 +300,15 @@ func TestHashedFilesOfOneClusterCannotBeMatched(t *testing.T) {
 	first, _ := o.Hashed()
 	second, names := o.Hashed()
 	if first.Nodes[0].Name == second.Nodes[0].Name {
-		t.Errorf("both are %s", first.Nodes[0].Name)
+		t.Errorf("both files have the name %s", first.Nodes[0].Name)
 	}
 	n := second.Nodes[0]
 	if names[n.Name] != "node-a" || n.Labels[corev1.LabelHostname] != n.Name || n.Labels[corev1.LabelOSStable] != "linux" ||
 		names[n.Labels[corev1.LabelTopologyZone]] != "zone-a" {
-		t.Errorf("%s with %v stands for %v", n.Name, n.Labels, names)
+		t.Errorf("node %s with labels %v, names %v", n.Name, n.Labels, names)
 	}
 	if o.Nodes[0].Name != "node-a" || o.Nodes[0].Labels[corev1.LabelTopologyZone] != "zone-a" {
-		t.Errorf("the plain cluster has changed: %+v", o.Nodes[0])
+		t.Errorf("the original was changed: %+v", o.Nodes[0])
 	}
 }
 
@@ -321,7 +321,7 @@ func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).Hashed()
 		if by := fromcorev1.Node(hidden.Nodes[0]).RemovedBy; len(by) != 1 || by[0] != fromcorev1.Node(n).RemovedBy[0] {
-			t.Errorf("%s: hashed, it is removed by %q", key, by)
+			t.Errorf("%s: removing tool of the hashed node is %q", key, by)
 		}
 	}
 }

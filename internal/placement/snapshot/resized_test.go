@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestResizedPodOfUnknownNodeIsRecreated has a pod that takes 3 CPUs where it is, and asks for half a CPU.
+// TestResizedPodOfUnknownNodeIsRecreated has a pod that uses 3 CPUs in place and requests half a CPU.
 func TestResizedPodOfUnknownNodeIsRecreated(t *testing.T) {
 	c := placementtest.Small()
 	p := placementtest.Pod("resized", 0, "third", 500, 128)

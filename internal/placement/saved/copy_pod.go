@@ -6,7 +6,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
-// Pod returns a copy of what placement reads of a pod, which shares nothing with it that would be changed.
+// Pod returns a copy of what placement reads from a pod. The copy shares no data that would be changed.
 func Pod(o *corev1.Pod) *corev1.Pod { return new(renamer).copyPod(o) }
 
 func (r *renamer) copyPod(o *corev1.Pod) *corev1.Pod {
@@ -105,7 +105,7 @@ func (r *renamer) copyContainer(c corev1.Container) corev1.Container {
 	return out
 }
 
-// copyEphemeralContainers keeps what they need of a node. They request nothing.
+// copyEphemeralContainers copies only mounts with options. Ephemeral containers request nothing.
 func copyEphemeralContainers(list []corev1.EphemeralContainer) []corev1.EphemeralContainer {
 	var out []corev1.EphemeralContainer
 	for i := range list {
@@ -116,7 +116,7 @@ func copyEphemeralContainers(list []corev1.EphemeralContainer) []corev1.Ephemera
 	return out
 }
 
-// copyMountsWithOptions keeps that mounts have options, which not every node supports.
+// copyMountsWithOptions keeps one option per mount with options, because not every node supports these.
 func copyMountsWithOptions(list []corev1.VolumeMount) []corev1.VolumeMount {
 	var out []corev1.VolumeMount
 	for _, m := range list {
@@ -127,7 +127,7 @@ func copyMountsWithOptions(list []corev1.VolumeMount) []corev1.VolumeMount {
 	return out
 }
 
-// copyRequests keeps the requests; limits do not matter to scheduling.
+// copyRequests copies the requests. Limits do not matter to scheduling.
 func (r *renamer) copyRequests(q *corev1.ResourceRequirements) *corev1.ResourceRequirements {
 	if q == nil {
 		return nil
@@ -142,7 +142,7 @@ func (r *renamer) copyContainerStatus(c corev1.ContainerStatus) corev1.Container
 	}
 }
 
-// copyPodConditions keeps whether the pod is ready, and why it cannot be resized.
+// copyPodConditions copies the Ready condition, and why a resize is pending.
 func copyPodConditions(list []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range list {
@@ -160,8 +160,8 @@ func copyPodConditions(list []corev1.PodCondition) []corev1.PodCondition {
 	return out
 }
 
-// copyPodVolumes keeps the volumes that matter to where a pod can be. The claim that is made for an ephemeral volume is
-// called after the pod and the volume; see claim.
+// copyPodVolumes copies the volumes that restrict where a pod can run. The claim of an ephemeral volume is named
+// after the pod and the volume; see replaceClaimName.
 func (r *renamer) copyPodVolumes(o *corev1.Pod) []corev1.Volume {
 	var out []corev1.Volume
 	for i := range o.Spec.Volumes {
@@ -191,7 +191,7 @@ func (r *renamer) copyPodVolumes(o *corev1.Pod) []corev1.Volume {
 	return out
 }
 
-// disk keeps of a volume that is named in the pod itself what tells it from others.
+// disk copies what identifies an inline volume.
 func (r *renamer) disk(v *corev1.VolumeSource) (out corev1.VolumeSource) {
 	name := func(s string) string { return r.replaceName(disks, s) }
 	switch {

@@ -8,15 +8,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Load is what pods on a node request, and what the node has for them. Which pods those are is said by what returns it.
+// Load holds the requests of pods on a node and the allocatable amounts of the node. The function that returns it
+// says which pods count.
 type Load struct {
 	Pods int
-	// CPU is in millicores, Memory in bytes; the allocatable amounts are those of the node.
+	// CPU is in millicores, Memory in bytes.
 	CPU, AllocatableCPU       int64
 	Memory, AllocatableMemory int64
 }
 
-// toPercent is a part of a whole in percent; 0 of nothing.
+// toPercent returns 0 if the whole is 0.
 func toPercent(part, whole int64) float64 {
 	if whole <= 0 {
 		return 0
@@ -24,15 +25,16 @@ func toPercent(part, whole int64) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// CPUShare is the requested part of the cpu in percent.
+// CPUShare returns the requested part of the cpu in percent.
 func (l Load) CPUShare() float64 { return toPercent(l.CPU, l.AllocatableCPU) }
 
-// MemoryShare is the requested part of the memory in percent.
+// MemoryShare returns the requested part of the memory in percent.
 func (l Load) MemoryShare() float64 { return toPercent(l.Memory, l.AllocatableMemory) }
 
-// MeasureLoad says how much a node is used by the pods that are there for their own sake: not those of DaemonSets, not static
-// ones, and not those that are on their way out. Pods whose labels are passed over do not count; nil passes over none.
-func MeasureLoad(s *snapshot.Snapshot, nodeName string, passOver func(labels.Set) bool) (Load, error) {
+// MeasureLoad returns the load of a node from its workload pods. It ignores DaemonSet pods, static pods and
+// terminating pods. If ignore is not nil, it also ignores pods with labels that ignore accepts. It fails if the
+// node is unknown.
+func MeasureLoad(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) bool) (Load, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
 		return Load{}, err
@@ -40,7 +42,7 @@ func MeasureLoad(s *snapshot.Snapshot, nodeName string, passOver func(labels.Set
 	l := newUtilization(n)
 	for _, p := range n.Pods {
 		f := p.Fact
-		if f.Owner == podrules.DaemonSet || f.Has(podrules.Mirror) || f.Has(podrules.Terminating) || passOver != nil && passOver(p.Class.Labels.Labels) {
+		if f.Owner == podrules.DaemonSet || f.Has(podrules.Mirror) || f.Has(podrules.Terminating) || ignore != nil && ignore(p.Class.Labels.Labels) {
 			continue
 		}
 		l.Pods++
@@ -56,8 +58,8 @@ func MeasureLoad(s *snapshot.Snapshot, nodeName string, passOver func(labels.Set
 	return l, nil
 }
 
-// MeasureRequests returns what all pods on a node request together, as kube-scheduler counts it: those of
-// DaemonSets, static ones and terminating ones too, since they hold their room until they are gone.
+// MeasureRequests returns the requests of all pods on a node, as kube-scheduler counts them. DaemonSet, static and
+// terminating pods count, because they use resources until they are deleted. It fails if the node is unknown.
 func MeasureRequests(s *snapshot.Snapshot, nodeName string) (Load, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
@@ -68,7 +70,6 @@ func MeasureRequests(s *snapshot.Snapshot, nodeName string) (Load, error) {
 	return l, nil
 }
 
-// newUtilization returns a load without pods.
 func newUtilization(n *filter.Node) Load {
 	return Load{AllocatableCPU: filter.At(n.Allocatable, filter.ResourceCPU), AllocatableMemory: filter.At(n.Allocatable, filter.ResourceMemory)}
 }
