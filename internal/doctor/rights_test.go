@@ -18,8 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// granted are the rights of the roles in a file of deploy/, as verb and resource.
-func granted(t *testing.T, roles []string, files ...string) []string {
+// listGrantedRights returns the permissions of the roles in files of deploy/, as verb and resource.
+func listGrantedRights(t *testing.T, roles []string, files ...string) []string {
 	t.Helper()
 	var all []string
 	for _, file := range files {
@@ -34,7 +34,7 @@ func granted(t *testing.T, roles []string, files ...string) []string {
 				t.Fatalf("%s: %v", file, err)
 			}
 			if slices.Contains(roles, role.Name) {
-				all = append(all, spelled(role.Rules)...)
+				all = append(all, formatRules(role.Rules)...)
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func granted(t *testing.T, roles []string, files ...string) []string {
 	return slices.Compact(all)
 }
 
-func spelled(rules []rbacv1.PolicyRule) []string {
+func formatRules(rules []rbacv1.PolicyRule) []string {
 	var all []string
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
@@ -56,7 +56,7 @@ func spelled(rules []rbacv1.PolicyRule) []string {
 	return all
 }
 
-func bare(rights []Right) []string {
+func formatRights(rights []Right) []string {
 	var all []string
 	for _, r := range rights {
 		all = append(all, Right{Verb: r.Verb, Group: r.Group, Resource: r.Resource}.String())
@@ -65,7 +65,7 @@ func bare(rights []Right) []string {
 	return slices.Compact(all)
 }
 
-func TestRightsOfPartsAreThoseOfTheirRoles(t *testing.T) {
+func TestPartRightsMatchShippedRoles(t *testing.T) {
 	authorize := []string{"create subjectaccessreviews.authorization.k8s.io", "create tokenreviews.authentication.k8s.io"}
 	for kind, c := range map[PartKind]struct {
 		roles, files, more []string
@@ -75,40 +75,40 @@ func TestRightsOfPartsAreThoseOfTheirRoles(t *testing.T) {
 			roles: []string{"slipway-manager", "slipway-manager-install-crds"},
 			files: []string{"manager/rbac.yaml", "manager/install-crds.yaml"},
 		},
-		// Those of --authorize are of system:auth-delegator, a role of Kubernetes' own.
+		// The permissions for --authorize are in system:auth-delegator, a role of Kubernetes.
 		Cloudpool: {
 			roles: []string{"slipway-cloudpool", "slipway-cloudpool-native"},
 			files: []string{"cloudpool/rbac.yaml", "cloudpool/native.yaml"}, more: authorize,
 		},
 	} {
-		want := slices.Concat(granted(t, c.roles, c.files...), c.more)
+		want := slices.Concat(listGrantedRights(t, c.roles, c.files...), c.more)
 		slices.Sort(want)
-		if diff := cmp.Diff(want, bare(needed(&Part{Kind: kind}))); diff != "" {
+		if diff := cmp.Diff(want, formatRights(listPartRights(&Part{Kind: kind}))); diff != "" {
 			t.Errorf("%s: in deploy/ (-), held to (+)\n%s", kind, diff)
 		}
 	}
 }
 
-func TestShippedRolesForPeopleHaveTheirRights(t *testing.T) {
+func TestShippedUserRolesGrantNeededRights(t *testing.T) {
 	var reads []Right
-	for reading, r := range readRights {
-		if reading != readGroups && reading != readCaller { // everybody who is known to the API server has these
+	for reading, r := range rightsByReading {
+		if reading != apiGroupsReading && reading != callerAccessReading { // every authenticated user has these
 			reads = append(reads, r)
 		}
 	}
-	want := granted(t, []string{"slipway-doctor", "slipway-doctor-ask-agents"}, "viewer/doctor.yaml")
-	check.Equal(t, want, bare(reads))
-	viewer := granted(t, []string{"slipway-viewer"}, "viewer/rbac.yaml")
-	for _, right := range bare(viewerRights()) {
+	want := listGrantedRights(t, []string{"slipway-doctor", "slipway-doctor-ask-agents"}, "viewer/doctor.yaml")
+	check.Equal(t, want, formatRights(reads))
+	viewer := listGrantedRights(t, []string{"slipway-viewer"}, "viewer/rbac.yaml")
+	for _, right := range formatRights(listViewerRights()) {
 		if !slices.Contains(viewer, right) {
-			t.Errorf("slipway-viewer has no right to %s", right)
+			t.Errorf("slipway-viewer has no permission to %s", right)
 		}
 	}
 }
 
-func TestEveryRightSaysWhatItIsFor(t *testing.T) {
-	all := slices.Concat(agentRights(), managerRights(&Part{}), cloudpoolRights(), viewerRights())
-	for _, r := range readRights {
+func TestEveryRightHasAPurpose(t *testing.T) {
+	all := slices.Concat(listAgentRights(), listManagerRights(&Part{}), listCloudpoolRights(), listViewerRights())
+	for _, r := range rightsByReading {
 		all = append(all, r)
 	}
 	for _, r := range all {
@@ -118,7 +118,7 @@ func TestEveryRightSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-func TestDocsHaveARemedyForExactlyEveryRule(t *testing.T) {
+func TestDocsDescribeEveryRule(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "doctor.md"))
 	must.NoError(t, err)
 	sections := map[string]string{}
@@ -129,11 +129,11 @@ func TestDocsHaveARemedyForExactlyEveryRule(t *testing.T) {
 	}
 	for _, rule := range Rules() {
 		if body, ok := sections[rule.Name]; !ok || !strings.Contains(body, "**What to do.**") {
-			t.Errorf("docs/doctor.md has no section with a remedy for the rule %s", rule.Name)
+			t.Errorf("docs/doctor.md has no section with a remedy for rule %s", rule.Name)
 		}
 		delete(sections, rule.Name)
 	}
 	for name := range sections {
-		t.Errorf("docs/doctor.md has a section for %s, which is no rule", name)
+		t.Errorf("docs/doctor.md has a section for unknown rule %s", name)
 	}
 }
