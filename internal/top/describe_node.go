@@ -23,37 +23,38 @@ import (
 
 const started = notice.Started
 
-// doing says what a node is doing: of all that is true, what decides most about its next minutes.
-func (b *builder) doing(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
+// describeNode returns the activity of a node. If several apply, it returns the one that matters most for the next
+// minutes.
+func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 	records, unreadable := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
-	notices := noticesOf(n)
+	notices := readNotices(n)
 	slices.SortStableFunc(notices, compareDue)
-	rt := b.about(n)
+	rt := b.findRetirement(n)
 	others := budget.Others(n)
 	switch {
 	case rt != nil && rt.Spec.Notice == nil:
-		return leaving(rt)
+		return describeRetirement(rt)
 	case len(notices) > 0:
-		return b.noticed(n, notices[0])
+		return b.describeNotice(n, notices[0])
 	case rt != nil:
-		return leaving(rt)
+		return describeRetirement(rt)
 	case len(others) > 0:
 		return Doing{Mood: Moving, Text: "being removed by " + strings.Join(others, ", ")}
 	case n.DeletionTimestamp != nil:
 		return Doing{Mood: Moving, Text: "its Node is being deleted", Since: n.DeletionTimestamp.Time}
 	case !budget.Ready(n):
-		return Doing{Mood: Trouble, Text: "not Ready", Since: notReadySince(n)}
+		return Doing{Mood: Trouble, Text: "not Ready", Since: findNotReadyTime(n)}
 	case n.Spec.Unschedulable:
-		return cordoned(n, records, unreadable)
+		return describeCordon(n, records, unreadable)
 	}
 	if key := nodegroup.HeldBy(n, b.Now); key != "" {
-		return Doing{Mood: Held, Text: "held", Detail: key}
+		return Doing{Mood: Held, Text: "protected", Detail: key}
 	}
-	return b.used(n, g)
+	return b.describeNodeInService(n, g)
 }
 
-// used is what a node is doing that nobody takes away.
-func (b *builder) used(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
+// describeNodeInService returns the activity of a node that is not being removed.
+func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 	d, known := b.Idle[n.Name]
 	if known && d.IdleSince != nil && d.MayLeaveAt != nil {
 		idle := Doing{Mood: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
@@ -65,7 +66,7 @@ func (b *builder) used(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 	if g != nil {
 		cooldown, asked := plan.UnderusedCooldown(g)
 		if since := plan.Since(n, b.Now); asked && !since.IsZero() {
-			return Doing{Mood: Waiting, Text: "underused", Since: since, Until: since.Add(cooldown)}
+			return Doing{Mood: Waiting, Text: "underutilized", Since: since, Until: since.Add(cooldown)}
 		}
 	}
 	if known && len(d.Reasons) > 0 && d.Reasons[0].Rule == nodegroup.KeepingPod {
@@ -73,59 +74,59 @@ func (b *builder) used(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 	}
 	switch load, known := b.Loads[n.Name]; {
 	case !known:
-		return Doing{Text: "in service"} // with what on it nobody can say
+		return Doing{Text: "in service"} // its pods are unknown
 	case load.Pods == 0:
 		return Doing{Text: "empty"}
 	}
 	return Doing{Text: "in use"}
 }
 
-// leaving is how far a retirement is.
-func leaving(rt *v1alpha1.NodeRetirement) Doing {
+// describeRetirement returns the progress of a retirement.
+func describeRetirement(rt *v1alpha1.NodeRetirement) Doing {
 	switch rt.Status.Phase {
 	case "":
-		return Doing{Mood: Moving, Text: "to leave", Detail: "no manager has looked at it yet"}
+		return Doing{Mood: Moving, Text: "retirement requested", Detail: "no manager has processed it yet"}
 	case v1alpha1.Pending:
-		return Doing{Mood: blockedMood(rt), Text: "to leave", Detail: rt.Status.Message}
+		return Doing{Mood: moodOfRetirement(rt), Text: "retirement pending", Detail: rt.Status.Message}
 	case v1alpha1.Cordoned:
-		return Doing{Mood: blockedMood(rt), Text: "cordoned, to be drained", Detail: blocking(rt)}
+		return Doing{Mood: moodOfRetirement(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
 	case v1alpha1.Draining:
-		return draining(rt)
+		return describeDraining(rt)
 	case v1alpha1.Drained:
-		return Doing{Mood: blockedMood(rt), Text: "drained", Since: retirement.ReachedAt(rt), Detail: blocking(rt)}
+		return Doing{Mood: moodOfRetirement(rt), Text: "drained", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
 	case v1alpha1.NodeDeleted:
-		d := Doing{Mood: blockedMood(rt), Text: "VM deleting", Since: retirement.ReachedAt(rt), Detail: blocking(rt)}
+		d := Doing{Mood: moodOfRetirement(rt), Text: "VM deleting", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
 		if op := rt.Status.Operation; op != nil && op.RetryAfter != nil {
 			d.Mood, d.Detail = Trouble, cmp.Or(d.Detail, fmt.Sprintf("%d attempts have failed", op.Attempts))
 		}
 		return d
 	case v1alpha1.InstanceDeleted:
-		return Doing{Mood: Moving, Text: "VM deleted, last checks", Detail: blocking(rt)}
+		return Doing{Mood: Moving, Text: "VM deleted, last checks", Detail: formatFirstReason(rt)}
 	}
 	return Doing{Mood: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
 }
 
-// draining is "draining 7 of 12", and which budgets or pods it waits for.
-func draining(rt *v1alpha1.NodeRetirement) Doing {
-	d := Doing{Mood: blockedMood(rt), Text: "draining"}
+// describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
+func describeDraining(rt *v1alpha1.NodeRetirement) Doing {
+	d := Doing{Mood: moodOfRetirement(rt), Text: "draining"}
 	p := rt.Status.Drain
 	if p == nil {
 		return d
 	}
 	d.Text = fmt.Sprintf("draining %d of %d", p.Gone, p.Total)
-	switch budgets := budgetsIn(p.Summary); {
+	switch budgets := parsePDBs(p.Summary); {
 	case len(budgets) > 0:
 		d.Mood, d.Detail = Trouble, "waiting for PDB "+strings.Join(budgets, ", ")
 	case len(rt.Status.Reasons) > 0:
-		d.Detail = "waiting for " + blocking(rt)
+		d.Detail = "waiting for " + formatFirstReason(rt)
 	case p.Stopping > 0:
 		d.Detail = fmt.Sprintf("%d stopping", p.Stopping)
 	}
 	return d
 }
 
-// budgetsIn are the PodDisruptionBudgets that a drain's summary names; see [drain.Progress].
-func budgetsIn(summary string) (names []string) {
+// parsePDBs returns the PodDisruptionBudgets in the summary of a drain; see [drain.Progress].
+func parsePDBs(summary string) (names []string) {
 	_, obstacles, _ := strings.Cut(summary, "(")
 	for _, obstacle := range strings.Split(strings.TrimSuffix(obstacles, ")"), ", ") {
 		what, _, _ := strings.Cut(obstacle, ": ")
@@ -136,8 +137,8 @@ func budgetsIn(summary string) (names []string) {
 	return names
 }
 
-// blocking is the first thing that holds a retirement up; empty when nothing does.
-func blocking(rt *v1alpha1.NodeRetirement) string {
+// formatFirstReason returns the first reason that blocks a retirement, or an empty string.
+func formatFirstReason(rt *v1alpha1.NodeRetirement) string {
 	if len(rt.Status.Reasons) == 0 {
 		return ""
 	}
@@ -152,30 +153,30 @@ func blocking(rt *v1alpha1.NodeRetirement) string {
 	return s
 }
 
-func blockedMood(rt *v1alpha1.NodeRetirement) Mood {
+func moodOfRetirement(rt *v1alpha1.NodeRetirement) Mood {
 	if len(rt.Status.Reasons) > 0 {
 		return Trouble
 	}
 	return Moving
 }
 
-// noticed is what the agent does about a notice. While something blocks its drain, the agent says how far that is; else
-// how many pods are left is counted here.
-func (b *builder) noticed(n *corev1.Node, of Notice) Doing {
+// describeNotice returns what the agent does about a notice. If something blocks its drain, it shows the agent's
+// progress. Otherwise it counts the pods on the node.
+func (b *builder) describeNotice(n *corev1.Node, of Notice) Doing {
 	d := Doing{Mood: Moving, Due: of.Due, Text: cmp.Or(of.Phase, "noticed") + " for " + of.Type}
 	if of.Type == string(notice.Condition) {
 		d.Text = cmp.Or(of.Phase, "noticed") + " for condition " + of.ID
 	}
 	if of.Started {
-		d.Due, d.Detail = time.Time{}, "it is under way"
+		d.Due, d.Detail = time.Time{}, "started"
 	}
 	load, known := b.Loads[n.Name]
 	switch summary := BlockedDrain(n); {
 	case of.Phase != "draining":
 	case summary != "":
-		d.Mood, d.Text, d.Detail = Trouble, blockedText(summary), "for "+of.Type
+		d.Mood, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type
 	case known:
-		d.Detail = counted(load.Pods, "pod") + " on it"
+		d.Detail = formatCount(load.Pods, "pod") + " on it"
 	}
 	if of.Phase == "not-drained" {
 		d.Mood = Trouble
@@ -183,8 +184,7 @@ func (b *builder) noticed(n *corev1.Node, of Notice) Doing {
 	return d
 }
 
-// BlockedDrain is the summary of a node's drain that something blocks, as its agent has it in the conditions; empty while
-// nothing does.
+// BlockedDrain returns the summary of a blocked drain from the node's conditions, or an empty string.
 func BlockedDrain(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == cordon.DrainInProgress && c.Status == corev1.ConditionTrue {
@@ -194,18 +194,19 @@ func BlockedDrain(n *corev1.Node) string {
 	return ""
 }
 
-// blockedText is "draining 7 of 12, waiting for PDB shop/web", of a drain's summary.
-func blockedText(summary string) string {
+// formatBlockedDrain converts the summary of a drain to a text such as "draining 7 of 12, waiting for PDB shop/web".
+func formatBlockedDrain(summary string) string {
 	gone, _, _ := strings.Cut(summary, " gone")
-	if budgets := budgetsIn(summary); len(budgets) > 0 {
+	if budgets := parsePDBs(summary); len(budgets) > 0 {
 		return "draining " + gone + ", waiting for PDB " + strings.Join(budgets, ", ")
 	}
 	_, obstacles, _ := strings.Cut(summary, " (")
 	return "draining " + gone + ", blocked by " + strings.TrimSuffix(obstacles, ")")
 }
 
-// cordoned says by whom: an owner of ours, by its record, or else who last set spec.unschedulable.
-func cordoned(n *corev1.Node, records []cordon.Record, unreadable []error) Doing {
+// describeCordon names who cordoned the node: the owner of a cordon claim, or else the last writer of
+// spec.unschedulable.
+func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error) Doing {
 	d := Doing{Mood: Held, Text: "cordoned"}
 	if len(unreadable) > 0 {
 		d.Mood, d.Detail = Trouble, unreadable[0].Error()
@@ -216,14 +217,15 @@ func cordoned(n *corev1.Node, records []cordon.Record, unreadable []error) Doing
 			return d
 		}
 	}
-	if by := unschedulableBy(n); by != "" {
+	if by := findUnschedulableManager(n); by != "" {
 		d.Text = "cordoned by " + by
 	}
 	return d
 }
 
-// unschedulableBy is the field manager of spec.unschedulable, such as kubectl-cordon; empty when that is not told.
-func unschedulableBy(n *corev1.Node) string {
+// findUnschedulableManager returns the field manager of spec.unschedulable, such as kubectl-cordon, or an empty
+// string.
+func findUnschedulableManager(n *corev1.Node) string {
 	for _, f := range n.ManagedFields {
 		if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:unschedulable"`) {
 			return f.Manager
@@ -232,7 +234,7 @@ func unschedulableBy(n *corev1.Node) string {
 	return ""
 }
 
-func notReadySince(n *corev1.Node) time.Time {
+func findNotReadyTime(n *corev1.Node) time.Time {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.LastTransitionTime.Time
