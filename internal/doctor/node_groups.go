@@ -22,7 +22,7 @@ func checkGroupAccepted(f *Facts) []Finding {
 			})
 		default:
 			found = append(found, Finding{
-				Severity: Problem, Object: object, Message: "the manager does not act on it:  " + a.Message,
+				Severity: Problem, Object: object, Message: "the manager does not act on it: " + a.Message,
 				Remedy: "correct what the message names; the manager checks again automatically",
 			})
 		}
