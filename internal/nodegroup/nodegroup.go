@@ -221,6 +221,7 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 	if g.Spec.ScaleUp == nil { // the autoscaler, which writes it, does not look at such a group
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
 	}
+	meta.SetStatusCondition(&status.Conditions, readyCondition(status.Conditions, g.Generation))
 	// Nothing is done on the strength of an acceptance that is not written down.
 	later, err := c.writeStatus(ctx, g, status)
 	if err != nil {
@@ -451,7 +452,7 @@ func (c *Controller) cancelUnderused(ctx context.Context, cluster *Cluster, g *v
 	for i := range cluster.Retirements {
 		rt := &cluster.Retirements[i]
 		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
-			errs = append(errs, c.callOff(ctx, rt, "the NodeGroup "+g.Name+" does not have spec.scaleDown.underused any more"))
+			errs = append(errs, c.callOff(ctx, rt, "the NodeGroup "+g.Name+" does not have spec.scaleDown.underutilized any more"))
 		}
 	}
 	return errors.Join(errs...)
