@@ -22,6 +22,7 @@ var oldReasons = map[Reason]Reason{"Underused": Underused, "MachineGone": Machin
 
 // oldCodes maps the old reason codes of conditions, retirements and replacements to the new ones.
 var oldCodes = map[string]string{
+	"AtMaximum":            "AtMaxSize",
 	"BelowMinimum":         "BelowMinSize",
 	"CalledOff":            "Cancelled",
 	"CloudAndNodeDisagree": "CloudNodeMismatch",
@@ -33,11 +34,16 @@ var oldCodes = map[string]string{
 	"KeepingPod":           "MatchingPod",
 	"MachineBack":          "InstanceRecovered",
 	"MachineGone":          "InstanceGone",
+	"MachineKept":          "InstanceKept",
 	"MachineNotConfirmed":  "InstanceNotConfirmed",
 	"Minimum":              "MinSize",
+	"NoRoom":               "PodsDoNotFit",
+	"NobodyNeedsIt":        "NotNeeded",
 	"NotGivenBack":         "RestoreFailed",
 	"NoticeOver":           "NoticeEnded",
 	"Read":                 "Reachable",
+	"RoomElsewhere":        "FitsElsewhere",
+	"RoomUnknown":          "FitUnknown",
 	"SeveralGroups":        "MultipleGroups",
 }
 

@@ -108,11 +108,11 @@ func some(names []string) string {
 }
 
 // CloudNotRead is the reason of the condition Accepted while it is Unknown.
-const CloudNotRead = "CloudNotRead"
+const CloudNotRead = "CloudUnreadable"
 
 // Reasons of the condition CloudReachable.
 const (
-	cloudRead      = "Read"
+	cloudRead      = "Reachable"
 	cloudThrottled = "Throttled"
 	cloudFailed    = "Failed"
 	cloudNone      = "NotConfigured"

@@ -22,11 +22,11 @@ const (
 	// eventIdle is Normal, on Node and NodeGroup: no pod keeps the node any more, and its cooldown has begun.
 	eventIdle eventReason = "NodeIdle"
 	// eventStays is Normal, on Node and NodeGroup: the node is idle for long enough, and something else keeps it.
-	eventStays eventReason = "IdleNodeStays"
+	eventStays eventReason = "IdleNodeKept"
 	// eventLeaves is Normal, on Node and NodeGroup: the node is idle for long enough, and its retirement is asked for.
-	eventLeaves eventReason = "IdleNodeLeaves"
+	eventLeaves eventReason = "IdleNodeRetiring"
 	// eventCalledOff is Normal, on Node: a pod needs the node after all, and its retirement is called off.
-	eventCalledOff eventReason = "RetirementCalledOff"
+	eventCalledOff eventReason = "RetirementCancelled"
 )
 
 const action = "Manage"

@@ -7,20 +7,20 @@ import (
 
 // Rules by which a node stays. Each is one word that metrics, events and people tell reasons apart by.
 const (
-	KeepingPod   = "KeepingPod"    // a pod of the kind is on it
-	NeverUsed    = "NeverUsed"     // it has not had one yet
-	CoolingDown  = "CoolingDown"   // it has not been idle for long enough
-	BeingRemoved = "BeingRemoved"  // somebody else takes it away
-	HeldNode     = "HeldNode"      // an annotation asks to leave it alone
-	PendingPod   = "PendingPod"    // a pod waits that only this group could run
-	AfterScaleUp = "AfterScaleUp"  // the group has just got a node
-	AfterFailure = "AfterFailure"  // a retirement of the node has just failed
-	Minimum      = "Minimum"       // the group would be too small
-	NotAccepted  = "NotAccepted"   // the group is not acted on
-	LiveKeeper   = "KeepingPodNow" // the API server knows of a pod that the caches do not know of yet
-	UnderWay     = "Retiring"      // its retirement is under way already
-	LongEnough   = "LongEnough"    // no pod has needed it for long enough: it may leave
-	NoRule       = "NoRule"        // the group has no rule by which nodes leave
+	KeepingPod   = "MatchingPod"         // a pod of the kind is on it
+	NeverUsed    = "NeverUsed"           // it has not had one yet
+	CoolingDown  = "CoolingDown"         // it has not been idle for long enough
+	BeingRemoved = "BeingRemoved"        // somebody else takes it away
+	HeldNode     = "ProtectedNode"       // an annotation asks to leave it alone
+	PendingPod   = "PendingPod"          // a pod waits that only this group could run
+	AfterScaleUp = "AfterScaleUp"        // the group has just got a node
+	AfterFailure = "AfterFailure"        // a retirement of the node has just failed
+	Minimum      = "MinSize"             // the group would be too small
+	NotAccepted  = "NotAccepted"         // the group is not acted on
+	LiveKeeper   = "MatchingPodUncached" // the API server knows of a pod that the caches do not know of yet
+	UnderWay     = "Retiring"            // its retirement is under way already
+	LongEnough   = "CooldownPassed"      // no pod has needed it for long enough: it may leave
+	NoRule       = "NoRule"              // the group has no rule by which nodes leave
 )
 
 // Reason is one rule's word on a node.

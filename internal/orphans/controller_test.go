@@ -200,7 +200,7 @@ func TestAGhostIsRetiredOnceItIsProven(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if said := strings.Join(f.said(), "\n"); strings.Count(said, "MachineMissing") != 2 || strings.Contains(said, "alive") {
+		if said := strings.Join(f.said(), "\n"); strings.Count(said, "InstanceMissing") != 2 || strings.Contains(said, "alive") {
 			t.Errorf("it is said: %q", said)
 		}
 		f.pass(time.Hour)
@@ -237,7 +237,7 @@ func TestReportOnlyLeavesOrphansAlone(t *testing.T) {
 		if len(r.gone()) != 0 || len(f.retirements()) != 0 {
 			t.Errorf("deleted %q, asked for %+v", r.gone(), f.retirements())
 		}
-		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanFound") || !strings.Contains(said, "MachineMissing") ||
+		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanFound") || !strings.Contains(said, "InstanceMissing") ||
 			!strings.Contains(said, "left alone") {
 			t.Errorf("it is said: %q", said)
 		}

@@ -102,7 +102,7 @@ func TestCloudWithoutMarksHasOnlyOrphanedNodes(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if said := f.said(); len(said) != 1 || !strings.Contains(said[0], "MachineMissing") || !strings.Contains(said[0], "gone (rack://gone)") {
+		if said := f.said(); len(said) != 1 || !strings.Contains(said[0], "InstanceMissing") || !strings.Contains(said[0], "gone (rack://gone)") {
 			t.Errorf("at first it is said: %q", said)
 		}
 		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Ghost", "suspected")))

@@ -412,7 +412,7 @@ func TestAGroupWhoseCloudHasNeverAnsweredKeepsPodsFromBeingToldForAMinuteOnly(t 
 	}
 	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
 	mute.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "the cloud has not answered yet",
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudUnreadable", Message: "the cloud has not answered yet",
 	}}
 	if err := f.client.Create(t.Context(), mute); err != nil {
 		t.Fatal(err)

@@ -25,18 +25,18 @@ type eventReason string
 // The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
 const (
 	// eventOrdered is Normal, on Pod and NodeGroup: a machine is ordered for pods that have no room.
-	eventOrdered eventReason = "MachineOrdered"
+	eventOrdered eventReason = "LaunchRequested"
 	// eventHelpless is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group,
 	// and it is written again every 30 minutes while that is so.
-	eventHelpless eventReason = "NoMachineHelps"
+	eventHelpless eventReason = "NoTemplateFits"
 	// eventBackedOff is Warning, on NodeGroup: the cloud failed to give machines of a kind, which is left alone for a while.
-	eventBackedOff eventReason = "KindLeftAlone"
+	eventBackedOff eventReason = "TemplateBackedOff"
 	// eventGivenUp is Warning, on NodeGroup: a machine has had no Node for too long, and is deleted.
-	eventGivenUp eventReason = "MachineGivenUp"
+	eventGivenUp eventReason = "InstanceJoinTimeout"
 	// eventLeaves is Normal, on Node and NodeGroup: the node is used little, its pods fit elsewhere, and its retirement is asked for.
-	eventLeaves eventReason = "UnderusedLeaves"
+	eventLeaves eventReason = "UnderutilizedNodeRetiring"
 	// eventStays is Normal, on Node: the node is used little, and something keeps it.
-	eventStays eventReason = "UnderusedStays"
+	eventStays eventReason = "UnderutilizedNodeKept"
 )
 
 const (

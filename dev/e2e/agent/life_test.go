@@ -45,7 +45,7 @@ func TestAnotherToolAtWorkOnTheNodeIsSaid(t *testing.T) {
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitEvent(0, "Drained")
 	f.addTaint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
-	if said := f.awaitEvent(0, "OthersAtWork"); said.Type != corev1.EventTypeWarning {
+	if said := f.awaitEvent(0, "OtherToolActive"); said.Type != corev1.EventTypeWarning {
 		t.Errorf("it is said as %s", said.Type)
 	}
 	f.check(f.Azure.Cancel(e.EventID))

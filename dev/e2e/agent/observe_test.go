@@ -73,7 +73,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 	f.eventsSay(map[string]string{
 		"NoticeReceived": "Freeze", "Cordoned": e.EventID, "Draining": e.EventID, "Drained": "4 gone",
-		"Acknowledged": f.pool.Resource(0), "NoticeOver": e.EventID, "Uncordoned": "takes pods again",
+		"Acknowledged": f.pool.Resource(0), "NoticeEnded": e.EventID, "Uncordoned": "takes pods again",
 	})
 	inOrder(t, history.States())
 }

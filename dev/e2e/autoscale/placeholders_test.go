@@ -86,7 +86,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	f.check(workload.Create(f.ctx, f.Client(), app.Deployment()))
 	f.ready("work", 4, 2)
 	f.ready("holds-room", 4, 2)
-	f.event("Pod", "MachineOrdered", "holds-room-")
+	f.event("Pod", "LaunchRequested", "holds-room-")
 	_, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "work", "application/merge-patch+json",
 		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 	f.check(err)

@@ -333,7 +333,7 @@ func TestW25M24OthersAtWorkAreSeen(t *testing.T) {
 	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(taint), metav1.PatchOptions{})
 	f.check(err)
 	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 10 * time.Minute})
-	if e := f.awaitEvent("OthersAtWork"); !strings.Contains(e.Message, "AKS node auto-drain") {
+	if e := f.awaitEvent("OtherToolActive"); !strings.Contains(e.Message, "AKS node auto-drain") {
 		t.Errorf("%s", e.Message)
 	}
 }

@@ -175,7 +175,7 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 		return rt.Status.Replacement != nil && rt.Status.Replacement.State != v1alpha1.ReplacementWaiting
 	})
 	b.check(p.Kill())
-	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "NoRoom" || !strings.Contains(why[0].Object, app.Name) {
+	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "PodsDoNotFit" || !strings.Contains(why[0].Object, app.Name) {
 		t.Errorf("ordered because of %+v, want a pod of %s that has no room", why, app.Name)
 	}
 	b.check(p.Restart(b.ctx))

@@ -109,7 +109,7 @@ func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	f.patchGroup(`{"spec":{"minimum":2}}`)
 	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
-	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
+	if says := f.blockedBy(node, "MinSize"); !strings.Contains(says, "the group's minimum is 2") {
 		t.Errorf("it says %q", says)
 	}
 	f.left(2)

@@ -105,9 +105,9 @@ type Kind struct {
 const (
 	// Why a kind of machine, or a whole group, is not ordered.
 	DoesNotFit       = "DoesNotFit"             // a new machine would not take the pod
-	AtMaximum        = "AtMaximum"              // the group's maximum, or its cloud's
+	AtMaximum        = "AtMaxSize"              // the group's maximum, or its cloud's
 	AtLimit          = "AtLimit"                // the group's limits of cores and memory
-	AtClusterMaximum = "AtClusterMaximum"       // the cluster's
+	AtClusterMaximum = "AtMaxNodes"             // the cluster's
 	BackedOff        = "BackedOff"              // it has failed just now
 	ShapeUnknown     = "ShapeUnknown"           // nobody has said what such a machine has
 	CloudUnreadable  = "CloudUnreadable"        // the cloud does not say which machines the group has
@@ -116,17 +116,17 @@ const (
 	NodeNotSelected  = v1alpha1.NodeNotSelected //  the Node of one of its instances does not match its selector
 
 	// Why machines are ordered.
-	PodsWait     = "PodsWait"
-	BelowMinimum = "BelowMinimum"
-	SpareRoom    = "HeadRoom"
+	PodsWait     = "UnschedulablePods"
+	BelowMinimum = "BelowMinSize"
+	SpareRoom    = "Headroom"
 
-	MachineOrdered = "MachineOrdered" // what a pod is told for which one is
+	MachineOrdered = "LaunchRequested" // what a pod is told for which one is
 
 	// What becomes of a pod without a machine being ordered for it.
-	HasRoom    = "HasRoom"    // a node that is there would take it
-	OnItsWay   = "OnItsWay"   // a machine that is coming will take it
-	Preempting = "Preempting" // the scheduler is making room for it
-	NoGroup    = "NoGroup"    // no group gets machines
+	HasRoom    = "FitsExistingNode"     // a node that is there would take it
+	OnItsWay   = "InstanceProvisioning" // a machine that is coming will take it
+	Preempting = "Preempting"           // the scheduler is making room for it
+	NoGroup    = "NoGroup"              // no group gets machines
 
 	// Why an underused node stays, beside the rules of package nodegroup.
 	Used          = "Used"          // it is used too much

@@ -119,7 +119,7 @@ func TestTheRecordOfARetirementIsKeptForAsLongAsItsReplacementIsOwed(t *testing.
 				}
 				told := false
 				for len(s.events.Events) > 0 {
-					told = strings.Contains(<-s.events.Events, "ReplacementGivenUp") || told
+					told = strings.Contains(<-s.events.Events, "ReplacementAbandoned") || told
 				}
 				if told != tt.told {
 					t.Errorf("told that it is given up: %t, want %t", told, tt.told)
