@@ -30,8 +30,8 @@ type clusterStatus struct {
 type groupStatus struct {
 	Name        string `json:"name"`
 	Cloud       string `json:"cloud"`
-	Minimum     int32  `json:"minimum"`
-	Maximum     *int32 `json:"maximum,omitempty"`
+	Minimum     int32  `json:"minSize"`
+	Maximum     *int32 `json:"maxSize,omitempty"`
 	Nodes       int    `json:"nodes"`
 	Unavailable int    `json:"unavailable"`
 	Leaving     int    `json:"leaving"`

@@ -19,7 +19,7 @@ type scalingStatus struct {
 	// BackOffs are the kinds of machines that are left alone now.
 	BackOffs []v1alpha1.BackOff `json:"backOffs,omitempty"`
 	// Underused are the nodes that could go, as a manager has written on them.
-	Underused []underusedNode `json:"underused,omitempty"`
+	Underused []underusedNode `json:"underutilized,omitempty"`
 }
 
 type underusedNode struct {

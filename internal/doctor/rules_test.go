@@ -253,7 +253,7 @@ func cases() map[string]map[string]found {
 			},
 			"one is older": {
 				change(installed(), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
-				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server silently drops spec.maximum"},
+				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server silently drops spec.maxSize"},
 			},
 			"one is newer": {
 				change(installed(), func(f *Facts) {

@@ -41,7 +41,7 @@ func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
 		{"spec.cloud: provider \"azure\"", ", group: ci", ""},
 		{"spec.cloud.group: is required", ", group: ci", ""},
 		{"spec.cloud.provider: \"AZ URE\": should match", "azure", "AZ URE"},
-		{"spec.minimum: 5: want 0 to", "spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
+		{"spec.minSize: 5: want 0 to", "spec:\n", "spec:\n  minSize: 5\n  maxSize: 2\n"},
 		{"spec.replacement: \"never\": should be one of [Always WhenNeeded Never]", "spec:\n", "spec:\n  replacement: never\n"},
 		{"spec.drain.graceSeconds: 0: should be greater than or equal to 1", "spec:\n", "spec:\n  drain: {graceSeconds: 0}\n"},
 		{"spec.drain.graceSeconds: -4: should be", "spec:\n", "spec:\n  drain: {graceSeconds: -4}\n"},

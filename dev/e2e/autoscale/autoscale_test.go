@@ -14,9 +14,9 @@ func TestSixtyPodsComeAndTheirMachinesAndTheLoadGoesAndTheMachinesGo(t *testing.
 	t.Parallel()
 	f := newFixture(t, "load")
 	set := f.pool.ScaleSet()
-	f.group("load", set, `maximum: 10
+	f.group("load", set, `maxSize: 10
 scaleUp: {joinTimeout: 5m}
-scaleDown: {underused: {cooldown: 2s}}
+scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(set)

@@ -69,9 +69,9 @@ func (f *fixture) orders() (grown []int) {
 func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "holdroom")
-	f.group(f.name, f.pool.ScaleSet(), `maximum: 5
+	f.group(f.name, f.pool.ScaleSet(), `maxSize: 5
 scaleUp: {joinTimeout: 5m}
-scaleDown: {underused: {cooldown: 2s}}
+scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 drain: {placeholderPods: {matchLabels: {app: holds-room}}}
 disruptionBudgets: [{nodes: "100%"}]`)

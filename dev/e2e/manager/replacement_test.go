@@ -164,7 +164,7 @@ func (b *poolBed) saw(i int, reason string) string {
 // a full machine among full ones. The manager is killed once it has written down what it orders.
 func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *testing.T) {
 	t.Parallel()
-	b := newPool(t, "evicted", 2, "maximum: 3")
+	b := newPool(t, "evicted", 2, "maxSize: 3")
 	app := b.fill(2)
 	p := b.manage()
 	said, err := b.slipway("simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
@@ -207,7 +207,7 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 // TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.
 func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	t.Parallel()
-	b := newPool(t, "autoscaled", 2, "maximum: 3")
+	b := newPool(t, "autoscaled", 2, "maxSize: 3")
 	const nudged = "nudged"
 	b.check(b.ARM.AddAgentPool(azure.AgentPoolSpec{
 		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,

@@ -19,7 +19,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "out", 4)
 	f.run(f.app("job", 3).Deployment())
-	f.group("out", "minimum: 2\ndisruptionBudgets: [{nodes: 100%}]\n"+f.idle("1s", ""))
+	f.group("out", "minSize: 2\ndisruptionBudgets: [{nodes: 100%}]\n"+f.idle("1s", ""))
 	f.manage()
 	g := f.awaitGroup("out", "at its minimum", func(g *v1alpha1.NodeGroup) bool {
 		return g.Status.Nodes == 2 && g.Status.LastScaleDown != nil && g.Status.CloudSize != nil && *g.Status.CloudSize == 2 &&

@@ -45,9 +45,9 @@ func TestI10TheAPIServerRefusesANodeGroupThatMakesNoSense(t *testing.T) {
 	for name, tt := range map[string]struct{ spec, want string }{
 		"nothing but what is needed": {goodGroup, ""},
 		"minimum above maximum": {
-			goodGroup + "minimum: 3\nmaximum: 2", "minimum must not be above maximum",
+			goodGroup + "minSize: 3\nmaxSize: 2", "minSize must not be above maxSize",
 		},
-		"negative minimum":     {goodGroup + "minimum: -1", "spec.minimum"},
+		"negative minimum":     {goodGroup + "minSize: -1", "spec.minSize"},
 		"no cloud":             {"nodeSelector: {matchLabels: {pool: ci}}", "spec.cloud"},
 		"cloud spelt oddly":    {"nodeSelector: {matchLabels: {a: b}}\ncloud: {provider: My Cloud, group: ci}", "spec.cloud.provider"},
 		"cloud group unnamed":  {"nodeSelector: {matchLabels: {a: b}}\ncloud: {provider: azure, group: ''}", "spec.cloud.group"},
