@@ -34,7 +34,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))
 	}
 	m := &Metrics{
-		nodes:    gauge("nodes", "Nodes of a group: all, ready, leaving or unavailable.", "state"),
+		nodes:    gauge("nodes", "Nodes of a group: all, ready, retiring or unavailable.", "state"),
 		size:     gauge("cloud_size", "How many machines the cloud means the group to have, as it last said."),
 		allowed:  gauge("allowed_disruptions", "How many more nodes of the group may leave now."),
 		accept:   gauge("accepted", "1 when the group is acted on, with the reason of its condition Accepted.", "reason"),
@@ -43,7 +43,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		checks:   counter("checks_total", "Looks at all nodes of a group."),
 		refusals: counter("refusals_total", "Nodes that have begun to stay although they are idle, by rule.", "rule"),
 		asked:    counter("retirements_total", "NodeRetirements that were asked for since nobody needs the node."),
-		called:   counter("retirements_called_off_total", "NodeRetirements that were called off, since somebody needs the node after all."),
+		called:   counter("retirements_cancelled_total", "NodeRetirements that were called off, since somebody needs the node after all."),
 		cloudRead: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_nodegroup_cloud_reads_total", Help: "Reads of groups from their cloud: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "result"}),
@@ -59,7 +59,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 // see takes in how a group was found.
 func (m *Metrics) see(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
-	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "leaving": s.Leaving, "unavailable": s.Unavailable} {
+	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "retiring": s.Leaving, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
 	}
 	if s.CloudSize != nil {

@@ -46,11 +46,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	Stays   Verdict = "Stays"   // pods keep it
-	Waits   Verdict = "Waits"   // it is idle, and not for long enough
-	Refused Verdict = "Refused" // it has been idle for long enough, and something else keeps it
-	Leaves  Verdict = "Leaves"  // a NodeRetirement is due for it
-	Retires Verdict = "Retires" // its NodeRetirement is under way
+	Stays   Verdict = "Kept"        // pods keep it
+	Waits   Verdict = "CoolingDown" // it is idle, and not for long enough
+	Refused Verdict = "Blocked"     // it has been idle for long enough, and something else keeps it
+	Leaves  Verdict = "Due"         // a NodeRetirement is due for it
+	Retires Verdict = "Retiring"    // its NodeRetirement is under way
 )
 
 // Decision is the whole word on one node of a group: what the controller acts on is what logs, Events, metrics and

@@ -26,12 +26,12 @@ func TestScalingFaultsAreNamed(t *testing.T) { // I10
 		"spec.scaleUp.templates[0].allocatable: cpu: -1": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "m4", Allocatable: corev1.ResourceList{"cpu": below}}}
 		},
-		"spec.scaleUp.limits.cpu: -1":               func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.CPU = &below },
-		"spec.scaleUp.limits.memory: -1":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.Memory = &below },
-		"spec.scaleUp.headroom.slots: 0":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Slots = 0 },
-		"spec.scaleUp.headroom.requests: is":        func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests = nil },
-		"spec.scaleUp.headroom.requests: cpu":       func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests["cpu"] = below },
-		"spec.scaleUp.startupTaints[0]":             func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.StartupTaints = []string{""} },
+		"spec.scaleUp.limits.cpu: -1":                   func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.CPU = &below },
+		"spec.scaleUp.limits.memory: -1":                func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.Memory = &below },
+		"spec.scaleUp.headroom.slots: 0":                func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Slots = 0 },
+		"spec.scaleUp.headroom.requests: is":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests = nil },
+		"spec.scaleUp.headroom.requests: cpu":           func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests["cpu"] = below },
+		"spec.scaleUp.startupTaints[0]":                 func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.StartupTaints = []string{""} },
 		"spec.scaleDown.underutilized.cpuBelow: 101":    func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.CPUBelow = &percent },
 		"spec.scaleDown.underutilized.memoryBelow: 101": func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.MemoryBelow = &percent },
 		"spec.scaleDown.underutilized.podsAtMost: -1":   func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.PodsAtMost = &few },

@@ -37,30 +37,30 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, of)
 	}
 	m := &Metrics{
-		pods:     gauge("pending_pods", "Pods without room by what becomes of them: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
-		onTheWay: gauge("machines_on_the_way", "Machines that were asked for and have no Node yet.", "group"),
-		nodes:    gauge("underused_nodes", "Nodes of groups with the rule, by verdict.", "group", "verdict"),
+		pods:     gauge("unschedulable_pods", "Unschedulable pods by outcome: Launching, Provisioning, Schedulable, Preempting or Unschedulable.", "outcome"),
+		onTheWay: gauge("provisioning_instances", "Machines that were asked for and have no Node yet.", "group"),
+		nodes:    gauge("underutilized_nodes", "Nodes of groups with the rule, by verdict.", "group", "verdict"),
 		unready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, and are neither arriving nor being taken out of service.",
 		}),
 		braked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "launches_braked", Help: "1 while no instances are launched since too many nodes are not Ready, else 0.",
+			Name: prefix + "scale_up_paused", Help: "1 while no instances are launched since too many nodes are not Ready, else 0.",
 		}),
-		orders:   counter("machines_ordered_total", "Machines whose order the cloud has taken.", "group", "template"),
-		refusals: counter("orders_failed_total", "Orders that the cloud has not taken, or has dropped without a word, by reason.", "group", "template", "reason"),
-		given:    counter("machines_given_up_total", "Machines that were deleted since they had no Node, by reason.", "group", "reason"),
+		orders:   counter("requested_instances_total", "Machines whose order the cloud has taken.", "group", "template"),
+		refusals: counter("failed_launches_total", "Orders that the cloud has not taken, or has dropped without a word, by reason.", "group", "template", "reason"),
+		given:    counter("unjoined_instances_deleted_total", "Machines that were deleted since they had no Node, by reason.", "group", "reason"),
 		leaving:  counter("retirements_total", "NodeRetirements that were asked for since a node is used little.", "group"),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Looks that failed."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "failed_observations_total", Help: "Looks that failed."}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "decision_seconds", Help: "How long it took to decide: up or down.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
 		}, []string{"direction"}),
 		waiting: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was heard to have no room until a machine for it was asked for.",
+			Name: prefix + "pod_to_launch_seconds", Help: "Time from when a pod was heard to have no room until a machine for it was asked for.",
 			Buckets: []float64{.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300},
 		}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "order_seconds", Help: "How long the cloud took to answer an order.", Buckets: prometheus.DefBuckets,
+			Name: prefix + "launch_request_seconds", Help: "How long the cloud took to answer an order.", Buckets: prometheus.DefBuckets,
 		}, []string{"group"}),
 	}
 	var errs []error

@@ -49,7 +49,7 @@ func TestM02AConditionDrainsTheNodeAndItsEndGivesItBack(t *testing.T) {
 	}
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse)
 	f.awaitAsItWas(0, was)
-	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Condition"}`, atLeast(1))
+	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Condition"}`, atLeast(1))
 	f.awaitEvent(0, "Uncordoned")
 }
 

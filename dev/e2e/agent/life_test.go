@@ -26,7 +26,7 @@ func TestADryRunChangesNothingAndApprovesNothing(t *testing.T) {
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Freeze",action="drain"}`, atLeast(1))
 	f.neverApproved(e)
 	f.awaitOver(e.EventID)
-	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))
+	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 	for _, n := range history.States() {
 		if is := marks(n); is != was {
 			t.Errorf("the node became %s\nit was %s", is, was)

@@ -60,7 +60,7 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 	}
 	f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(1), Notice: time.Hour})
 	f.awaitEvent(1, "WaitingForDrainSlot")
-	f.awaitMetric(agents[1], "slipway_agent_notices_waiting_for_turn", atLeast(1))
+	f.awaitMetric(agents[1], "slipway_agent_notices_waiting_for_drain_slot", atLeast(1))
 	if n := f.awaitNode(1, "cordoned", cordoned); draining(n) {
 		t.Errorf("it is being drained out of turn: %s", marks(n))
 	}
@@ -113,7 +113,7 @@ func TestI6WhatCanWaitIsLeftToTheToolThatIsAtWorkOnTheNode(t *testing.T) {
 			a := f.agent(0, brisk, "--on-unconfirmed=ignore")
 			e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 			f.awaitEvent(0, "OtherToolActive")
-			f.awaitMetric(a, "slipway_agent_notices_left_to_others", atLeast(1))
+			f.awaitMetric(a, "slipway_agent_notices_left_to_other_tools", atLeast(1))
 			f.awaitPolls(a, 3)
 			for _, n := range history.States() {
 				if cordoned(n) || heldBy(e.EventID)(n) {

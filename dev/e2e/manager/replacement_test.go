@@ -242,12 +242,12 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 		_, metrics := p.get("/metrics")
 		return strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} `) &&
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
-			strings.Contains(metrics, `slipway_cas_sync_maximum_changed{pool="nudged"} 0`)
+			strings.Contains(metrics, `slipway_cas_sync_max_size_changed{pool="nudged"} 0`)
 	}))
 	// Azure marks no machines as the cluster's, so that the manager looks for Nodes without a machine alone.
 	p.await("/metrics", "tells of orphaned Nodes", func(_ int, metrics string) bool {
-		return strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Ghost",state="proven"} 0`) &&
-			!strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Orphan"`)
+		return strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Node",state="proven"} 0`) &&
+			!strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Instance"`)
 	})
 }
 

@@ -29,8 +29,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Calls that showed a plugin a pod that has changed or was deleted: answered or failed; and events that were dropped.",
 		}, []string{"plugin", "event", "result"}),
 		wishes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_plugin_wishes_total", Help: "What plugins have wished for: grow or retire, passed on or refused.",
-		}, []string{"plugin", "wish", "result"}),
+			Name: "slipway_plugin_requests_total", Help: "Requests of plugins (grow or retire) that were passed on or refused.",
+		}, []string{"plugin", "request", "result"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "slipway_plugin_event_seconds", Help: "How long a plugin took to answer to an event.", Buckets: prometheus.DefBuckets,
 		}, []string{"plugin"}),

@@ -30,11 +30,11 @@ type Outcome string
 
 // The outcomes. The rules of the same name say more.
 const (
-	Ordered  Outcome = "Ordered"  // a machine is ordered for it
-	Awaits   Outcome = "Awaits"   // a machine for it is on its way
-	Fits     Outcome = "Fits"     // a node that is there would take it
-	Waits    Outcome = "Waits"    // the scheduler is making room for it
-	Helpless Outcome = "Helpless" // nothing that may be ordered now helps it
+	Ordered  Outcome = "Launching"     // a machine is ordered for it
+	Awaits   Outcome = "Provisioning"  // a machine for it is on its way
+	Fits     Outcome = "Schedulable"   // a node that is there would take it
+	Waits    Outcome = "Preempting"    // the scheduler is making room for it
+	Helpless Outcome = "Unschedulable" // nothing that may be ordered now helps it
 )
 
 // PodVerdict is the word on one pod.
