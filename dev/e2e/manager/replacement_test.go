@@ -51,7 +51,7 @@ func (b *poolBed) manage(flags ...string) *process {
 	b.t.Helper()
 	args := []string{
 		"--kubeconfig", b.credentials(), "--cloud-config", b.clouds, "--leader-elect=false", "--selector", shard + "=" + b.name,
-		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--order-settle-time", "5s",
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--launch-settle-time", "5s",
 	}
 	p := b.start("manager-"+b.name, append(args, flags...)...)
 	p.awaitReady()

@@ -210,7 +210,7 @@ func (f *fixture) prepare() stage {
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
 	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
-		"--scale-poll-interval", "1s", "--order-settle-time", "5s")
+		"--scale-poll-interval", "1s", "--launch-settle-time", "5s")
 	front, err := controlplane.FreeAddress(f.ctx)
 	f.check(err)
 	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,
