@@ -25,7 +25,7 @@ const (
 // enforceMinSize has no default in the schema, for the reason that minSize has none.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.enforceMinSize) || !has(self.keepMinimum) || self.keepMinimum || self.keepMinimum == self.enforceMinSize",message="keepMinimum is the old name of enforceMinSize and has another value: remove keepMinimum"
-// +kubebuilder:validation:XValidation:rule="!has(self.headroom) || !has(self.headRoom) || self.headRoom == self.headroom",message="headRoom is the old name of headroom and has another value: remove headRoom"
+// +kubebuilder:validation:XValidation:rule="!has(self.headroom) || !has(self.headRoom) || dyn(self.headRoom) == dyn(self.headroom)",message="headRoom is the old name of headroom and has another value: remove headRoom"
 type ScaleUp struct {
 	// templates are the instance types that the group may launch, in order of preference. If not set, all instance types
 	// that the cloud has for the group are used, in the order of the cloud.

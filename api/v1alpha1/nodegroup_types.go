@@ -153,7 +153,7 @@ type CloudGroup struct {
 
 // ScaleDown defines which nodes Slipway retires on its own.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.underutilized) || !has(self.underused) || self.underused == self.underutilized",message="underused is the old name of underutilized and has another value: remove underused"
+// +kubebuilder:validation:XValidation:rule="!has(self.underutilized) || !has(self.underused) || dyn(self.underused) == dyn(self.underutilized)",message="underused is the old name of underutilized and has another value: remove underused"
 type ScaleDown struct {
 	// idleByLabel retires nodes that run no pod that matches a selector.
 	//
