@@ -24,7 +24,10 @@ const RequestedBy = nodegroup.UnderusedRequestedBy
 
 // SinceAnnotation is on a Node that could go, and says since when. It counts for the process that observed the node at that time:
 // what happened to the node while no manager ran is not known. It is taken off when the node is needed (I3).
-const SinceAnnotation = "nodegroup.slipway.dev/underused-since"
+const SinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
+
+// OldSinceAnnotation is the old name of SinceAnnotation. It is only removed: its time counts for the process that wrote it.
+const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
 // NodeDecision is the word on one node of a group with the rule.
 type NodeDecision struct {
