@@ -61,10 +61,10 @@ type Decision struct {
 	Reasons []Reason `json:"reasons"`
 	// IdleSince is when the node was found idle, and MayLeaveAt when that is for long enough; nil while it is not idle.
 	IdleSince  *time.Time `json:"idleSince,omitempty"`
-	MayLeaveAt *time.Time `json:"mayLeaveAt,omitempty"`
+	MayLeaveAt *time.Time `json:"removableAt,omitempty"`
 
 	// CallOff names the node's NodeRetirement when it is to be called off; empty otherwise.
-	CallOff string `json:"callOff,omitempty"`
+	CallOff string `json:"cancel,omitempty"`
 
 	node  *Node
 	marks Marks

@@ -62,7 +62,7 @@ type Packing struct {
 	// Machines are those to launch, with the pods that each would take.
 	Machines []Machine `json:"machines,omitempty"`
 	// Helpless lists the pods that no machine would help.
-	Helpless []Helpless `json:"helpless,omitempty"`
+	Helpless []Helpless `json:"unschedulable,omitempty"`
 	Cost     float64    `json:"cost"`
 }
 
