@@ -1,7 +1,7 @@
 // Package v1alpha1 defines the API group slipway.dev. A NodeGroup defines a set of nodes and when nodes are added and
 // retired. A NodeRetirement takes one node out of service. A PoolUpdate is one update of a cloudpool.
 //
-// The markers and CEL rules here let the API server check each object by itself. The manager checks what depends on the
+// The markers and CEL rules here let the API server check each object. The manager checks what depends on the
 // cluster or the cloud, and reports it in the status.
 //
 // The marker slipway.dev/schema-generation numbers the versions of each CustomResourceDefinition. Raise it with every change

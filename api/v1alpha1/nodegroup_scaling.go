@@ -303,7 +303,7 @@ type Launch struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// instances are the observed instances whose Nodes are not usable yet. In the state Ready it is the usable one.
+	// instances are the observed instances without a usable Node. In the state Ready it is the usable one.
 	//
 	// +optional
 	// +listType=map
@@ -323,7 +323,7 @@ type LaunchOwner struct {
 	//
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
-	// nodeUID is the UID of the Node whose instance is replaced.
+	// nodeUID is the UID of the Node of the replaced instance.
 	//
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`

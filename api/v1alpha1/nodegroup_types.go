@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NodeGroup is a set of similar nodes whose instances belong to one group of one cloud.
+// NodeGroup is a set of similar nodes. Their instances belong to one group of one cloud.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:annotations="slipway.dev/schema-generation=9"
@@ -46,7 +46,7 @@ type NodeGroupList struct {
 
 // NodeGroupSpec defines which nodes belong to the group, and when nodes are added and retired.
 //
-// Fields whose names begin with Deprecated are old names. Only [NodeGroupSpec.UnmarshalJSON] reads them.
+// Fields with the prefix Deprecated are old names. Only [NodeGroupSpec.UnmarshalJSON] reads them.
 //
 // minSize has no default in the schema: the API server would set it beside the old name minimum, and the object would
 // contradict itself. The value 0 counts where neither is set.
@@ -101,9 +101,9 @@ type NodeGroupSpec struct {
 	// +optional
 	ScaleDown *ScaleDown `json:"scaleDown,omitempty"`
 
-	// disruptionBudgets limit how many nodes of the group may be unavailable at the same time. Nodes that are unavailable
-	// for other reasons count too. The smallest budget that applies now is used. With an empty list, one node is retired
-	// at a time. If the list is not empty and no budget applies now, there is no limit.
+	// disruptionBudgets limit how many nodes of the group may be unavailable at the same time. All unavailable
+	// nodes count. The smallest budget that applies now is used. If the list is empty, one node is
+	// retired at a time. If it has budgets and none applies now, any number is allowed.
 	//
 	// +optional
 	// +listType=atomic
@@ -115,12 +115,12 @@ type NodeGroupSpec struct {
 	// +optional
 	Drain DrainPolicy `json:"drain,omitempty"`
 
-	// cooldowns are periods in which scaleDown retires no nodes.
+	// cooldowns are periods without retirements by scaleDown.
 	//
 	// +optional
 	Cooldowns Cooldowns `json:"cooldowns,omitempty"`
 
-	// replacement defines when an instance is launched to replace one that the cloud takes away. Use Never if another
+	// replacement defines when a replacement is launched for an instance that the cloud takes away. Use Never if another
 	// autoscaler, such as the cluster autoscaler, adds nodes to the group.
 	//
 	// +optional
@@ -160,7 +160,7 @@ type ScaleDown struct {
 	// +optional
 	IdleByLabel *IdleByLabel `json:"idleByLabel,omitempty"`
 
-	// underutilized retires little-used nodes whose pods fit on other nodes.
+	// underutilized retires little-used nodes if their pods fit on other nodes.
 	//
 	// +optional
 	Underused *UnderusedNodes `json:"underutilized,omitempty"`
@@ -173,7 +173,7 @@ type ScaleDown struct {
 
 // IdleByLabel keeps a node while a selected pod is on it. A node is idle when it had no selected pod for the cooldown, or
 // in a number of consecutive checks. If the manager saw a selected pod on the node, the cooldown always counts. The checks
-// find nodes that never had one, or whose last one ended while no manager was running.
+// find nodes that never had one, or had the last one while no manager was running.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.checks) || self.checks == 0 || has(self.checkEvery)",message="checks requires checkEvery, the time between two checks"
 type IdleByLabel struct {
@@ -197,7 +197,7 @@ type IdleByLabel struct {
 	Cooldown metav1.Duration `json:"cooldown,omitempty"`
 
 	// checkEvery is the time between two checks. A check covers every node of the group, also nodes that never had a
-	// selected pod. If not set, there are no checks.
+	// selected pod. If not set, the cooldown alone counts.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
@@ -223,7 +223,7 @@ type IdleByLabel struct {
 	KeepForPending *bool `json:"keepForPending,omitempty"`
 }
 
-// ReplacementPolicy defines when an instance is launched to replace one that the cloud takes away.
+// ReplacementPolicy defines when a replacement is launched for an instance that the cloud takes away.
 //
 // +kubebuilder:validation:Enum=Always;WhenNeeded;Never
 type ReplacementPolicy string
@@ -336,7 +336,7 @@ type DrainPolicy struct {
 	WaitForDetach bool `json:"waitForDetach,omitempty"`
 }
 
-// Cooldowns are periods in which scaleDown retires no nodes.
+// Cooldowns are periods without retirements by scaleDown.
 type Cooldowns struct {
 	// afterScaleUp starts when the group last got a node.
 	//
@@ -355,7 +355,7 @@ type Cooldowns struct {
 // Conditions of a NodeGroup.
 const (
 	// GroupReady summarizes the other conditions for kubectl wait, Argo CD and Flux: True if the group is accepted, its cloud
-	// was read, and nothing stops scale-up. The reason and the message are those of the condition that is not True.
+	// was read, and nothing stops scale-up. It has the reason and the message of the condition that is not True.
 	GroupReady = "Ready"
 	// GroupAccepted is True if Slipway manages the group. Otherwise its reason and message say what is wrong.
 	GroupAccepted = "Accepted"
@@ -419,8 +419,8 @@ type NodeGroupStatus struct {
 	// +optional
 	CloudSize *int32 `json:"cloudSize,omitempty"`
 
-	// cloudMinSize is the minimum that the cloud itself enforces, such as that of an agent pool. The higher one of minSize
-	// and cloudMinSize counts.
+	// cloudMinSize is the minimum that the cloud itself enforces, such as the minimum of an agent pool. The higher
+	// one of minSize and cloudMinSize counts.
 	//
 	// +optional
 	CloudMinimum int32 `json:"cloudMinSize,omitempty"`

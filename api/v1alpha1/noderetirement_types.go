@@ -86,8 +86,8 @@ type NodeRetirementSpec struct {
 	NodeUID types.UID `json:"nodeUID,omitempty"`
 
 	// providerID is the provider ID of the instance. It must equal spec.providerID of the Node if both are set. Set it to
-	// retire an instance without a Node, or one whose Node has no provider ID. The cloud must then report the name of the
-	// Node for the instance.
+	// retire an instance if it has no Node, or if its Node has no provider ID. The cloud must then report the name of
+	// the Node for the instance.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -334,7 +334,7 @@ type Captured struct {
 	//
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
-	// providerID is the exact spec.providerID of the Node, or that of the NodeRetirement if the Node has none.
+	// providerID is the exact spec.providerID of the Node. If the Node has none, it is the one in the NodeRetirement.
 	ProviderID string `json:"providerID"`
 	// provider is the name of the cloud.
 	Provider string `json:"provider"`

@@ -60,7 +60,7 @@ func (s *NodeGroupSpec) UnmarshalJSON(data []byte) error {
 	if given.MinSize != nil {
 		s.Minimum = *given.MinSize
 	}
-	// The schema of earlier versions had the default 0, so that a 0 is in objects whose users did not set it.
+	// The schema of earlier versions had the default 0, so objects have a 0 that no user has set.
 	if old := s.DeprecatedMinimum; old != nil && (given.MinSize == nil || *old == 0 || *old == s.Minimum) {
 		if given.MinSize == nil {
 			s.Minimum = *old
@@ -116,8 +116,8 @@ func renameReason(r Reason) Reason {
 	return r
 }
 
-// Contradictions returns an error for each old field name whose value differs from that of its new name. Each error begins
-// with the field.
+// Contradictions returns an error for each old field name that contradicts its new name. Each error begins with the
+// field.
 func (s *NodeGroupSpec) Contradictions() (errs []error) {
 	report := func(field, current string, given bool) {
 		if given {

@@ -88,7 +88,7 @@ type PoolUpdateSpec struct {
 	// +optional
 	Decrement bool `json:"decrement,omitempty"`
 	// membership is the new membership status of the machine. A machine that is evictable and not active is terminated. A
-	// machine that is neither active nor evictable stays.
+	// machine that is not active and not evictable stays.
 	//
 	// +optional
 	Membership *PoolMembership `json:"membership,omitempty"`
