@@ -252,7 +252,7 @@ func cases() map[string]map[string]found {
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: the API server does not serve it"},
 			},
 			"one is older": {
-				change(installed(), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				change(installed(), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server silently drops spec.maxSize"},
 			},
 			"one is newer": {
@@ -266,7 +266,7 @@ func cases() map[string]map[string]found {
 				[]string{"warning CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
 			},
 			"one is older by its number, and lacks a field": {
-				change(numbered(""), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				change(numbered(""), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
 			},
 			"one is newer by its number alone": {
@@ -274,7 +274,7 @@ func cases() map[string]map[string]found {
 				[]string{"note CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
 			},
 			"one is newer, and a field is no more there": {
-				change(numbered("999"), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				change(numbered("999"), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
 			},
 			"another version": {
