@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,10 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 		return g.Status.Nodes == 2 && g.Status.LastScaleDown != nil && g.Status.CloudSize != nil && *g.Status.CloudSize == 2 &&
 			g.Status.Leaving == 0
 	})
+	if ready := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupReady); ready == nil || ready.Status != metav1.ConditionTrue ||
+		ready.ObservedGeneration != g.Generation {
+		t.Errorf("the condition Ready is %+v", ready)
+	}
 	if g.Status.Ready != 2 || g.Status.LastScaleUp == nil || g.Status.AllowedDisruptions != 0 {
 		t.Errorf("%+v", g.Status)
 	}
@@ -40,7 +45,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	f.awaitEvent("Node", stays, "IdleNodeKept", "MinSize: the group's minimum is 2")
 	f.awaitEvent("NodeGroup", "out", "IdleNodeKept", stays)
 	s := f.status("out")
-	if s.Accepted != "True" || len(s.Idle) != 1 || s.Idle[0].Node != stays || s.Idle[0].Verdict != "Refused" ||
+	if s.Accepted != "True" || len(s.Idle) != 1 || s.Idle[0].Node != stays || s.Idle[0].Verdict != "Blocked" ||
 		s.Idle[0].Reasons[0].Rule != "MinSize" {
 		t.Errorf("%+v", s)
 	}
