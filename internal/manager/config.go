@@ -23,12 +23,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // The values of Config.Strays.
 const (
 	ReportStrays  = "report"
-	CollectStrays = "collect"
+	CollectStrays = "delete"
 )
 
 // The bounds of --leader-election-lease-duration.
@@ -107,12 +108,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxUnreadyPercentage, "max-total-unready-percentage", 45,
 		"launch no instances while more than this percentage of the nodes is not Ready; 0 is no limit")
 	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "so many nodes may be not Ready, whatever --max-total-unready-percentage says")
-	fs.StringVar(&c.Strays, "strays", CollectStrays, "machines that are marked as the cluster's and have no Node (openstack), and Nodes without a machine "+
-		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m and the machines are not many")
+	fs.StringVar(&c.Strays, "orphans", CollectStrays, "what to do with marked instances that have no Node (openstack), and Nodes that have no instance (azure, openstack): "+
+		"report, or delete, which deletes them after 15m if there are not too many")
+	renamed.Flag(fs, "strays", "orphans")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
-	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
-		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
+	fs.DurationVar(&c.OrderSettle, "launch-settle-time", time.Minute,
+		"how long a launch whose answer was lost may take to show in the size of its group, 100ms to 5m")
+	renamed.Flag(fs, "order-settle-time", "launch-settle-time")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too, to requests from the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -124,7 +127,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "order-settle-time": c.OrderSettle,
+		"group-poll-interval": c.GroupPoll, "launch-settle-time": c.OrderSettle,
 		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
@@ -146,8 +149,11 @@ func (c *Config) Validate() error {
 	if c.OKUnreadyCount < 0 {
 		errs = append(errs, fmt.Errorf("--ok-total-unready-count: %d: must not be negative", c.OKUnreadyCount))
 	}
+	if c.Strays == "collect" { // its name before the flag was renamed
+		c.Strays = CollectStrays
+	}
 	if c.Strays != ReportStrays && c.Strays != CollectStrays {
-		errs = append(errs, fmt.Errorf("--strays: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
+		errs = append(errs, fmt.Errorf("--orphans: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))

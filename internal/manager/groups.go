@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -158,6 +159,21 @@ func called(i int, g *v1alpha1.NodeGroup) string {
 	return fmt.Sprintf("document %d (%s)", i, g.Name)
 }
 
+// groupFields has the fields of a NodeGroup, so that unknown ones are refused. Its parts have no UnmarshalJSON, inside of
+// which a strict decoder does not see fields.
+type groupFields struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   specFields   `json:"spec"`
+	Status statusFields `json:"status"`
+}
+
+type (
+	specFields   v1alpha1.NodeGroupSpec
+	statusFields v1alpha1.NodeGroupStatus
+)
+
 // parseGroup reads one NodeGroup, and finds everything that is wrong with it. One that cannot be read at all is nil, and so
 // is that of a document in which nothing is but comments.
 func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
@@ -167,7 +183,7 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 		return nil, nil
 	}
 	if err == nil {
-		err = yaml.UnmarshalStrict(doc, &v1alpha1.NodeGroup{}) // which knows the fields, and no defaults
+		err = yaml.UnmarshalStrict(doc, &groupFields{})
 	}
 	if err == nil {
 		err = nodegroup.FillIn(object)

@@ -41,7 +41,7 @@ func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
 		{"spec.cloud: provider \"azure\"", ", group: ci", ""},
 		{"spec.cloud.group: is required", ", group: ci", ""},
 		{"spec.cloud.provider: \"AZ URE\": should match", "azure", "AZ URE"},
-		{"spec.minimum: 5: want 0 to", "spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
+		{"spec.minSize: 5: want 0 to", "spec:\n", "spec:\n  minSize: 5\n  maxSize: 2\n"},
 		{"spec.replacement: \"never\": should be one of [Always WhenNeeded Never]", "spec:\n", "spec:\n  replacement: never\n"},
 		{"spec.drain.graceSeconds: 0: should be greater than or equal to 1", "spec:\n", "spec:\n  drain: {graceSeconds: 0}\n"},
 		{"spec.drain.graceSeconds: -4: should be", "spec:\n", "spec:\n  drain: {graceSeconds: -4}\n"},
@@ -130,7 +130,7 @@ func TestAFileThatChangesIsReadAgainAndABadOneChangesNothing(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); tt.log == "" && n > 0 || tt.log != "" && (n != 1 || !strings.Contains(log.String(), tt.log)) {
 			t.Errorf("%d: it says %s, want %q once", i, log, tt.log)
 		}
-		if got := value(t, registry, "slipway_nodegroup_file_in_force"); got != tt.inForce {
+		if got := value(t, registry, "slipway_nodegroup_file_applied"); got != tt.inForce {
 			t.Errorf("%d: in force: %g, want %g", i, got, tt.inForce)
 		}
 		log.Reset()
@@ -162,7 +162,7 @@ func TestAGroupThatIsNotInForceIsSaidToBeOnce(t *testing.T) {
 		if (lines > 0) != (tt.want != "") || lines > 1 || !strings.Contains(log.String(), tt.want) {
 			t.Errorf("%s: it says %s, want %q once", name, log, tt.want)
 		}
-		if got := value(t, registry, "slipway_nodegroup_shadowed"); (got == 1) != (tt.want != "") {
+		if got := value(t, registry, "slipway_nodegroup_name_conflict"); (got == 1) != (tt.want != "") {
 			t.Errorf("%s: shadowed: %g", name, got)
 		}
 	}

@@ -179,7 +179,7 @@ func TestOrphanIsReportedFirstAndDeletedWhenProven(t *testing.T) {
 		if len(r.gone()) != 0 {
 			t.Errorf("%q are deleted before they are proven to be orphans", r.gone())
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Orphan", "suspected")))
+		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Instance", "suspected")))
 		f.pass(2 * time.Minute)
 		if !slices.Equal(r.gone(), []string{"rack://a"}) {
 			t.Errorf("deleted are %q", r.gone())
@@ -188,7 +188,7 @@ func TestOrphanIsReportedFirstAndDeletedWhenProven(t *testing.T) {
 			t.Errorf("afterwards it is said: %q", said)
 		}
 		f.pass(time.Hour)
-		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.collected.WithLabelValues("rack", "Orphan")))
+		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.collected.WithLabelValues("rack", "Instance")))
 	})
 }
 
@@ -200,7 +200,7 @@ func TestAGhostIsRetiredOnceItIsProven(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if said := strings.Join(f.said(), "\n"); strings.Count(said, "MachineMissing") != 2 || strings.Contains(said, "alive") {
+		if said := strings.Join(f.said(), "\n"); strings.Count(said, "InstanceMissing") != 2 || strings.Contains(said, "alive") {
 			t.Errorf("it is said: %q", said)
 		}
 		f.pass(time.Hour)
@@ -237,11 +237,11 @@ func TestReportOnlyLeavesOrphansAlone(t *testing.T) {
 		if len(r.gone()) != 0 || len(f.retirements()) != 0 {
 			t.Errorf("deleted %q, asked for %+v", r.gone(), f.retirements())
 		}
-		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanFound") || !strings.Contains(said, "MachineMissing") ||
+		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanFound") || !strings.Contains(said, "InstanceMissing") ||
 			!strings.Contains(said, "left alone") {
 			t.Errorf("it is said: %q", said)
 		}
-		for _, kind := range []string{"Orphan", "Ghost"} {
+		for _, kind := range []string{"Instance", "Node"} {
 			if n := testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", kind, "proven")); n != 1 {
 				t.Errorf("%v of kind %s are proven", n, kind)
 			}
@@ -286,7 +286,7 @@ func TestI7FleetWithoutNodesIsReportedAndNotDeleted(t *testing.T) {
 		if all := strings.Join(said, "\n"); strings.Contains(all, "it is deleted when") {
 			t.Errorf("it is said: %s", all)
 		}
-		check.Is(t, 11, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Orphan", "proven")))
+		check.Is(t, 11, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Instance", "proven")))
 		for i := range 9 {
 			must.NoError(t, f.o.Client.Create(t.Context(), node(fmt.Sprintf("m-%d", i), "web", corev1.ConditionTrue)))
 		}

@@ -24,7 +24,7 @@ const (
 	// eventOrphanDeleted is Warning, on NodeGroup: such a machine is deleted.
 	eventOrphanDeleted eventReason = "OrphanDeleted"
 	// eventOrphanedNode is Warning, on Node: the Node has no machine.
-	eventOrphanedNode eventReason = "MachineMissing"
+	eventOrphanedNode eventReason = "InstanceMissing"
 )
 
 // report counts the findings, and reports each when it is first found and when it is due.

@@ -23,9 +23,9 @@ type Kind string
 // The kinds.
 const (
 	// OrphanedInstance is an instance without a Node.
-	OrphanedInstance Kind = "Orphan"
+	OrphanedInstance Kind = "Instance"
 	// OrphanedNode is a Node without an instance.
-	OrphanedNode Kind = "Ghost"
+	OrphanedNode Kind = "Node"
 )
 
 // Node is what is known of a Node.

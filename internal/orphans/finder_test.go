@@ -77,10 +77,10 @@ func look(t *testing.T, w *world, nodes []Node, times int) []string {
 
 func TestInstanceIsOrphanedOnlyWithoutAnyClaim(t *testing.T) {
 	w := &world{machines: []cloud.Instance{machine("a")}}
-	if got := look(t, w, nil, 3); !slices.Equal(got, []string{"Orphan m-a true"}) {
+	if got := look(t, w, nil, 3); !slices.Equal(got, []string{"Instance m-a true"}) {
 		t.Errorf("nothing speaks for it: %q", got)
 	}
-	if got := look(t, w, nil, 2); !slices.Equal(got, []string{"Orphan m-a false"}) {
+	if got := look(t, w, nil, 2); !slices.Equal(got, []string{"Instance m-a false"}) {
 		t.Errorf("two looks: %q", got)
 	}
 	for name, n := range map[string]Node{
@@ -107,7 +107,7 @@ func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
 	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
 	w := &world{machines: []cloud.Instance{machine("a")}}
 	a := Node{Name: "m-a"}
-	if got := look(t, w, []Node{a, ghost}, 3); !slices.Equal(got, []string{"Ghost n true"}) {
+	if got := look(t, w, []Node{a, ghost}, 3); !slices.Equal(got, []string{"Node n true"}) {
 		t.Errorf("%q", got)
 	}
 	for name, change := range map[string]func(*Node){

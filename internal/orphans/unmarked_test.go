@@ -102,10 +102,10 @@ func TestCloudWithoutMarksHasOnlyOrphanedNodes(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if said := f.said(); len(said) != 1 || !strings.Contains(said[0], "MachineMissing") || !strings.Contains(said[0], "gone (rack://gone)") {
+		if said := f.said(); len(said) != 1 || !strings.Contains(said[0], "InstanceMissing") || !strings.Contains(said[0], "gone (rack://gone)") {
 			t.Errorf("at first it is said: %q", said)
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Ghost", "suspected")))
+		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Node", "suspected")))
 		if got, want := s.questions(), []string{"group racked", "instance rack://gone"}; !slices.Equal(got, want) {
 			t.Errorf("asked were %q, want %q: of no Node that is Ready, young, listed, nobody's or of another cloud's group", got, want)
 		}
@@ -211,6 +211,6 @@ func TestReportOnlyLeavesOrphanedNodesOfUnmarkedClouds(t *testing.T) {
 		if said := strings.Join(f.said(), "\n"); len(f.retirements()) != 0 || !strings.Contains(said, "left alone") {
 			t.Errorf("asked for %+v, said %q", f.retirements(), said)
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Ghost", "proven")))
+		check.Is(t, 1, testutil.ToFloat64(f.o.Metrics.orphans.WithLabelValues("rack", "Node", "proven")))
 	})
 }

@@ -17,7 +17,7 @@ type eventReason string
 // The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
 const (
 	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
-	eventBegun eventReason = "RetirementBegun"
+	eventBegun eventReason = "RetirementStarted"
 	// eventBlocked is Warning, on NodeRetirement: something holds the retirement up; the message says what.
 	eventBlocked eventReason = "RetirementBlocked"
 	// eventOverridden is Warning, on Node and NodeRetirement: somebody lets protected pods be evicted, until when.
@@ -35,7 +35,7 @@ const (
 	eventRetirementFailed eventReason = "RetirementFailed"
 	// eventReplacementGivenUp is Warning, on Node and NodeRetirement: the machine in the place of one that its cloud took away
 	// has not come in a week, and the record of it is deleted.
-	eventReplacementGivenUp eventReason = "ReplacementGivenUp"
+	eventReplacementGivenUp eventReason = "ReplacementAbandoned"
 )
 
 // announcer makes the Events of a retirement, on its NodeRetirement and on its Node. The stages between its begin and its end are

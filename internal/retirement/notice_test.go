@@ -35,7 +35,7 @@ func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
 		onNotice(t, s, "a")
 		c := s.controller(t)
 		s.retire(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.settled(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+		if rt := s.settled(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 			t.Fatalf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
 		}
 		s.isAsItWas(t, "b")
@@ -178,7 +178,7 @@ func TestI5ANodeThatItsCloudTakesAwayDoesNotStayForItsOwnRetirementWaits(t *test
 		s.settled(ctx, c, "r", time.Minute)
 		s.isLeftToItsAgent(t, "a")
 		s.retire(t, "other", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.settled(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+		if rt := s.settled(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 			t.Errorf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
 		}
 		if rt := s.settled(ctx, c, "mine", time.Minute); EndedBy(rt) != AlreadyRetiring {

@@ -219,7 +219,7 @@ func TestI5AtTheMinimumANodeWaitsAndSaysWhichItIs(t *testing.T) {
 				s.groups[0].Spec.Minimum, s.groups[0].Status.CloudMinimum = least.group, least.cloud
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				rt := s.settled(ctx, s.controller(t), "r", 10*time.Minute)
-				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" || !strings.Contains(rt.Status.Message, whose) {
+				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, whose) {
 					t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 				}
 				s.isAsItWas(t, "a")

@@ -32,11 +32,11 @@ type step struct {
 
 // steps are the way of a node, in order.
 var steps = []step{
-	{"look", (*passage).look},
+	{"fetch", (*passage).look},
 	{"capture", (*passage).capture},
 	{"await", (*passage).await},
 	{"admit", (*passage).admitOrYield},
-	{"hold", (*passage).hold},
+	{"cordon", (*passage).hold},
 	{"drain", (*passage).drain},
 	{"detach", (*passage).detach},
 	{"delete-node", (*passage).deleteNode},

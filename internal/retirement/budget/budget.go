@@ -21,7 +21,7 @@ type Code string
 const (
 	Allowed    Code = ""
 	Disruption Code = "DisruptionBudget"
-	Minimum    Code = "Minimum"
+	Minimum    Code = "MinSize"
 	// Invalid: a budget that cannot be read forbids everything that it bounds, rather than nothing.
 	Invalid Code = "InvalidBudget"
 )
