@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-// lastEviction is how long after the drain's beginning the last eviction was sent.
-func lastEviction(s *sim, r Receipt) time.Duration {
+// lastEvictionAfter returns how long after the start of the drain the last eviction was sent.
+func lastEvictionAfter(s *sim, r Receipt) time.Duration {
 	var last time.Duration
-	for _, q := range s.asked("evict", nil) {
+	for _, q := range s.findRequests("evict", nil) {
 		last = max(last, q.at.Sub(r.Began))
 	}
 	return last
@@ -23,20 +23,20 @@ func TestI2AllowedPodsAreEvictedSoonNotForced(t *testing.T) {
 		name string
 		// counted is how long the disruption controller takes to count an eviction.
 		counted time.Duration
-		// written is how often the budget is written besides, as it is when replacements become ready.
+		// written is the interval of other writes to the PDB, as they happen when replacements become ready.
 		written time.Duration
 		soon    time.Duration
-		// conflicts is how often evictions may meet somebody else's write.
+		// conflicts limits the evictions that meet another client's write.
 		conflicts int
 	}{
 		{"a quick disruption controller", time.Millisecond, 0, 1500 * time.Millisecond, 0},
 		{"a slow disruption controller", 30 * time.Millisecond, 0, 4200 * time.Millisecond, 0},
 		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 6 * time.Second, 96 / 2},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.counting, s.controlling = 5*time.Millisecond, c.counted
-			s.podsNamed(96, "web-%02d", label("app", "web"), grace(30*time.Second))
-			budget := s.budget("web", 0, 96, map[string]string{"app": "web"})
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.pdbWriteDelay, s.controllerDelay = 5*time.Millisecond, c.counted
+			s.addPods(96, "web-%02d", withLabel("app", "web"), withGrace(30*time.Second))
+			budget := s.addPDB("web", 0, 96, map[string]string{"app": "web"})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if c.written > 0 {
@@ -48,13 +48,13 @@ func TestI2AllowedPodsAreEvictedSoonNotForced(t *testing.T) {
 					}
 				}()
 			}
-			r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
+			r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
 			for _, p := range r.Pods {
 				if p.Asked != Evicted || len(p.Delays) > 0 {
 					t.Errorf("%s: %q with delays %v, want it evicted without any", p.Name, p.Asked, p.Delays)
 				}
 			}
-			if took := lastEviction(s, r); took > c.soon {
+			if took := lastEvictionAfter(s, r); took > c.soon {
 				t.Errorf("the last eviction was sent after %s, want %s at most", took, c.soon)
 			}
 			if s.conflicts > c.conflicts {
@@ -66,11 +66,11 @@ func TestI2AllowedPodsAreEvictedSoonNotForced(t *testing.T) {
 
 func TestEvictionsContinueWithoutTheDisruptionController(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.controlling = time.Hour
-		s.podsNamed(10, "web-%02d", label("app", "web"))
-		s.budget("web", 0, 10, map[string]string{"app": "web"})
-		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
-		if took := lastEviction(s, r); took > 10*(longestCount+2*s.latency) {
+		s.controllerDelay = time.Hour
+		s.addPods(10, "web-%02d", withLabel("app", "web"))
+		s.addPDB("web", 0, 10, map[string]string{"app": "web"})
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		if took := lastEvictionAfter(s, r); took > 10*(maxCountWait+2*s.latency) {
 			t.Errorf("the last eviction was sent after %s", took)
 		}
 	})
@@ -79,10 +79,10 @@ func TestEvictionsContinueWithoutTheDisruptionController(t *testing.T) {
 func TestPodsWithoutPDBAreEvictedAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.latency = 50 * time.Millisecond
-		s.podsNamed(96, "web-%02d")
-		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
-		// The list of pods, one eviction while the budgets are read, then three batches of MaxInFlight.
-		if took := lastEviction(s, r); took > 300*time.Millisecond {
+		s.addPods(96, "web-%02d")
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		// The list of pods, one eviction while the PDBs are read, then three batches of MaxInFlight.
+		if took := lastEvictionAfter(s, r); took > 300*time.Millisecond {
 			t.Errorf("the last eviction was sent after %s", took)
 		}
 	})
@@ -90,58 +90,58 @@ func TestPodsWithoutPDBAreEvictedAtOnce(t *testing.T) {
 
 func TestHangingEvictionDelaysItsPDBQueueOnlyBriefly(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(3, "web-%d", label("app", "web"), stopsIn(0))
-		s.budget("web", 0, 3, map[string]string{"app": "web"})
+		s.addPods(3, "web-%d", withLabel("app", "web"), withStopTime(0))
+		s.addPDB("web", 0, 3, map[string]string{"app": "web"})
 		s.failWhen(fault{hang: true}, func(c call) bool { return c.verb == "evict" && c.n == 0 })
-		r := drainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(5 * time.Second)}})
-		if took := lastEviction(s, r); took > 4*leastHeadStart {
-			t.Errorf("the last eviction was sent after %s, want about %s", took, leastHeadStart)
+		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(5 * time.Second)}})
+		if took := lastEvictionAfter(s, r); took > 4*minHeadStart {
+			t.Errorf("the last eviction was sent after %s, want about %s", took, minHeadStart)
 		}
 	})
 }
 
 func TestEvictionsOfAPDBNeverOverlapOnSlowServers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.latency, s.counting = 20*time.Millisecond, 80*time.Millisecond
-		s.podsNamed(96, "web-%02d", label("app", "web"), grace(10*time.Second))
-		s.budget("web", 0, 96, map[string]string{"app": "web"})
-		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
+		s.latency, s.pdbWriteDelay = 20*time.Millisecond, 80*time.Millisecond
+		s.addPods(96, "web-%02d", withLabel("app", "web"), withGrace(10*time.Second))
+		s.addPDB("web", 0, 96, map[string]string{"app": "web"})
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
 		for _, p := range r.Pods {
 			if p.Asked != Evicted {
 				t.Errorf("%s: %q, want it evicted", p.Name, p.Asked)
 			}
 		}
 		if s.conflicts >= 96 {
-			t.Errorf("%d evictions got in each other's way, want less than one for each pod", s.conflicts)
+			t.Errorf("%d conflicts, want less than one for each pod", s.conflicts)
 		}
 	})
 }
 
-// A storm of notices must not become one of lists: the pods of a node may be of as many namespaces as there are pods.
-func TestPDBsAreReadOnlyAfterTheFirstDenial(t *testing.T) {
+// A storm of notices must not cause a storm of lists: each pod of a node may be in another namespace.
+func TestPDBsAreReadOnlyWhenNeeded(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pods   int
 		denied bool
 		want   int
 	}{
-		{"a few that may go", crowd - 1, false, 0},
-		{"many that may go", crowd, false, 1},
-		{"a few, of which one is denied", crowd - 1, true, 1},
+		{"few pods, evictions allowed", minPodsToReadPDBs - 1, false, 0},
+		{"many pods, evictions allowed", minPodsToReadPDBs, false, 1},
+		{"few pods, one eviction denied", minPodsToReadPDBs - 1, true, 1},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.podsNamed(c.pods, "web-%d", label("app", "web"))
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPods(c.pods, "web-%d", withLabel("app", "web"))
 			if c.denied {
-				s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
+				s.addPDB("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
 			}
-			_, _ = drained(t, s, Options{Terms: within(5 * time.Second)})
+			_, _ = runDrain(t, s, Options{Terms: deadlineIn(5 * time.Second)})
 			check.Is(t, c.want, s.calls["budgets"])
 		}))
 	}
 }
 
-// A notice of 30 s, and 100 pods of 15 s stop time behind a PodDisruptionBudget that allows every eviction.
-func TestPDBQueueEmptiesBeforePodsRunLate(t *testing.T) {
+// The notice is 30 s. 100 pods need 15 s to stop, behind a PDB that allows every eviction.
+func TestPDBQueueEmptiesInTime(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
 		latency, controlling time.Duration
@@ -149,13 +149,13 @@ func TestPDBQueueEmptiesBeforePodsRunLate(t *testing.T) {
 		{"slow API server and disruption controller", 300 * time.Millisecond, time.Second},
 		{"slow API server", 300 * time.Millisecond, 10 * time.Millisecond},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.latency, s.controlling = c.latency, c.controlling
-			s.podsNamed(100, "web-%02d", label("app", "web"), grace(30*time.Second), stopsIn(15*time.Second))
-			s.budget("web", 0, 100, map[string]string{"app": "web"})
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.latency, s.controllerDelay = c.latency, c.controlling
+			s.addPods(100, "web-%02d", withLabel("app", "web"), withGrace(30*time.Second), withStopTime(15*time.Second))
+			s.addPDB("web", 0, 100, map[string]string{"app": "web"})
 			terms := Terms{Deadline: time.Now().Add(30 * time.Second), Margin: 2 * time.Second}
-			s.machineOff(terms.Deadline)
-			r, err := drained(t, s, Options{Terms: terms})
+			s.stopNodeAt(terms.Deadline)
+			r, err := runDrain(t, s, Options{Terms: terms})
 			var notAsked, left, killed int
 			for _, p := range r.Pods {
 				if p.Asked == NotAsked {

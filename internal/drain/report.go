@@ -9,59 +9,55 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// Outcome is how a drain ended.
 type Outcome string
 
-// The outcomes.
 const (
-	// Drained: nothing that had to leave is left.
+	// Drained: no pod is left that has to be removed.
 	Drained Outcome = "drained"
-	// RefusedOutcome: policy keeps a pod where it is; see Refused.
+	// RefusedOutcome: the policy does not allow to remove a pod; see Refused.
 	RefusedOutcome Outcome = "refused"
-	// DeadlinePassed: the machine's time is over.
+	// DeadlinePassed: the deadline passed before the node was drained.
 	DeadlinePassed Outcome = "deadline-passed"
-	// GaveUp: a voluntary drain's time is over.
+	// GaveUp: the timeout of a voluntary drain passed.
 	GaveUp Outcome = "gave-up"
-	// Cancelled: the caller no longer wants it.
+	// Cancelled: the caller cancelled the drain.
 	Cancelled Outcome = "cancelled"
 )
 
-// Outcomes lists every outcome.
 func Outcomes() []Outcome {
 	return []Outcome{Drained, RefusedOutcome, DeadlinePassed, GaveUp, Cancelled}
 }
 
-// Asked is how a pod was asked to leave.
+// Asked is the kind of request that removed a pod.
 type Asked string
 
-// The ways of asking.
 const (
 	NotAsked Asked = ""
-	// Evicted: through the eviction API, budgets honoured.
+	// Evicted: with the eviction API, which respects PDBs.
 	Evicted Asked = "evicted"
-	// Forced: deleted past a budget or another obstacle, since the deadline left no more time to wait (I2).
+	// Forced: deleted despite a PDB or another obstacle, because the deadline left no more time to wait (I2).
 	Forced Asked = "forced"
-	// DeletedOnRequest: deleted because the user switched eviction off (I2).
+	// DeletedOnRequest: deleted because the user disabled eviction (I2).
 	DeletedOnRequest Asked = "deleted"
-	// Shortened: somebody else had deleted it, with more grace than was left.
+	// Shortened: another client had deleted the pod, and its grace was cut to the deadline.
 	Shortened Asked = "shortened"
 )
 
-// End is how a pod ended.
+// End is how the containers of a pod ended.
 type End string
 
-// The ends.
 const (
 	StillThere End = ""
-	// Stopped: every container ended by itself, within the grace.
+	// Stopped: every container ended within the grace.
 	Stopped End = "stopped"
-	// Killed: a container was killed when the grace was over.
+	// Killed: a container was killed at the end of the grace.
 	Killed End = "killed"
-	// Vanished: the object went without saying how its containers ended (they never ran, or the grace was 0).
+	// Vanished: the object was removed without a record of how its containers ended. They never ran, or the grace was
+	// 0.
 	Vanished End = "vanished"
 )
 
-// Receipt is what a drain did, pod by pod.
+// Receipt is the drain report: what a drain did to each pod.
 type Receipt struct {
 	Node     string        `json:"node"`
 	Outcome  Outcome       `json:"outcome"`
@@ -72,13 +68,12 @@ type Receipt struct {
 	Volumes  VolumeReceipt `json:"volumes,omitzero"`
 }
 
-// Verdict is the rule that decided about a pod, and why, in words that can be printed.
+// Verdict is the rule that decided about a pod, and its reason as readable text.
 type Verdict struct {
 	Rule   podrules.Rule `json:"rule"`
 	Detail string        `json:"detail,omitempty"`
 }
 
-// PodReceipt is one pod's part.
 type PodReceipt struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
@@ -90,35 +85,36 @@ type PodReceipt struct {
 
 	Asked   Asked     `json:"asked,omitempty"`
 	AskedAt time.Time `json:"askedAt,omitzero"`
-	// GraceWanted is the pod's own or the caller's; GraceGiven what it got, whoever asked. Seconds.
+	// GraceWanted is the grace of the pod or of the caller. GraceGiven is what the pod got from any client. Both in
+	// seconds.
 	GraceWanted int64     `json:"graceWantedSeconds"`
 	GraceGiven  int64     `json:"graceGivenSeconds"`
 	End         End       `json:"end,omitempty"`
 	EndedAt     time.Time `json:"endedAt,omitzero"`
-	// Delays say what it waited for before it was asked, and how often each said no.
+	// Delays lists what the pod waited for before its request was accepted, and how often each obstacle refused it.
 	Delays []Delay `json:"delays,omitempty"`
-	// Unanswered is the last request that got no clear answer and was not followed by the pod's going, so far.
+	// Unanswered is the last request without a clear answer, if the pod's removal did not confirm it.
 	Unanswered Asked `json:"unanswered,omitempty"`
 }
 
-// Delay is one thing that a pod waited for.
+// Delay is one obstacle that a pod waited for.
 type Delay struct {
 	Reason Obstacle `json:"reason"`
 	Detail string   `json:"detail"`
 	Times  int      `json:"times"`
-	// Seconds from the first refusal to the last.
+	// Seconds counts from the first refusal to the last.
 	Seconds float64 `json:"seconds"`
 
 	first time.Time
 }
 
-// CutShort reports that the pod was killed with less time than it wanted.
+// CutShort reports whether the pod was killed with less grace than it wanted.
 func (p PodReceipt) CutShort() bool { return p.End == Killed && p.GraceGiven < p.GraceWanted }
 
-// Left reports a pod that had to leave and did not.
+// Left reports whether the pod had to be removed and is still there.
 func (p PodReceipt) Left() bool { return p.Action != podrules.Leave && p.End == StillThere }
 
-// Touched counts the pods that had to leave.
+// Touched returns the number of pods that had to be removed.
 func (r Receipt) Touched() int {
 	n := 0
 	for _, p := range r.Pods {
@@ -129,7 +125,7 @@ func (r Receipt) Touched() int {
 	return n
 }
 
-// Summary is the receipt in one line.
+// Summary returns the report in one line.
 func (r Receipt) Summary() string {
 	var gone, forced, cut, left, stayed int
 	for _, p := range r.Pods {
@@ -148,10 +144,10 @@ func (r Receipt) Summary() string {
 			cut++
 		}
 	}
-	s := fmt.Sprintf("%s: %s after %.1fs: %d gone, %d left, %d not touched", r.Node, r.Outcome,
+	s := fmt.Sprintf("%s: %s after %.1fs: %d gone, %d remaining, %d skipped", r.Node, r.Outcome,
 		r.Ended.Sub(r.Began).Seconds(), gone, left, stayed)
 	if forced > 0 {
-		s += fmt.Sprintf(", %d deleted past a disruption budget", forced)
+		s += fmt.Sprintf(", %d deleted despite a disruption budget", forced)
 	}
 	if cut > 0 {
 		s += fmt.Sprintf(", %d cut short", cut)
@@ -162,16 +158,17 @@ func (r Receipt) Summary() string {
 	return s
 }
 
-// JSON is the receipt for machines.
+// JSON returns the report as JSON.
 func (r Receipt) JSON() []byte {
 	raw, err := json.Marshal(r)
-	if err != nil { // a time that RFC 3339 has no words for, such as a deadline in the year 10000
+	if err != nil { // RFC 3339 cannot express every time, such as a deadline in the year 10000
 		raw, _ = json.Marshal(map[string]string{"node": r.Node, "error": err.Error()})
 	}
 	return raw
 }
 
-// Refused says that policy keeps pods where they are; nothing was evicted on account of this drain after it was found.
+// Refused is the error of a drain if the policy does not allow to remove some pods. No pod was evicted after that was
+// found.
 type Refused struct {
 	Node string
 	Pods []PodReceipt
@@ -182,15 +179,15 @@ func (e *Refused) Error() string {
 	for _, p := range e.Pods {
 		lines = append(lines, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Name, p.Verdict.Rule, p.Verdict.Detail))
 	}
-	return fmt.Sprintf("node %s: not drained, since policy keeps %d pods: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
+	return fmt.Sprintf("node %s: not drained: the policy does not allow to remove %d pods: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
 }
 
-// Unfinished says that time was over before the node was drained.
+// Unfinished is the error of a drain that ran out of time.
 type Unfinished struct {
 	Node    string
 	Outcome Outcome
 	Blocked []Blocked
-	// Unknown is set when the pods could not even be listed: there may be any number of them (I7).
+	// Unknown is set if the pods could not be listed, so that any number of them may be left (I7).
 	Unknown error
 }
 
@@ -205,5 +202,5 @@ func (e *Unfinished) Error() string {
 	return fmt.Sprintf("node %s: %s with %d pods left: %s", e.Node, e.Outcome, len(e.Blocked), strings.Join(lines, "; "))
 }
 
-// Unwrap gives the error that kept the pods from being listed, if that is what happened.
+// Unwrap returns the error of the list of pods, if there was one.
 func (e *Unfinished) Unwrap() error { return e.Unknown }

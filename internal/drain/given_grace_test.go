@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestRemovalAfterTheEndKeepsTheGraceGiven: the kubelet deletes the object of a pod that has ended with
-// grace 0, and the API server then moves its deletionTimestamp to that moment.
-func TestRemovalAfterTheEndKeepsTheGraceGiven(t *testing.T) {
+// TestObjectRemovalKeepsGivenGrace: the kubelet deletes the object of an ended pod with grace 0. The API server then
+// moves its deletionTimestamp to that moment.
+func TestObjectRemovalKeepsGivenGrace(t *testing.T) {
 	asked := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 	state := func(deletion time.Time, grace int64, ended bool) kubeapi.Pod {
 		var pod kubeapi.Pod
@@ -29,14 +29,14 @@ func TestRemovalAfterTheEndKeepsTheGraceGiven(t *testing.T) {
 		ended bool
 		given time.Duration
 	}{
-		{"removed by the kubelet after it ended", true, 30 * time.Second},
-		{"deleted by force while it ran", false, 3 * time.Second},
+		{"kubelet removes it after its end", true, 30 * time.Second},
+		{"force-deleted while running", false, 3 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &podState{}
-			p.observe(state(asked.Add(30*time.Second), 30, false))
-			p.observe(state(asked.Add(3*time.Second), 0, tc.ended))
-			check.Is(t, tc.given, p.given)
+			p.setPod(state(asked.Add(30*time.Second), 30, false))
+			p.setPod(state(asked.Add(3*time.Second), 0, tc.ended))
+			check.Is(t, tc.given, p.givenGrace)
 		})
 	}
 }
