@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-func TestBothAdaptersReadTheSameFactsOfAPod(t *testing.T) {
+func TestAdaptersReadSamePodFacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drainabilitytest.AnyPod(t, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		read := drainabilitytest.ThroughJSON[kubeapi.Pod](t, p)
