@@ -16,131 +16,135 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// admit waits until the group's minimum and budgets allow the node to leave (I5) and the cloud allows its machine to be
-// deleted, and refuses what policy protects, before anything is done to the node. To clean up after a machine that is
-// gone already disrupts nothing.
-func (p *passage) admit(ctx context.Context) error {
-	if p.admitted() {
+// admit waits until the group's minimum size and disruption budgets allow the retirement (I5) and the cloud allows the
+// deletion. It ends the retirement of a protected node before anything is changed. Cleaning up after an instance that
+// is gone needs no admission, because it disrupts nothing.
+func (p *scope) admit(ctx context.Context) error {
+	if p.isAdmitted() {
 		return nil
 	}
-	if err := p.stillThere(ctx); err != nil {
+	if err := p.checkInstanceWhileWaiting(ctx); err != nil {
 		return err
 	}
 	if p.rt.Status.MachineGone {
-		return p.admitNow(ctx, "the machine is gone already")
+		return p.recordAdmission(ctx, "the instance is already gone")
 	}
-	if err := p.stillDue(); err != nil {
+	if err := p.checkReasonStillHolds(); err != nil {
 		return err
 	}
-	if err := p.leftAlone(); err != nil {
+	if err := p.checkNodeProtected(); err != nil {
 		return err
 	}
-	if err := p.accepted(); err != nil {
+	if err := p.awaitGroupAccepted(); err != nil {
 		return err
 	}
-	isNew, err := p.reserve(ctx)
+	isNew, err := p.reserveAdmission(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.mayAdmit(ctx); err != nil {
-		if isNew { // else an earlier write may have got through, whose answer was lost
-			p.c.known.refuse(p.rt)
+	if err := p.checkAdmission(ctx); err != nil {
+		if isNew { // otherwise an earlier write may have succeeded without an answer
+			p.controller.expectations.removeAdmission(p.rt)
 		}
 		return err
 	}
-	return p.admitNow(ctx, "within the group's bounds")
+	return p.recordAdmission(ctx, "within the group's limits")
 }
 
-// reserve counts the retirement as admitted, if the bounds allow it. The caches are good enough to say no, and the reservation
-// keeps others of this process from taking the same room while the rest is asked. It reports whether the reservation is new.
-func (p *passage) reserve(ctx context.Context) (bool, error) {
+// reserveAdmission counts the retirement as admitted, if the limits allow it. It reads caches, which is enough to deny.
+// The reservation keeps other retirements of this process from using the same budget during the remaining checks. It
+// reports whether the reservation is new.
+func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
 	var cached v1alpha1.NodeRetirementList
-	if err := p.c.o.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("other retirements: %w", err)
+	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing NodeRetirements: %w", err)
 	}
-	p.c.admission.Lock()
-	defer p.c.admission.Unlock()
-	if err := p.allowed(ctx, cached.Items); err != nil {
+	p.controller.admissionLock.Lock()
+	defer p.controller.admissionLock.Unlock()
+	if err := p.checkLimits(ctx, cached.Items); err != nil {
 		return false, err
 	}
-	return p.c.known.admit(p.rt), nil
+	return p.controller.expectations.addAdmission(p.rt), nil
 }
 
-// mayAdmit asks what takes requests: the pods, the cloud, and the bounds once more with the NodeRetirements past the caches.
-func (p *passage) mayAdmit(ctx context.Context) error {
+// checkAdmission makes the checks that need requests: pods, cloud permissions, and the limits again with live
+// NodeRetirements.
+func (p *scope) checkAdmission(ctx context.Context) error {
 	if p.node != nil {
-		pods, err := p.pods(ctx)
+		pods, err := p.listPods(ctx)
 		if err != nil {
 			return err
 		}
-		if len(pods.kept) > 0 {
-			return &ending{pods.kept}
+		if len(pods.protected) > 0 {
+			return &endError{pods.protected}
 		}
 	}
-	if err := p.permitted(ctx); err != nil {
+	if err := p.checkPermissions(ctx); err != nil {
 		return err
 	}
-	all, err := p.allRecords(ctx)
+	all, err := p.listRetirements(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.allowed(ctx, all); err != nil {
+	if err := p.checkLimits(ctx, all); err != nil {
 		return err
 	}
-	return p.stillDueNow(ctx)
+	return p.recheckReason(ctx)
 }
 
-// stillThere finds out a machine that goes while its retirement waits: to clean up after it is due at once, and whoever else
-// would do so leaves it to the retirement. One whose Node somebody has deleted meanwhile, and which is there, is left to them:
-// they may want the kubelet to register it anew, and no bound has let the machine go (I5). Where many wait, as when a zone is
-// out, their cloud is not asked at each of their turns.
-func (p *passage) stillThere(ctx context.Context) error {
-	if ready(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+// checkInstanceWhileWaiting checks the instance of a waiting retirement with an unready Node.
+//
+// If the instance is gone, the cleanup may start at once, without admission. If another client has deleted the Node and
+// the instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the
+// deletion (I5). If many retirements wait, as in a zone outage, the cloud is not asked in each reconcile.
+func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
+	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
 		return nil
 	}
-	if p.captured == nil && (p.node == nil || p.c.known.lookDue(p.rt)) { // this walk has not read it
-		if err := p.accepted(); err != nil {
+	if p.capturedInstance == nil && (p.node == nil || p.controller.expectations.isInstanceCheckDue(p.rt)) { // this reconcile has not read it
+		if err := p.awaitGroupAccepted(); err != nil {
 			return err
 		}
-		if gone, err := p.machineGone(ctx); err != nil || gone {
+		if gone, err := p.confirmInstanceGone(ctx); err != nil || gone {
 			return err
 		}
-		p.c.known.look(p.rt)
+		p.controller.expectations.recordInstanceSeen(p.rt)
 	}
 	if p.node != nil {
 		return nil
 	}
-	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them: one without a Node "+
-		"is retired by giving its providerID and no nodeUID")
+	return newEnd(BeingRemoved, "another client has deleted the Node, and its instance still runs: to retire an instance without a "+
+		"Node, set spec.providerID and no spec.nodeUID")
 }
 
-func (p *passage) admitted() bool {
+func (p *scope) isAdmitted() bool {
 	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-func (p *passage) admitNow(ctx context.Context, message string) error {
-	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admitted, message)
-	p.note("", "admitted: "+message, nil)
-	p.c.known.admit(p.rt) // before, since the answer may get lost
-	return p.save(ctx)
+func (p *scope) recordAdmission(ctx context.Context, message string) error {
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admittedReason, message)
+	p.recordState("", "admitted: "+message, nil)
+	p.controller.expectations.addAdmission(p.rt) // before the write, because its answer may get lost
+	return p.saveStatus(ctx)
 }
 
-// allowed asks the bounds, with these retirements.
-func (p *passage) allowed(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
-	verdict, err := p.verdict(ctx, retirements)
-	if err != nil || verdict.Allowed() {
+// checkLimits returns an error if the group's limits do not allow the retirement. The limits count the given
+// retirements.
+func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
+	decision, err := p.evaluateBudget(ctx, retirements)
+	if err != nil || decision.Allowed() {
 		return err
 	}
-	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, string(verdict.Code), verdict.Message)
-	return blocked(p.c.o.Pace.Poll, reason(string(verdict.Code), "", "%s", verdict.Message))
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, string(decision.Code), decision.Message)
+	return newBlocked(p.controller.options.Pace.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
 }
 
-func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
+func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
 	retiring, past := map[string]bool{}, map[types.UID]bool{}
-	leaving := p.c.known.leaving(p.rt)
+	leaving := p.controller.expectations.otherAdmissions(p.rt)
 	for i := range retirements {
 		o := &retirements[i]
-		past[o.UID] = pastReturn(o.Status.Phase)
+		past[o.UID] = isNodeGonePhase(o.Status.Phase)
 		if o.UID != p.rt.UID && Leaving(o) {
 			retiring[o.Spec.NodeName] = true
 		}
@@ -151,8 +155,8 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	ungrouped := ""
 	for _, l := range leaving {
 		retiring[l.node] = true
-		// One whose Node is deleted disrupts nothing any more, however long its cloud takes to delete the machine.
-		if l.group == "" && !past[l.record] {
+		// A deleted Node disrupts nothing any more, even if its cloud still deletes the instance.
+		if l.group == "" && !past[l.retirementUID] {
 			ungrouped = l.node
 		}
 	}
@@ -160,12 +164,12 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 		if ungrouped != "" {
 			return budget.Verdict{
 				Code: budget.Disruption, Limit: 1, Unavailable: 1,
-				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " does",
+				Message: "nodes without a NodeGroup are retired one at a time, and " + ungrouped + " is being retired",
 			}, nil
 		}
 		return budget.Verdict{}, nil
 	}
-	nodes, err := nodesOf(ctx, p.c.o.Client, p.group, retiring, p.c.known.gone(retirements))
+	nodes, err := listBudgetNodes(ctx, p.controller.options.Client, p.group, retiring, p.controller.expectations.deletedNodeUIDs(retirements))
 	if err != nil {
 		return budget.Verdict{}, err
 	}
@@ -175,27 +179,28 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	}), nil
 }
 
-// InFlight reports a retirement whose node counts as unavailable: admitted, and not over.
+// InFlight reports whether the retirement makes its node unavailable: it is admitted and not finished.
 func InFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// Leaving reports a retirement whose node does not stay: it is in flight, or the node's cloud has said that it takes the machine
-// away, with which the node will be gone before anybody is asked.
+// Leaving reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
+// takes the instance away.
 func Leaving(rt *v1alpha1.NodeRetirement) bool {
-	of := rt.Spec.Notice
-	taken := of != nil && (of.Type == string(notice.Preempt) || of.Type == string(notice.Terminate))
+	ref := rt.Spec.Notice
+	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
 	return InFlight(rt) || taken && !rt.Status.Phase.Finished()
 }
 
-// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those that do not stay; see [Leaving].
+// NodesOf returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
+// retirement that counts; see [Leaving].
 func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
-	return nodesOf(ctx, reader, g, retiring, nil)
+	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }
 
-// nodesOf leaves out the Nodes that are known to be gone, which a cache may still have: a group would seem to be larger
-// than it is.
-func nodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
+// listBudgetNodes skips Nodes that are known to be deleted. A cache may still have them, and the group would seem
+// larger than it is.
+func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
 	[]budget.Node, error,
 ) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)

@@ -22,77 +22,77 @@ import (
 // NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
 const NodeNameField = "spec.nodeName"
 
-// capture finds out which node, which machine and which group the retirement is about, once and for all (I4).
-func (p *passage) capture(ctx context.Context) error {
-	if err := p.stillDue(); err != nil {
+// captureTarget determines the node, instance and group of the retirement, once (I4).
+func (p *scope) captureTarget(ctx context.Context) error {
+	if err := p.checkReasonStillHolds(); err != nil {
 		return err
 	}
 	if p.rt.Status.Captured != nil {
-		if err := p.recall(ctx); err != nil {
+		if err := p.loadCaptured(ctx); err != nil {
 			return err
 		}
-		return p.sameStill()
+		return p.checkProviderIDUnchanged()
 	}
-	captured, err := p.identify(ctx)
+	captured, err := p.identifyTarget(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.alone(ctx); err != nil {
+	if err := p.rejectDuplicate(ctx); err != nil {
 		return err
 	}
-	instance, err := p.confirmed(ctx, captured.ProviderID)
+	instance, err := p.confirmInstance(ctx, captured.ProviderID)
 	if cloud.IsNotFound(err) {
-		if err := p.confirmSilence(ctx); err != nil {
+		if err := p.confirmNotReady(ctx); err != nil {
 			return err
 		}
 		if p.node != nil && p.node.UID != string(captured.NodeUID) || p.node == nil && captured.NodeUID != p.rt.Spec.NodeUID {
-			return wait(freshLook, "the Node has changed meanwhile")
+			return newWait(requeueSoon, "the Node has changed meanwhile")
 		}
 	}
 	switch {
-	case cloud.IsNotFound(err) && p.unsaid():
-		return end(NotConfirmed, "spec.providerID: the cloud says that there is no machine %s, and the Node's own spec.providerID is empty: "+
-			"that the machine was the Node's is not known", captured.ProviderID)
-	case cloud.IsNotFound(err) && ready(p.node):
-		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that there is no machine %s, and the Node is Ready",
+	case cloud.IsNotFound(err) && p.isNodeWithoutProviderID():
+		return newEnd(NotConfirmed, "spec.providerID: the cloud does not find the instance %s, and the Node has no spec.providerID: "+
+			"whether it was the Node's instance is unknown", captured.ProviderID)
+	case cloud.IsNotFound(err) && isReady(p.node):
+		return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "", "the cloud does not find the instance %s, but the Node is Ready",
 			captured.ProviderID))
 	case cloud.IsNotFound(err):
 		p.rt.Status.MachineGone = true
 	case err != nil:
 		return err
 	default:
-		p.captured = &instance
-		is := p.isNoOtherNode
+		p.capturedInstance = &instance
+		is := p.checkNoOtherNodeOnInstance
 		if p.node == nil {
-			is = p.isNoNode
+			is = p.checkNoNodeOnInstance
 		}
 		if err := is(ctx, instance); err != nil {
 			return err
 		}
 		if !p.isNamedByNode(instance) {
-			if err := p.checkOwned(ctx, instance); err != nil {
+			if err := p.checkOwnership(ctx, instance); err != nil {
 				return err
 			}
 		}
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
-	p.rt.Status.Captured = &captured // written down by the next save, which comes before anything is done
+	p.rt.Status.Captured = &captured // the next save writes it, before anything is changed
 	p.rt.Status.Phase = v1alpha1.Pending
 	return nil
 }
 
-// recall finds the group and the cloud of what was captured before. Without the group it is not known what it protects, nor
-// how its nodes are drained (I1): nothing goes on until it is there again, be it that somebody has deleted it, or that this
-// manager is not told of it.
-func (p *passage) recall(ctx context.Context) error {
+// loadCaptured finds the group and the cloud that were captured before. Without the group, its protections and drain
+// settings are unknown (I1). So the retirement waits until the group exists again. It may be deleted, or unknown to
+// this manager only.
+func (p *scope) loadCaptured(ctx context.Context) error {
 	captured := p.rt.Status.Captured
-	if p.cloud = p.c.o.Clouds[captured.Provider]; p.cloud == nil {
-		return blocked(p.c.o.Pace.Poll, reason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.c.clouds()))
+	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
+		return newBlocked(p.controller.options.Pace.Poll, newReason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.controller.describeProviders()))
 	}
 	if captured.Group == "" {
 		return nil
 	}
-	groups, err := p.c.o.Groups.List(ctx)
+	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,28 +102,28 @@ func (p *passage) recall(ctx context.Context) error {
 			return nil
 		}
 	}
-	p.c.drains.stop(p.rt.Name)
-	return blocked(p.c.o.Pace.Poll, reason(GroupNotFound, "", "the NodeGroup %s, of which the node is, is not among those that this "+
-		"manager knows: it is waited for, since what it protects and how its nodes are drained is not known without it", captured.Group))
+	p.controller.drains.stop(p.rt.Name)
+	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotFound, "", "the node's NodeGroup %s is unknown to this manager: waiting for it, "+
+		"because its protections and drain settings are needed", captured.Group))
 }
 
-// identify checks the spec against the Node, and finds the group and the cloud.
-func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
+// identifyTarget checks the spec against the Node, and finds the group and the cloud.
+func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	spec := p.rt.Spec
-	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // for when the Node is not there
+	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // if there is no Node
 	if p.node != nil {
 		captured.NodeUID = types.UID(p.node.UID)
 		captured.ProviderID = cmp.Or(p.node.Spec.ProviderID, spec.ProviderID)
 	}
 	switch {
 	case p.node == nil && spec.ProviderID == "":
-		return captured, end(NodeNotFound, "there is no Node %s; a machine without one is retired by giving its providerID",
+		return captured, newEnd(NodeNotFound, "there is no Node %s; to retire an instance without a Node, set spec.providerID",
 			spec.NodeName)
 	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
-		return captured, end(NodeReplaced, "the Node's UID is %s, and spec.nodeUID %s: it is another one of the same name",
+		return captured, newEnd(NodeReplaced, "the Node's UID is %s, and spec.nodeUID is %s: it is another Node of the same name",
 			captured.NodeUID, spec.NodeUID)
 	case p.node != nil && IsControlPlane(p.node.Labels):
-		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
+		return captured, newEnd(ControlPlane, "control plane nodes are not retired")
 	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
 		return captured, errNoProviderID
 	}
@@ -131,73 +131,73 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 		return captured, err
 	}
 	if captured.ProviderID == "" {
-		if captured.ProviderID = p.idOfSystem(); captured.ProviderID == "" {
+		if captured.ProviderID = p.providerIDFromSystemUUID(); captured.ProviderID == "" {
 			return captured, errNoProviderID
 		}
 	}
 	if p.group != nil {
 		captured.Group = p.group.Name
 	}
-	if err := p.findCloud(ctx, captured.ProviderID); err != nil {
+	if err := p.findProvider(ctx, captured.ProviderID); err != nil {
 		return captured, err
 	}
-	captured.Provider = p.cloud.Name()
-	if _, keeps := p.cloud.(cloud.SizeKeeper); spec.KeepSize && !keeps {
-		return captured, end(CloudRefused, "spec.keepSize: the provider %s lowers the group's size with each deletion: want a "+
-			"NodeRetirement without keepSize", p.cloud.Name())
+	captured.Provider = p.provider.Name()
+	if _, canKeepSize := p.provider.(cloud.SizeKeeper); spec.KeepSize && !canKeepSize {
+		return captured, newEnd(CloudRefused, "spec.keepSize: the provider %s lowers the group's size with each deletion: want a "+
+			"NodeRetirement without keepSize", p.provider.Name())
 	}
-	return captured, p.sameMachine(ctx, captured.ProviderID)
+	return captured, p.checkSameInstance(ctx, captured.ProviderID)
 }
 
-var errNoProviderID = end(NoProviderID,
-	"the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
+var errNoProviderID = newEnd(NoProviderID,
+	"spec.providerID is empty in the Node and in the NodeRetirement: the instance is unknown")
 
-// idOfSystem gives the provider ID of the machine that has the Node's system UUID; empty without a group, or in a cloud whose
-// machines have other IDs.
-func (p *passage) idOfSystem() string {
+// providerIDFromSystemUUID returns the provider ID of the instance with the Node's system UUID. It is empty without a
+// group, or if the cloud uses other IDs.
+func (p *scope) providerIDFromSystemUUID() string {
 	if p.group == nil {
 		return ""
 	}
-	return cloud.IDOfHost(p.c.o.Clouds[p.group.Spec.Cloud.Provider], cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
+	return cloud.IDOfHost(p.controller.options.Clouds[p.group.Spec.Cloud.Provider], cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
 }
 
-// unsaid reports a Node that does not say which machine it is, as in a cluster without a cloud controller.
-func (p *passage) unsaid() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
+// isNodeWithoutProviderID reports whether the Node has no provider ID, as in a cluster without a cloud controller.
+func (p *scope) isNodeWithoutProviderID() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
 
-// sameMachine checks that the spec and the Node name one machine. Of a Node that names none, no other Node may say that the
-// machine is its.
-func (p *passage) sameMachine(ctx context.Context, providerID string) error {
-	is, err := p.cloud.Normalize(providerID)
+// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, no other
+// Node may have the instance's.
+func (p *scope) checkSameInstance(ctx context.Context, providerID string) error {
+	is, err := p.provider.Normalize(providerID)
 	if cloud.IsUnanswered(err) {
 		return err
 	}
 	switch {
-	case err != nil && (p.unsaid() || p.node == nil):
-		return end(ForeignMachine, "spec.providerID: %s", err)
+	case err != nil && (p.isNodeWithoutProviderID() || p.node == nil):
+		return newEnd(ForeignMachine, "spec.providerID: %s", err)
 	case err != nil:
-		return end(ForeignMachine, "spec.providerID of the Node: %s", err)
-	case p.unsaid():
-		return p.nobodyElses(ctx, is)
+		return newEnd(ForeignMachine, "spec.providerID of the Node: %s", err)
+	case p.isNodeWithoutProviderID():
+		return p.checkNoNodeHasInstance(ctx, is)
 	case p.rt.Spec.ProviderID == "":
 		return nil
 	}
-	want, err := p.cloud.Normalize(p.rt.Spec.ProviderID)
+	want, err := p.provider.Normalize(p.rt.Spec.ProviderID)
 	if cloud.IsUnanswered(err) {
 		return err
 	}
 	if err != nil {
-		return end(ForeignMachine, "spec.providerID: %s", err)
+		return newEnd(ForeignMachine, "spec.providerID: %s", err)
 	}
 	if is != want {
-		return end(ProviderMismatch, "the Node's machine is %s, and spec.providerID names %s", is, want)
+		return newEnd(ProviderMismatch, "the Node's instance is %s, and spec.providerID names %s", is, want)
 	}
 	return nil
 }
 
-// nobodyElses checks that no Node says that it is a machine.
-func (p *passage) nobodyElses(ctx context.Context, machine string) error {
+// checkNoNodeHasInstance checks that no Node has the provider ID of the instance.
+func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) error {
 	var nodes corev1.NodeList
-	if err := p.c.o.Client.List(ctx, &nodes); err != nil {
+	if err := p.controller.options.Client.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("other nodes: %w", err)
 	}
 	for i := range nodes.Items {
@@ -205,37 +205,37 @@ func (p *passage) nobodyElses(ctx context.Context, machine string) error {
 		if n.Spec.ProviderID == "" {
 			continue
 		}
-		is, err := p.cloud.Normalize(n.Spec.ProviderID)
+		is, err := p.provider.Normalize(n.Spec.ProviderID)
 		if cloud.IsUnanswered(err) {
 			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		if err == nil && is == machine {
-			return end(ProviderMismatch, "spec.providerID names %s, which the Node %s says that it is", machine, n.Name)
+		if err == nil && is == instance {
+			return newEnd(ProviderMismatch, "spec.providerID: %s is the instance of the Node %s", instance, n.Name)
 		}
 	}
 	return nil
 }
 
-// sameStill checks that a Node which has come to say its machine since it was captured, as when a cloud controller has come up,
-// says the one that was captured (I4).
-func (p *passage) sameStill() error {
+// checkProviderIDUnchanged checks a Node that got its provider ID after the capture, for example because a cloud
+// controller started. It must be the captured one (I4).
+func (p *scope) checkProviderIDUnchanged() error {
 	captured := p.rt.Status.Captured.ProviderID
-	if p.node == nil || p.unsaid() || p.node.Spec.ProviderID == captured || p.reached(v1alpha1.NodeDeleted) {
+	if p.node == nil || p.isNodeWithoutProviderID() || p.node.Spec.ProviderID == captured || p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
-	is, err := p.cloud.Normalize(p.node.Spec.ProviderID)
-	want, unread := p.cloud.Normalize(captured)
+	is, err := p.provider.Normalize(p.node.Spec.ProviderID)
+	want, wantErr := p.provider.Normalize(captured)
 	switch {
-	case cloud.IsUnanswered(err), cloud.IsUnanswered(unread):
-		return errors.Join(err, unread)
-	case err == nil && unread == nil && is == want:
+	case cloud.IsUnanswered(err), cloud.IsUnanswered(wantErr):
+		return errors.Join(err, wantErr)
+	case err == nil && wantErr == nil && is == want:
 		return nil
 	}
-	return end(ProviderMismatch, "the Node says by now that its machine is %s, and %s was captured", p.node.Spec.ProviderID, captured)
+	return newEnd(ProviderMismatch, "the Node's provider ID is now %s, but %s was captured", p.node.Spec.ProviderID, captured)
 }
 
-func (p *passage) findGroup(ctx context.Context) error {
-	groups, err := p.c.o.Groups.List(ctx)
+func (p *scope) findGroup(ctx context.Context) error {
+	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
 			continue
 		}
-		if err := p.judged(g); err != nil {
+		if err := p.awaitGroupObserved(g); err != nil {
 			return err
 		}
 		found = append(found, *g)
@@ -257,25 +257,26 @@ func (p *passage) findGroup(ctx context.Context) error {
 	want := p.rt.Spec.Group
 	switch {
 	case len(found) > 1:
-		return end(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(names(found), ", "))
+		return newEnd(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(groupNames(found), ", "))
 	case want != "" && !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == want }):
-		return end(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
+		return newEnd(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
 	case want != "" && (p.group == nil || p.group.Name != want):
-		return end(NotInGroup, "spec.group: the NodeGroup %s does not select the node", want)
+		return newEnd(NotInGroup, "spec.group: the NodeGroup %s does not select the node", want)
 	case p.group != nil:
-		return p.notRefused()
+		return p.checkGroupNotRefused()
 	}
 	return nil
 }
 
-// Selects reports whether a group selects a node with these labels. A selector that cannot be read selects nothing.
+// Selects reports whether a group selects a node with these labels. An invalid selector selects nothing.
 func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// Owners leaves out of the groups that select a node those that are refused and so own none, but for one that is asked for. Where that
-// leaves none they all stay: what is known of one may be of before another was deleted, and its node is of a group all the same (I5).
+// Owners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
+// the retirement asks for stays. If none would be left, all stay: the status may be older than the deletion of another
+// group, and the node still belongs to one (I5).
 func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
 	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.Of(&g).OwnsNodes() })
 	if len(owners) == 0 {
@@ -284,7 +285,7 @@ func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
 	return owners
 }
 
-func names(groups []v1alpha1.NodeGroup) []string {
+func groupNames(groups []v1alpha1.NodeGroup) []string {
 	all := make([]string, 0, len(groups))
 	for i := range groups {
 		all = append(all, groups[i].Name)
@@ -292,149 +293,153 @@ func names(groups []v1alpha1.NodeGroup) []string {
 	return all
 }
 
-// IsControlPlane tells by its labels a Node of the control plane. It knows the label of kubeadm, and the one before it.
+// IsControlPlane reports whether the labels mark a control plane Node. It knows kubeadm's label and its predecessor.
 func IsControlPlane(nodeLabels map[string]string) bool {
 	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
 	_, was := nodeLabels["node-role.kubernetes.io/master"]
 	return is || was
 }
 
-// findCloud takes the group's cloud, or else the one whose machine this is.
-func (p *passage) findCloud(ctx context.Context, providerID string) error {
+// findProvider uses the group's cloud, or else the cloud that has the instance.
+func (p *scope) findProvider(ctx context.Context, providerID string) error {
 	if p.group != nil {
 		name := p.group.Spec.Cloud.Provider
-		if p.cloud = p.c.o.Clouds[name]; p.cloud == nil {
-			return end(UnknownCloud, "the NodeGroup %s is in the cloud %q, which is not configured: %s", p.group.Name, name, p.c.clouds())
+		if p.provider = p.controller.options.Clouds[name]; p.provider == nil {
+			return newEnd(UnknownCloud, "the NodeGroup %s is in the cloud %q, which is not configured: %s", p.group.Name, name, p.controller.describeProviders())
 		}
 		return nil
 	}
-	return p.whose(ctx, providerID)
+	return p.resolveProvider(ctx, providerID)
 }
 
-func (c *Controller) clouds() string {
-	if len(c.o.Clouds) == 0 {
+func (c *Controller) describeProviders() string {
+	if len(c.options.Clouds) == 0 {
 		return "no cloud is configured"
 	}
-	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.o.Clouds)), ", ")
+	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
 }
 
-// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older. A notice and
-// somebody's own that has not begun wait side by side; see [passage.takenOver] and [passage.admitOrYield].
-func (p *passage) alone(ctx context.Context) error {
-	all, err := p.allRecords(ctx)
+// rejectDuplicate ends a second retirement of the same node. A retirement that has captured the node continues, or else
+// the older one. A notice's retirement and a user's that has not started may wait at the same time; see
+// [scope.yieldToActiveRetirement] and [scope.admitOrYield].
+func (p *scope) rejectDuplicate(ctx context.Context) error {
+	all, err := p.listRetirements(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		o := &all[i]
-		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
+		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.Finished() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
 			continue
 		}
-		if o.Status.Captured != nil || older(o, p.rt) {
-			return end(AlreadyRetiring, "the NodeRetirement %s is about the same node", o.Name)
+		if o.Status.Captured != nil || isOlder(o, p.rt) {
+			return newEnd(AlreadyRetiring, "the NodeRetirement %s already retires the node", o.Name)
 		}
 	}
 	return nil
 }
 
-func older(a, b *v1alpha1.NodeRetirement) bool {
+func isOlder(a, b *v1alpha1.NodeRetirement) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	return a.UID < b.UID
 }
 
-// confirmed reads the machine from its cloud, and checks that it is the Node's, and the one that was captured (I4). A
-// machine that was made anew under the captured one's name says that the captured one is gone. To a retirement whose Node is
-// deleted that is all there is to know. Before, the Node may be the new machine's soon: it is given back.
-func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
-	instance, err := p.read(ctx, p.cloud, providerID)
+// confirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
+// (I4).
+//
+// A recreated instance under the captured name means that the captured one is gone. If the Node is deleted, that is the
+// answer. Before that, the retirement ends and the Node is restored, because it may soon belong to the new instance.
+func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
+	instance, err := p.readInstance(ctx, p.provider, providerID)
 	if cloud.IsNotFound(err) {
-		if err := p.believed(providerID); err != nil {
+		if err := p.awaitTrustedNotFound(providerID); err != nil {
 			return cloud.Instance{}, err
 		}
-		if err := p.nowhereElse(ctx, providerID); err != nil {
+		if err := p.checkGoneEverywhere(ctx, providerID); err != nil {
 			return cloud.Instance{}, err
 		}
 	}
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	if p.madeAnew(instance) {
-		if p.reached(v1alpha1.NodeDeleted) {
-			return cloud.Instance{}, fmt.Errorf("machine %s of the unique ID %s: %w", providerID, p.rt.Status.Captured.UniqueID,
+	if p.isRecreated(instance) {
+		if p.hasReached(v1alpha1.NodeDeleted) {
+			return cloud.Instance{}, fmt.Errorf("instance %s with the unique ID %s: %w", providerID, p.rt.Status.Captured.UniqueID,
 				&cloud.NotFoundError{Kind: "instance", Name: providerID})
 		}
-		return instance, end(NotConfirmed, "the machine %s was made anew under its name: its unique ID is %s, and was %s when it was captured",
+		return instance, newEnd(NotConfirmed, "the instance %s was recreated: its unique ID is %s, and was %s at capture",
 			providerID, instance.UniqueID, p.rt.Status.Captured.UniqueID)
 	}
 	name := p.rt.Spec.NodeName
-	if missing := p.cutShort(instance); missing != "" {
-		return instance, blocked(p.c.o.Pace.Poll, reason(NotConfirmed, "machine "+providerID,
-			"the cloud's answer lacks the machine's %s, which it had when it was captured: it is asked again", missing))
+	if missing := p.missingIdentity(instance); missing != "" {
+		return instance, newBlocked(p.controller.options.Pace.Poll, newReason(NotConfirmed, "instance "+providerID,
+			"the cloud's answer lacks the instance's %s, which it had at capture: retrying", missing))
 	}
-	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.confirmedByID(instance) &&
-		!p.hasItsDomain(instance) {
-		return instance, end(NotConfirmed, "the cloud says that %s is %q with the computer name %q, neither of which is the node's name",
+	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.isConfirmedByID(instance) &&
+		!p.matchesNameWithDomain(instance) {
+		return instance, newEnd(NotConfirmed, "the cloud calls the instance %s %q, with the computer name %q: neither is the node's name",
 			providerID, instance.Name, instance.ComputerName)
 	}
 	return instance, nil
 }
 
-// confirmedByID reports an instance whose cloud need not know it by the Node's name: the Node's own provider ID is enough.
-func (p *passage) confirmedByID(instance cloud.Instance) bool {
-	if p.rt.Status.Captured != nil && !p.neverSeen() {
+// isConfirmedByID reports whether the provider ID alone confirms the instance, because its cloud need not know the
+// Node's name.
+func (p *scope) isConfirmedByID(instance cloud.Instance) bool {
+	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return instance.AnyName && p.hasCapturedNames(instance)
 	}
-	return instance.AnyName && p.node != nil && !p.unsaid()
+	return instance.AnyName && p.node != nil && !p.isNodeWithoutProviderID()
 }
 
-// hasItsDomain reports an instance whose name is the Node's but for the domain that one of them has, where the Node itself says
-// that it runs on that instance, by its provider ID or its system's UUID, or did so when the instance was captured.
-func (p *passage) hasItsDomain(instance cloud.Instance) bool {
+// matchesNameWithDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
+// name the instance by provider ID or system UUID, or have done so at capture.
+func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
 	name := p.rt.Spec.NodeName
-	if !mayBe(name, instance.Name) && !mayBe(name, instance.ComputerName) {
+	if !mayBeSameHost(name, instance.Name) && !mayBeSameHost(name, instance.ComputerName) {
 		return false
 	}
-	if p.rt.Status.Captured != nil && !p.neverSeen() {
+	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return p.hasCapturedNames(instance)
 	}
-	return p.node != nil && (!p.unsaid() || isItsUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
+	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
 }
 
-// hasCapturedNames reports an instance whose names are those that were captured. One with other names was made anew under the
-// same provider ID.
-func (p *passage) hasCapturedNames(instance cloud.Instance) bool {
+// hasCapturedNames reports whether the instance still has the captured names. Other names mean that it was recreated
+// under the same provider ID.
+func (p *scope) hasCapturedNames(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
 		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
 }
 
-// neverSeen reports that the machine was gone already when it was captured, so that nothing tells it from one that is made
-// anew under its name.
-func (p *passage) neverSeen() bool {
+// wasGoneAtCapture reports whether the instance was already gone when it was captured. Then nothing distinguishes it
+// from a new instance of its name.
+func (p *scope) wasGoneAtCapture() bool {
 	captured := p.rt.Status.Captured
 	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
 }
 
-// madeAnew reports another machine under the name of the captured one. It takes a cloud whose machines have an ID of their
-// own beside their name; where that is not known of both, the names decide.
-func (p *passage) madeAnew(instance cloud.Instance) bool {
+// isRecreated reports whether another instance has the captured one's name. This needs a cloud with unique instance
+// IDs. If one ID is unknown, the names decide.
+func (p *scope) isRecreated(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
 		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
 }
 
-// cutShort names what an answer lacks that the machine had when it was captured, and without which it cannot be told from
-// another one. That is no other machine, but an answer that nothing is decided on (I7).
-func (p *passage) cutShort(instance cloud.Instance) string {
+// missingIdentity returns which identifying field of the captured instance the answer lacks, or "". Such an answer
+// proves nothing, and no decision uses it (I7).
+func (p *scope) missingIdentity(instance cloud.Instance) string {
 	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
 	switch {
 	case captured == nil:
 		return ""
 	case captured.UniqueID != "" && instance.UniqueID == "":
 		return "unique ID"
-	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.hasItsDomain(instance):
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.matchesNameWithDomain(instance):
 		return ""
 	case captured.ComputerName != "" && instance.ComputerName == "":
 		return "computer name"

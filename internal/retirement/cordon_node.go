@@ -10,56 +10,55 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// outOfService tells the control plane that the machine is gone for good: its pods are deleted without their kubelet's
-// word, and its volumes are detached at once
+// outOfServiceTaint tells the control plane that the instance is gone for good. It then deletes the pods without their
+// kubelet and detaches the volumes at once
 // (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
-var outOfService = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
+var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
 
-// conditionReason is how our lifecycle conditions name their cause.
+// conditionReason is the reason of our lifecycle conditions.
 const conditionReason = "Slipway"
 
-// hold takes the node out of scheduling. It mends a hold that somebody has taken off. That the machine is gone may have been
-// found long ago, by another process: it is asked again before the taint is set which deletes every pod, past all budgets
-// (I2, I7).
-func (p *passage) hold(ctx context.Context) error {
-	if p.reached(v1alpha1.NodeDeleted) {
+// cordonNode cordons the node, and repairs a cordon that was removed. Another process may have found long ago that the
+// instance is gone. So that is checked again before the taint that deletes every pod despite PDBs (I2, I7).
+func (p *scope) cordonNode(ctx context.Context) error {
+	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
-	if p.node != nil && !p.held() {
+	if p.node != nil && !p.hasCordonClaim() {
 		if p.rt.Status.MachineGone {
-			if err := p.stillGone(ctx); err != nil {
+			if err := p.recheckInstanceGone(ctx); err != nil {
 				return err
 			}
 			if err := p.confirmRecord(ctx); err != nil {
 				return err
 			}
 		}
-		keeper, err := p.keeper()
+		keeper, err := p.newKeeper()
 		if err != nil {
 			return err
 		}
 		keeper.See(p.node)
-		out, err := keeper.Hold(ctx, Owner(p.rt), p.request())
+		out, err := keeper.Hold(ctx, Owner(p.rt), p.newCordonRequest())
 		if kubeapi.IsNotFound(err) || cordon.IsReplaced(err) {
-			return wait(freshLook, "the Node has just gone")
+			return newWait(requeueSoon, "the Node was just deleted")
 		}
 		if err != nil {
 			return err
 		}
 		for _, problem := range out.Problems {
-			p.log.Warn("annotation on the node cannot be understood", "err", problem)
+			p.log.Warn("invalid annotation on the node", "err", problem)
 		}
 		p.node, p.isNodeLive = out.Node, true
 	}
-	if p.reached(v1alpha1.Cordoned) {
+	if p.hasReached(v1alpha1.Cordoned) {
 		return nil
 	}
-	p.advance(v1alpha1.Cordoned, &p.rt.Status.Times.Cordoned, "", "cordoned", nil)
+	p.setPhase(v1alpha1.Cordoned, &p.rt.Status.Times.Cordoned, "", "cordoned", nil)
 	return nil
 }
 
-// held reports that the hold stands on the node as it should.
-func (p *passage) held() bool {
+// hasCordonClaim reports whether our cordon claim is complete on the node.
+func (p *scope) hasCordonClaim() bool {
 	if !p.node.Spec.Unschedulable {
 		return false
 	}
@@ -74,21 +73,21 @@ func (p *passage) held() bool {
 
 func isOutOfService(n *kubeapi.Node) bool {
 	for _, t := range n.Spec.Taints {
-		if t.Key == outOfService.Key {
+		if t.Key == outOfServiceTaint.Key {
 			return true
 		}
 	}
 	return false
 }
 
-func (p *passage) request() cordon.Request {
+func (p *scope) newCordonRequest() cordon.Request {
 	r := cordon.Request{
 		Reason:        observe.Cut(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
 		Unschedulable: true,
 		Phase:         cordon.Draining,
 	}
 	if p.rt.Status.MachineGone {
-		r.Taints = []cordon.Taint{outOfService}
+		r.Taints = []cordon.Taint{outOfServiceTaint}
 		return r
 	}
 	r.Conditions = []cordon.Condition{{Type: cordon.DrainInProgress, Reason: conditionReason, Message: r.Reason}}

@@ -17,213 +17,212 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// drain moves the pods off the node, as package drain does. A machine that goes meanwhile is found out.
-func (p *passage) drain(ctx context.Context) error {
-	if p.reached(v1alpha1.Drained) {
+// drainNode drains the node with package drain. It also notices if the instance disappears meanwhile.
+func (p *scope) drainNode(ctx context.Context) error {
+	if p.hasReached(v1alpha1.Drained) {
 		return nil
 	}
-	if p.nodeGoing() && p.node == nil {
-		return nil // it went with the pods that had come
+	if p.isNodeDeleting() && p.node == nil {
+		return nil // it was deleted with the pods that had arrived
 	}
 	if p.rt.Status.MachineGone {
-		return p.release(ctx)
+		return p.awaitPodRelease(ctx)
 	}
-	if !p.reached(v1alpha1.Draining) {
-		if err := p.pass(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "draining"); err != nil {
+	if !p.hasReached(v1alpha1.Draining) {
+		if err := p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "draining"); err != nil {
 			return err
 		}
 	}
-	gone, unknown := p.machineGone(ctx)
+	gone, unknown := p.confirmInstanceGone(ctx)
 	if gone {
-		if unknown != nil { // it is not written down
+		if unknown != nil { // the status is not saved
 			return unknown
 		}
-		return wait(freshLook, "the machine is gone")
+		return newWait(requeueSoon, "the instance is gone")
 	}
-	if err := p.leftAlone(); err != nil {
+	if err := p.checkNodeProtected(); err != nil {
 		return err
 	}
-	run := p.c.drains.of(p.rt, p.drainTerms(time.Now()))
+	run := p.controller.drains.find(p.rt, p.newDrainTerms(time.Now()))
 	if run == nil {
 		var err error
 		if run, err = p.startDrain(ctx); err != nil {
 			return err
 		}
 	}
-	if run.over() {
-		return p.drained(ctx, run)
+	if run.isDone() {
+		return p.handleDrainResult(ctx, run)
 	}
-	going := p.draining(run)
-	if unknown != nil { // the drain goes on meanwhile, and ends in its time
+	going := p.reportDrainProgress(run)
+	if unknown != nil { // the drain continues, and ends at its timeout
 		return unknown
 	}
 	return going
 }
 
-// machineGone asks the cloud when the Node is not ready, and notes when both say that the machine is gone (I7: two
-// proofs that do not depend on each other). With an error, true is a machine that is gone and not written down as such,
-// and false one of which nobody can tell.
-func (p *passage) machineGone(ctx context.Context) (bool, error) {
-	if ready(p.node) {
+// confirmInstanceGone asks the cloud if the Node is not Ready, and records if both proofs agree that the instance is
+// gone (I7). With an error, true means gone but not saved, and false means unknown.
+func (p *scope) confirmInstanceGone(ctx context.Context) (bool, error) {
+	if isReady(p.node) {
 		return false, nil
 	}
-	_, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	if !cloud.IsNotFound(err) {
 		return false, err
 	}
-	if err := p.confirmSilence(ctx); err != nil || ready(p.node) {
+	if err := p.confirmNotReady(ctx); err != nil || isReady(p.node) {
 		return false, err
 	}
-	p.c.drains.stop(p.rt.Name)
+	p.controller.drains.stop(p.rt.Name)
 	p.rt.Status.MachineGone = true
-	p.note("", "the cloud says that the machine is gone, and the Node is not Ready", nil)
-	return true, p.save(ctx)
+	p.recordState("", "the cloud does not find the instance, and the Node is not Ready", nil)
+	return true, p.saveStatus(ctx)
 }
 
-func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
+func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
 	if err := p.confirmRecord(ctx); err != nil {
 		return nil, err
 	}
-	marks, err := p.selection()
+	marks, err := p.podSelection()
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	policy := p.policy(now)
-	terms := p.drainTerms(now)
-	if !terms.until.IsZero() {
-		p.sayOverridden()
+	policy := p.podPolicy(now)
+	terms := p.newDrainTerms(now)
+	if !terms.overrideUntil.IsZero() {
+		p.announceOverride()
 	}
-	d := p.drainPolicy()
-	return p.c.drains.start(ctx, p.rt, p.c.o.API, drain.Options{
+	d := p.groupDrainPolicy()
+	return p.controller.drains.start(ctx, p.rt, p.controller.options.API, drain.Options{
 		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
 		Mark:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
-		Terms:  drain.Terms{GiveUp: p.giveUp()},
+		Terms:  drain.Terms{GiveUp: p.drainTimeoutAt()},
 		Logger: p.log,
 	}, terms), nil
 }
 
-// drainTerms are what a drain that is begun now is held to.
-func (p *passage) drainTerms(now time.Time) drainTerms {
-	terms := drainTerms{drain: p.drainPolicy()}
+// newDrainTerms returns the settings for a drain that starts now.
+func (p *scope) newDrainTerms(now time.Time) drainTerms {
+	terms := drainTerms{policy: p.groupDrainPolicy()}
 	if p.group != nil && p.group.Spec.ScaleDown != nil {
-		terms.idle = p.group.Spec.ScaleDown.IdleByLabel
+		terms.idleRule = p.group.Spec.ScaleDown.IdleByLabel
 	}
-	if p.overridden(now) { // what the policy is after that is another drain's matter
-		terms.until = p.rt.Spec.OverrideProtection.Until.Time
+	if p.isProtectionOverridden(now) { // after its end, a new drain uses the other policy
+		terms.overrideUntil = p.rt.Spec.OverrideProtection.Until.Time
 	}
 	return terms
 }
 
-// giveUp is when the drain has lasted for long enough, restarts included.
-func (p *passage) giveUp() time.Time {
-	return p.rt.Status.Times.Draining.Add(p.timeout())
+// drainTimeoutAt returns when the drain times out, counted across restarts.
+func (p *scope) drainTimeoutAt() time.Time {
+	return p.rt.Status.Times.Draining.Add(p.drainTimeout())
 }
 
-// draining writes down how far the drain is, at most once in each poll interval, and when something begins or ceases to hold it up.
-func (p *passage) draining(run *drainRun) error {
-	progress := run.soFar()
-	stuck := blockedPods(progress.Obstructed())
-	if !run.isReportDue(p.c.o.Pace.Poll, len(stuck) > 0) {
-		return &waiting{after: p.c.o.Pace.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+// reportDrainProgress records the progress once in each poll interval, and when the drain becomes blocked or unblocked.
+func (p *scope) reportDrainProgress(run *drainRun) error {
+	progress := run.currentProgress()
+	stuck := toBlockedReasons(progress.Obstructed())
+	if !run.shouldReport(p.controller.options.Pace.Poll, len(stuck) > 0) {
+		return &waitError{after: p.controller.options.Pace.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 	}
-	p.rt.Status.Drain = summary(progress)
+	p.rt.Status.Drain = toDrainProgress(progress)
 	message := "draining: " + progress.String()
 	if len(stuck) > 0 {
-		return &waiting{after: p.c.o.Pace.Poll, message: message, reasons: stuck}
+		return &waitError{after: p.controller.options.Pace.Poll, message: message, reasons: stuck}
 	}
-	return wait(p.c.o.Pace.Poll, "%s", message)
+	return newWait(p.controller.options.Pace.Poll, "%s", message)
 }
 
-// drained looks at how the drain ended.
-func (p *passage) drained(ctx context.Context, run *drainRun) error {
-	p.rt.Status.Drain = summary(run.soFar())
+// handleDrainResult evaluates a finished drain.
+func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
+	p.rt.Status.Drain = toDrainProgress(run.currentProgress())
 	var refused *drain.Refused
 	var unfinished *drain.Unfinished
 	switch err := run.err; {
 	case err == nil:
-		p.recounted = run.ended
+		p.podsListedAt = run.endedAt
 		return nil
 	case errors.As(err, &refused):
 		var kept []v1alpha1.RetirementReason
-		switch on, err := p.pods(ctx); {
+		switch on, err := p.listPods(ctx); {
 		case err != nil:
 			return err
-		case len(on.kept) > 0:
-			return &ending{on.kept}
+		case len(on.protected) > 0:
+			return &endError{on.protected}
 		}
-		for _, pod := range refused.Pods { // they have gone meanwhile
-			kept = append(kept, keptReason(pod.Namespace, pod.Name, pod.Verdict.Rule, pod.Verdict.Detail))
+		for _, pod := range refused.Pods { // they are gone now
+			kept = append(kept, toProtectedReason(pod.Namespace, pod.Name, pod.Verdict.Rule, pod.Verdict.Detail))
 		}
-		return &ending{kept}
+		return &endError{kept}
 	case errors.As(err, &unfinished) && unfinished.Outcome == drain.GaveUp:
-		why := fmt.Sprintf("the drain took longer than %s", p.timeout())
+		why := fmt.Sprintf("the drain took longer than %s", p.drainTimeout())
 		if unfinished.Unknown != nil {
 			why += ": " + unfinished.Unknown.Error()
 		}
-		return &ending{append([]v1alpha1.RetirementReason{reason(DrainTimeout, "", "%s", why)}, blockedPods(unfinished.Blocked)...)}
-	default: // it was cut off: an override has ended, or the process does
-		p.c.drains.stop(p.rt.Name)
-		return wait(freshLook, "the drain is begun anew: %s", err)
+		return &endError{append([]v1alpha1.RetirementReason{newReason(DrainTimeout, "", "%s", why)}, toBlockedReasons(unfinished.Blocked)...)}
+	default: // cancelled: an override has ended, or the process ends
+		p.controller.drains.stop(p.rt.Name)
+		return newWait(requeueSoon, "restarting the drain: %s", err)
 	}
 }
 
-func summary(p drain.Progress) *v1alpha1.DrainProgress {
+func toDrainProgress(p drain.Progress) *v1alpha1.DrainProgress {
 	return &v1alpha1.DrainProgress{
 		Total: int32(p.Total), Gone: int32(p.Gone), Stopping: int32(p.Asked), Waiting: int32(p.Waiting),
 		Summary: observe.Cut(p.String(), maxDetail),
 	}
 }
 
-func blockedPods(blocked []drain.Blocked) []v1alpha1.RetirementReason {
+func toBlockedReasons(blocked []drain.Blocked) []v1alpha1.RetirementReason {
 	var all []v1alpha1.RetirementReason
 	for _, b := range blocked {
-		all = append(all, reason(PodBlocked, "pod "+b.Namespace+"/"+b.Pod, "%s: %s", b.Reason, b.Detail))
+		all = append(all, newReason(PodBlocked, "pod "+b.Namespace+"/"+b.Pod, "%s: %s", b.Reason, b.Detail))
 	}
 	return all
 }
 
-// detach waits, where asked, until no volume is attached to the machine but those of the pods that go with it. It
-// looks at the attachments and not at what this process has drained, so that a restart forgets none.
-func (p *passage) detach(ctx context.Context) error {
-	if p.reached(v1alpha1.Drained) {
+// awaitVolumeDetach waits, if configured, until only volumes of skipped pods are attached to the instance. It reads the
+// attachments and not this process's drain, so that a restart forgets none.
+func (p *scope) awaitVolumeDetach(ctx context.Context) error {
+	if p.hasReached(v1alpha1.Drained) {
 		return nil
 	}
-	if p.drainPolicy().WaitForDetach && !p.rt.Status.MachineGone {
-		attached, err := p.attached(ctx)
-		inTime := time.Now().Before(p.giveUp())
+	if p.groupDrainPolicy().WaitForDetach && !p.rt.Status.MachineGone {
+		attached, err := p.listAttachedVolumes(ctx)
+		inTime := time.Now().Before(p.drainTimeoutAt())
 		switch {
 		case err != nil && !inTime:
-			return end(DrainTimeout, "the drain took longer than %s: whether volumes are attached is not known: %s", p.timeout(), err)
+			return newEnd(DrainTimeout, "the drain took longer than %s: the attached volumes are unknown: %s", p.drainTimeout(), err)
 		case err != nil:
 			return err
 		case len(attached) == 0:
 		case inTime:
-			return blocked(p.c.o.Pace.Cloud, attached...)
+			return newBlocked(p.controller.options.Pace.Cloud, attached...)
 		default:
-			return &ending{attached}
+			return &endError{attached}
 		}
 	}
-	p.c.drains.stop(p.rt.Name) // its result is written down now
+	p.controller.drains.stop(p.rt.Name) // its result is saved now
 	message := "drained"
 	if p.rt.Status.MachineGone {
-		message = "the machine is gone, and its pods are released"
+		message = "the instance is gone, and its pods are deleted"
 	}
-	return p.pass(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
+	return p.savePhase(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
 }
 
-// attached names the volumes that are still attached to the machine, and that no pod which stays uses.
-func (p *passage) attached(ctx context.Context) ([]v1alpha1.RetirementReason, error) {
-	attachments, err := p.c.o.API.ListVolumeAttachments(ctx)
+// listAttachedVolumes returns the volumes that are attached to the instance and not used by a skipped pod.
+func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementReason, error) {
+	attachments, err := p.controller.options.API.ListVolumeAttachments(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("volume attachments: %w", err)
 	}
-	on, err := p.pods(ctx)
+	on, err := p.listPods(ctx)
 	if err != nil {
 		return nil, err
 	}
 	staying := map[string]bool{}
-	for _, pod := range on.staying {
+	for _, pod := range on.skipped {
 		for _, v := range pod.Spec.Volumes {
 			if v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
 				continue
@@ -232,7 +231,7 @@ func (p *passage) attached(ctx context.Context) ([]v1alpha1.RetirementReason, er
 			if v.PersistentVolumeClaim != nil {
 				name = v.PersistentVolumeClaim.ClaimName
 			}
-			claim, err := p.c.o.API.GetClaim(ctx, pod.Namespace, name)
+			claim, err := p.controller.options.API.GetClaim(ctx, pod.Namespace, name)
 			if kubeapi.IsNotFound(err) {
 				continue // it names no volume any more
 			}
@@ -248,70 +247,70 @@ func (p *passage) attached(ctx context.Context) ([]v1alpha1.RetirementReason, er
 		if a.Spec.NodeName != p.rt.Spec.NodeName || volume == nil || staying[*volume] {
 			continue
 		}
-		attached = append(attached, reason(VolumesAttached, "volume "+*volume, "is still attached to the machine"))
+		attached = append(attached, newReason(VolumesAttached, "volume "+*volume, "is still attached to the instance"))
 	}
 	return attached, nil
 }
 
-// release lets the control plane release the pods of a machine that is gone, which their kubelet cannot do any more. The
-// taint that hold has set makes it so. What tolerates the taint goes when the Node does.
-func (p *passage) release(ctx context.Context) error {
-	if err := p.beginRelease(ctx); err != nil {
+// awaitPodRelease waits until the control plane has deleted the pods of an instance that is gone. Its kubelet cannot do
+// that. The taint set by cordonNode triggers the deletion. Pods that tolerate the taint are deleted with the Node.
+func (p *scope) awaitPodRelease(ctx context.Context) error {
+	if err := p.recordReleaseStart(ctx); err != nil {
 		return err
 	}
 	if p.node == nil {
 		return nil
 	}
-	if err := p.stillGone(ctx); err != nil {
+	if err := p.recheckInstanceGone(ctx); err != nil {
 		return err
 	}
-	on, err := p.pods(ctx)
+	on, err := p.listPods(ctx)
 	if err != nil {
 		return err
 	}
-	// What policy protects cannot be protected any more: its machine is gone.
-	left := len(on.leaving) + len(on.kept)
-	if left == 0 || elapsed.Over(p.rt.Status.Times.Releasing.Time, time.Now(), p.c.o.Pace.Release) {
+	// Protected pods cannot be protected any more: their instance is gone.
+	left := len(on.toEvict) + len(on.protected)
+	if left == 0 || elapsed.Over(p.rt.Status.Times.Releasing.Time, time.Now(), p.controller.options.Pace.Release) {
 		return nil
 	}
-	return wait(min(p.c.o.Pace.Cloud, p.c.o.Pace.Release), "the machine is gone: %d pods are being released", left)
+	return newWait(min(p.controller.options.Pace.Cloud, p.controller.options.Pace.Release), "the instance is gone: %d pods are being deleted", left)
 }
 
-// beginRelease writes down since when the pods are released, which may be long after the drain has begun: the control plane
-// has its time from the taint on, to detach the volumes in good order.
-func (p *passage) beginRelease(ctx context.Context) error {
+// recordReleaseStart records when the release of the pods starts, possibly long after the drain. From the taint on, the
+// control plane has time to detach the volumes properly.
+func (p *scope) recordReleaseStart(ctx context.Context) error {
 	if p.rt.Status.Times.Releasing != nil {
 		return nil
 	}
-	p.rt.Status.Times.Releasing = sinceThen(time.Now())
-	const message = "the machine is gone: its pods are being released"
-	if !p.reached(v1alpha1.Draining) {
-		return p.pass(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", message)
+	p.rt.Status.Times.Releasing = toStatusTime(time.Now())
+	const message = "the instance is gone: its pods are being deleted"
+	if !p.hasReached(v1alpha1.Draining) {
+		return p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", message)
 	}
-	p.note("", message, nil)
-	return p.save(ctx)
+	p.recordState("", message, nil)
+	return p.saveStatus(ctx)
 }
 
-// stillGone asks for both proofs anew: the machine may have been only out of sight (I7).
-func (p *passage) stillGone(ctx context.Context) error {
-	if err := p.confirmSilence(ctx); err != nil {
+// recheckInstanceGone checks both proofs again: the instance may have been unreachable only (I7).
+func (p *scope) recheckInstanceGone(ctx context.Context) error {
+	if err := p.confirmNotReady(ctx); err != nil {
 		return err
 	}
-	if ready(p.node) {
-		return end(MachineBack, "the machine was taken for gone, and its Node is Ready again")
+	if isReady(p.node) {
+		return newEnd(MachineBack, "the instance counted as gone, but its Node is Ready again")
 	}
-	_, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case err == nil:
-		return end(MachineBack, "the machine was taken for gone, and its cloud has it again")
+		return newEnd(MachineBack, "the instance counted as gone, but its cloud finds it again")
 	case cloud.IsNotFound(err):
 		return nil
 	}
 	return err
 }
 
-// sinceThen is a time as the API server keeps it.
-func sinceThen(t time.Time) *metav1.Time {
+// toStatusTime returns the time in the precision of the API server.
+func toStatusTime(t time.Time) *metav1.Time {
 	at := metav1.NewTime(t).Rfc3339Copy()
 	return &at
 }

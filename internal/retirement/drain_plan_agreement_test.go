@@ -24,9 +24,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// TestDrainPlanAndRetirementGiveOneVerdict: a node that placement lets go and a retirement refuses would be cordoned and
-// restored again and again. slipway drain keeps the instance, and differs in this alone: a hostPath is not lost.
-func TestDrainPlanAndRetirementGiveOneVerdict(t *testing.T) {
+// TestDrainPlanAndRetirementAgree: if placement allowed a node that a retirement refuses, the node would be cordoned
+// and restored repeatedly. The only difference of slipway drain is that it keeps the instance, so that a hostPath is
+// not lost.
+func TestDrainPlanAndRetirementAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Now()
 		pod := drainabilitytest.AnyPod(t, now)
@@ -40,37 +41,37 @@ func TestDrainPlanAndRetirementGiveOneVerdict(t *testing.T) {
 		if rapid.Bool().Draw(t, "placeholders") {
 			group.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "placeholder"}}
 		}
-		api := onePod{pod: *drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod)}
-		p := &passage{group: group, rt: &v1alpha1.NodeRetirement{}, c: &Controller{o: Options{
+		api := onePodAPI{pod: *drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod)}
+		p := &scope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
 			API: api, SystemLocalStorage: rapid.Bool().Draw(t, "delete local storage of kube-system"),
 		}}}
-		on, err := p.pods(t.Context())
+		on, err := p.listPods(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		marks, err := p.selection()
+		marks, err := p.podSelection()
 		if err != nil {
 			t.Fatal(err)
 		}
 		retired := "leaves"
-		if len(on.kept) > 0 {
-			retired = on.kept[0].Message
+		if len(on.protected) > 0 {
+			retired = on.protected[0].Message
 		}
-		if planned := planned(t, pod, planner.Options{Now: now, Pods: p.policy(now), Mark: marks.Mark}); planned != retired {
+		if planned := runPlanner(t, pod, planner.Options{Now: now, Pods: p.podPolicy(now), Mark: marks.Mark}); planned != retired {
 			t.Errorf("the plan: %s; the retirement: %s", planned, retired)
 		}
-		if drained := drained(t, api, p.policy(now), marks); drained != retired {
+		if drained := runDryRun(t, api, p.podPolicy(now), marks); drained != retired {
 			t.Errorf("drain --dry-run: %s; the retirement: %s", drained, retired)
 		}
-		stays := p.policy(now).With(podrules.ByHostPath, podrules.Evict)
-		if drained := drained(t, api, stays, marks); drained != retired && !strings.Contains(retired, podrules.ByHostPath.String()) {
+		stays := p.podPolicy(now).With(podrules.ByHostPath, podrules.Evict)
+		if drained := runDryRun(t, api, stays, marks); drained != retired && !strings.Contains(retired, podrules.ByHostPath.String()) {
 			t.Errorf("drain --dry-run, node kept: %s; the retirement: %s", drained, retired)
 		}
 	})
 }
 
-func planned(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
-	e, err := planner.Evacuate(worldOf(t, pod), "a", planner.LeastDisruption, o)
+func runPlanner(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
+	e, err := planner.Evacuate(newTwoNodeSnapshot(t, pod), "a", planner.LeastDisruption, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func planned(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
 	return fmt.Sprintf("%s (%s)", e.Refusals[0].Text, e.Refusals[0].Rule)
 }
 
-func drained(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.Selection) string {
+func runDryRun(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.Selection) string {
 	f, err := drain.Preview(t.Context(), api, drain.Options{
 		Node: "a", Policy: &policy, DisableEviction: true,
 		Mark: func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
@@ -94,17 +95,17 @@ func drained(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolic
 	return fmt.Sprintf("%s (%s)", f.Pods[0].Verdict.Detail, f.Pods[0].Verdict.Rule)
 }
 
-// onePod is an API server with one pod on every node.
-type onePod struct {
+// onePodAPI is an API server with one pod on every node.
+type onePodAPI struct {
 	API
 	pod kubeapi.Pod
 }
 
-func (o onePod) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
+func (o onePodAPI) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
 	return []kubeapi.Pod{o.pod}, nil
 }
 
-func (o onePod) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
+func (o onePodAPI) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
 	h.Replaced([]kubeapi.Pod{o.pod})
 	<-ctx.Done()
 	return ctx.Err()
@@ -117,9 +118,9 @@ func readyNode(name string) *corev1.Node {
 	return n
 }
 
-// TestTheVerdictOnEachKindOfPod compares what a voluntary drain does, as "action rule", and what the planner plans with, as
-// "outcome rule".
-func TestTheVerdictOnEachKindOfPod(t *testing.T) {
+// TestDrainAndPlannerDecisionsForEachPodKind compares the decision of a voluntary drain, as "action rule", with that of
+// the planner, as "outcome rule".
+func TestDrainAndPlannerDecisionsForEachPodKind(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	yes := true
 	of := func(kind string) func(*corev1.Pod) {
@@ -167,10 +168,10 @@ func TestTheVerdictOnEachKindOfPod(t *testing.T) {
 		facts := fromkubeapi.Pod(drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod))
 		verdict := podrules.Voluntary().Judge(&facts, now)
 		if got := fmt.Sprintf("%s %s", verdict.Action, verdict.Rule); got != c.drain {
-			t.Errorf("%s: the drain says %q, want %q", name, got, c.drain)
+			t.Errorf("%s: the drain decides %q, want %q", name, got, c.drain)
 		}
-		world := worldOf(t, pod)
-		e, err := planner.Evacuate(world, "a", planner.LeastDisruption, planner.Options{Now: now})
+		setup := newTwoNodeSnapshot(t, pod)
+		e, err := planner.Evacuate(setup, "a", planner.LeastDisruption, planner.Options{Now: now})
 		got := ""
 		switch {
 		case err != nil:
@@ -183,21 +184,21 @@ func TestTheVerdictOnEachKindOfPod(t *testing.T) {
 			got = "moves"
 		}
 		if got != c.planner {
-			t.Errorf("%s: the planner says %q, want %q", name, got, c.planner)
+			t.Errorf("%s: the planner decides %q, want %q", name, got, c.planner)
 		}
 	}
 }
 
-// worldOf is two nodes, with a pod on the one or the other.
-func worldOf(t interface{ Fatal(...any) }, pod *corev1.Pod) *snapshot.Snapshot {
-	world := snapshot.New()
+// newTwoNodeSnapshot returns a snapshot of two nodes, with the pod on one of them.
+func newTwoNodeSnapshot(t interface{ Fatal(...any) }, pod *corev1.Pod) *snapshot.Snapshot {
+	setup := snapshot.New()
 	for _, name := range []string{"a", "b"} {
-		if err := world.SetNode(readyNode(name)); err != nil {
+		if err := setup.SetNode(readyNode(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := world.SetPod(pod); err != nil {
+	if err := setup.SetPod(pod); err != nil {
 		t.Fatal(err)
 	}
-	return world
+	return setup
 }

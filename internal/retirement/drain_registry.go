@@ -13,92 +13,92 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// drains are the drains that this process has under way. They are nothing that has to be remembered: after a restart a
-// drain is begun anew and finds what is left.
-type drains struct {
+// drainRegistry holds the running drains of this process. They need no persistence: after a restart, a new drain finds
+// the remaining pods.
+type drainRegistry struct {
 	mu   sync.Mutex
-	runs map[string]*drainRun // by the retirement's name
-	// ended brings retirements whose drain is over back to the controller.
-	ended chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
+	runs map[string]*drainRun // by name of the retirement
+	// endedRuns passes retirements with a finished drain back to the controller.
+	endedRuns chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
 }
 
-// drainTerms are what somebody may change while a drain is under way. It is begun anew then: an override that is withdrawn
-// protects what has not gone yet.
+// drainTerms holds the settings that users may change during a drain. A change starts a new drain: a withdrawn override
+// protects the remaining pods.
 type drainTerms struct {
-	drain v1alpha1.DrainPolicy
-	// idle is the rule that says which pods keep the node; nil where there is none.
-	idle *v1alpha1.IdleByLabel
-	// until is the end of an override that is in force; zero is none.
-	until time.Time
+	policy v1alpha1.DrainPolicy
+	// idleRule says which pods keep the node; nil is none.
+	idleRule *v1alpha1.IdleByLabel
+	// overrideUntil is the end of an active override; zero is none.
+	overrideUntil time.Time
 }
 
 type drainRun struct {
-	of     types.UID // of the retirement
-	terms  drainTerms
-	cancel context.CancelFunc
-	done   chan struct{}
+	retirementUID types.UID
+	terms         drainTerms
+	cancel        context.CancelFunc
+	done          chan struct{}
 
 	mu       sync.Mutex
 	progress drain.Progress
-	// reported is when its progress was last reported, and wasStuck whether something held it up then.
-	reported time.Time
-	wasStuck bool
+	// reportedAt is when the progress was last reported, and wasBlocked whether the drain was blocked then.
+	reportedAt time.Time
+	wasBlocked bool
 
-	// receipt, err and ended are how and when it ended, once done is closed.
-	receipt drain.Receipt
+	// report, err and endedAt are the result. They are valid once done is closed.
+	report  drain.Receipt
 	err     error
-	ended   time.Time
+	endedAt time.Time
 }
 
-// isReportDue reports whether progress is to be written down, and notes that it is.
-func (r *drainRun) isReportDue(every time.Duration, isStuck bool) bool {
+// shouldReport reports whether the progress is due to be recorded, and assumes that the caller does so.
+func (r *drainRun) shouldReport(every time.Duration, isStuck bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if isStuck == r.wasStuck && time.Since(r.reported) < every {
+	if isStuck == r.wasBlocked && time.Since(r.reportedAt) < every {
 		return false
 	}
-	r.reported, r.wasStuck = time.Now(), isStuck
+	r.reportedAt, r.wasBlocked = time.Now(), isStuck
 	return true
 }
 
-func newDrains() *drains {
-	return &drains{
-		runs:  map[string]*drainRun{},
-		ended: make(chan event.TypedGenericEvent[*v1alpha1.NodeRetirement], 1024),
+func newDrainRegistry() *drainRegistry {
+	return &drainRegistry{
+		runs:      map[string]*drainRun{},
+		endedRuns: make(chan event.TypedGenericEvent[*v1alpha1.NodeRetirement], 1024),
 	}
 }
 
-// of returns the drain of a retirement on such terms, or nil. One on other terms, or of an earlier retirement of the same
-// name, is stopped.
-func (d *drains) of(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
+// find returns the retirement's drain with these terms, or nil. It stops a drain with other terms, or of an earlier
+// retirement with the same name.
+func (d *drainRegistry) find(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
 	d.mu.Lock()
 	run := d.runs[rt.Name]
 	d.mu.Unlock()
-	if run != nil && (run.of != rt.UID || !run.terms.equal(terms)) {
+	if run != nil && (run.retirementUID != rt.UID || !run.terms.equals(terms)) {
 		d.stop(rt.Name)
 		return nil
 	}
 	return run
 }
 
-func (t drainTerms) equal(o drainTerms) bool {
-	return t.until.Equal(o.until) && equality.Semantic.DeepEqual(t.drain, o.drain) && equality.Semantic.DeepEqual(t.idle, o.idle)
+func (t drainTerms) equals(o drainTerms) bool {
+	return t.overrideUntil.Equal(o.overrideUntil) && equality.Semantic.DeepEqual(t.policy, o.policy) && equality.Semantic.DeepEqual(t.idleRule, o.idleRule)
 }
 
-// start begins a drain, which ends with ctx, at the latest with an override.
-func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
-	terms.drain, terms.idle = *terms.drain.DeepCopy(), terms.idle.DeepCopy()
-	run := &drainRun{of: rt.UID, terms: terms, done: make(chan struct{}), reported: time.Now()}
+// start starts a drain that ends with ctx, or when an override ends.
+func (d *drainRegistry) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
+	terms.policy, terms.idleRule = *terms.policy.DeepCopy(), terms.idleRule.DeepCopy()
+	run := &drainRun{retirementUID: rt.UID, terms: terms, done: make(chan struct{}), reportedAt: time.Now()}
 	o.OnProgress = func(p drain.Progress) {
 		run.mu.Lock()
 		defer run.mu.Unlock()
 		run.progress = p
 	}
 	var work context.Context
-	if terms.until.IsZero() {
+	if terms.overrideUntil.IsZero() {
 		work, run.cancel = context.WithCancel(ctx)
 	} else {
-		work, run.cancel = context.WithDeadline(ctx, terms.until)
+		work, run.cancel = context.WithDeadline(ctx, terms.overrideUntil)
 	}
 	d.mu.Lock()
 	d.runs[rt.Name] = run
@@ -106,19 +106,19 @@ func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api dra
 	name := rt.DeepCopy()
 	go func() {
 		defer run.cancel()
-		run.receipt, run.err = drain.Run(work, api, o)
-		run.ended = time.Now()
+		run.report, run.err = drain.Run(work, api, o)
+		run.endedAt = time.Now()
 		close(run.done)
 		select {
-		case d.ended <- event.TypedGenericEvent[*v1alpha1.NodeRetirement]{Object: name}:
-		default: // so many ended at once that the rest are found at the next poll
+		case d.endedRuns <- event.TypedGenericEvent[*v1alpha1.NodeRetirement]{Object: name}:
+		default: // the channel is full: the next poll finds the rest
 		}
 	}()
 	return run
 }
 
-// stop ends the drain of a retirement, if there is one, and waits until it sends nothing any more.
-func (d *drains) stop(name string) {
+// stop ends the drain of a retirement and waits until it sends no more requests.
+func (d *drainRegistry) stop(name string) {
 	d.mu.Lock()
 	run := d.runs[name]
 	delete(d.runs, name)
@@ -129,13 +129,13 @@ func (d *drains) stop(name string) {
 	}
 }
 
-func (r *drainRun) soFar() drain.Progress {
+func (r *drainRun) currentProgress() drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.progress
 }
 
-func (r *drainRun) over() bool {
+func (r *drainRun) isDone() bool {
 	select {
 	case <-r.done:
 		return true

@@ -8,14 +8,14 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// TestI3AStoppedDrainSendsNothing makes the API server slow to answer an eviction.
-func TestI3AStoppedDrainSendsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+// TestI3StoppedDrainSendsNoRequests delays the API server's answer to an eviction.
+func TestI3StoppedDrainSendsNoRequests(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.addPod("a", "web", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		began, ended := make(chan struct{}), false
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			switch {
 			case request != "evict":
 			case moment == "before":
@@ -26,8 +26,8 @@ func TestI3AStoppedDrainSendsNothing(t *testing.T) {
 			}
 			return nil
 		})
-		c := s.controller(t)
-		go s.settled(ctx, c, "r", time.Second)
+		c := s.newController(t)
+		go s.reconcileUntilDone(ctx, c, "r", time.Second)
 		<-began
 		if c.drains.stop("r"); !ended {
 			t.Error("stop returned before the eviction did")

@@ -12,31 +12,30 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func (d *drains) underWay(name string) bool {
+func (d *drainRegistry) isRunning(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.runs[name] != nil
 }
 
-// TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid has a protected pod wait for its budget when the leave to evict it is
-// taken back.
-func TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid(t *testing.T) {
+// TestI1WithdrawnOverrideProtectsPodAtOnce withdraws the override while a protected pod waits for its PDB.
+func TestI1WithdrawnOverrideProtectsPodAtOnce(t *testing.T) {
 	override := &v1alpha1.OverrideProtection{By: "ops", Until: metav1.NewTime(time.Now().Add(1000000 * time.Hour)), Why: "bad disk"}
 	for name, tt := range map[string]struct {
 		override *v1alpha1.OverrideProtection
 		group    v1alpha1.DrainPolicy
 		taken    func(context.Context, *testing.T, *sim)
 	}{
-		"an override that is withdrawn": {
+		"a withdrawn override": {
 			override: override,
-			taken:    func(ctx context.Context, t *testing.T, s *sim) { s.overrideWith(ctx, t, nil) },
+			taken:    func(ctx context.Context, t *testing.T, s *sim) { s.setOverride(ctx, t, nil) },
 		},
-		"an override that ends earlier now": {
+		"an override with an earlier end": {
 			override: override,
 			taken: func(ctx context.Context, t *testing.T, s *sim) {
 				sooner := *override
 				sooner.Until = metav1.NewTime(time.Now().Add(time.Second))
-				s.overrideWith(ctx, t, &sooner)
+				s.setOverride(ctx, t, &sooner)
 			},
 		},
 		"a group that let protected pods be evicted": {
@@ -49,143 +48,143 @@ func TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.groups[0].Spec.Drain = tt.group
-				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.denied = true })
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: tt.override})
-				c := s.controller(t)
-				if rt := s.settled(ctx, c, "r", time.Minute); rt.Status.Phase != v1alpha1.Draining || !c.drains.underWay("r") {
+				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.evictionDenied = true })
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: tt.override})
+				c := s.newController(t)
+				if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt.Status.Phase != v1alpha1.Draining || !c.drains.isRunning("r") {
 					t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 				tt.taken(ctx, t, s)
-				time.AfterFunc(time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.allow() })
-				rt := s.settled(ctx, c, "r", time.Hour)
-				if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod || len(s.podsOn("a")) != 1 {
-					t.Errorf("%s: %s; pods on the node: %d", rt.Status.Phase, rt.Status.Message, len(s.podsOn("a")))
+				time.AfterFunc(time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.allowEvictions() })
+				rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
+				if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod || len(s.listPodsOn("a")) != 1 {
+					t.Errorf("%s: %s; pods on the node: %d", rt.Status.Phase, rt.Status.Message, len(s.listPodsOn("a")))
 				}
-				s.isAsItWas(t, "a")
+				s.checkNodeRestored(t, "a")
 			})
 		})
 	}
 }
 
-// overrideWith gives the retirement another override, or none.
-func (s *sim) overrideWith(ctx context.Context, t *testing.T, o *v1alpha1.OverrideProtection) {
+// setOverride sets or removes the retirement's override.
+func (s *sim) setOverride(ctx context.Context, t *testing.T, o *v1alpha1.OverrideProtection) {
 	t.Helper()
-	rt := s.record("r")
+	rt := s.getRetirement("r")
 	rt.Spec.OverrideProtection = o
-	if err := s.records.Update(ctx, rt); err != nil {
+	if err := s.retirements.Update(ctx, rt); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestANodeWhoseDeletionIsHeldByFinalizersIsNotGivenBack has a pod come that stands any taint, when nobody can take the
-// Node's deletion back any more.
-func TestANodeWhoseDeletionIsHeldByFinalizersIsNotGivenBack(t *testing.T) {
+// TestNodeDeletionHeldByFinalizersIsNotUndone binds a pod that tolerates every taint when the Node's deletion cannot be
+// undone.
+func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pod     func(*simPod)
-		crashes bool
-		off     bool
-		// held is whether the pod has the retirement wait until it ends by itself.
-		held string
+		pod       func(*simPod)
+		crashes   bool
+		cancelled bool
+		// blocking is the reason code while the retirement waits for the pod to end.
+		blocking string
 	}{
-		"a pod that is evicted":                   {},
-		"a pod that is evicted, after a crash":    {crashes: true},
-		"a protected pod":                         {pod: protectedPod, held: ProtectedPod},
-		"a pod whose budget never lets it go":     {pod: func(p *simPod) { p.denied = true }, held: DrainTimeout},
-		"a pod, and the retirement is called off": {off: true},
+		"a pod that is evicted":                     {},
+		"a pod that is evicted, after a crash":      {crashes: true},
+		"a protected pod":                           {pod: protectedPod, blocking: ProtectedPod},
+		"a pod whose PDB never allows its eviction": {pod: func(p *simPod) { p.evictionDenied = true }, blocking: DrainTimeout},
+		"a pod, and the retirement is cancelled":    {cancelled: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.change("a", finalized)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.changeNode("a", setFinalizer)
 				came := false
-				s.onceNodeDeleted(func() {
+				s.afterNodeDeletion(func() {
 					came = true
 					s.addPod("a", "late", tt.pod)
 				})
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				c := s.controller(t)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.newController(t)
 				for !came {
-					s.turn(ctx, c, "r")
+					s.reconcileOnce(ctx, c, "r")
 				}
 				if tt.crashes {
 					c.drains.stop("r")
-					c = s.controller(t)
+					c = s.newController(t)
 				}
-				if tt.off {
-					if err := s.records.Delete(ctx, s.record("r")); err != nil {
+				if tt.cancelled {
+					if err := s.retirements.Delete(ctx, s.getRetirement("r")); err != nil {
 						t.Fatal(err)
 					}
 				}
-				rt := s.settled(ctx, c, "r", 2*time.Hour)
-				if rt == nil || rt.Status.Phase.Finished() || s.touched["sim://a"] {
-					t.Fatalf("over, or the machine is touched, while the Node is there: %+v", rt)
+				rt := s.reconcileUntilDone(ctx, c, "r", 2*time.Hour)
+				if rt == nil || rt.Status.Phase.Finished() || s.deletionRequested["sim://a"] {
+					t.Fatalf("over, or the instance is deleted, while the Node is there: %+v", rt)
 				}
-				if tt.held != "" && (len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.held) {
-					t.Errorf("%s: %+v, want it held up by %s", rt.Status.Message, rt.Status.Reasons, tt.held)
+				if tt.blocking != "" && (len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.blocking) {
+					t.Errorf("%s: %+v, want it held up by %s", rt.Status.Message, rt.Status.Reasons, tt.blocking)
 				}
 				s.removePod("uid-late")
-				s.unfinish("a")
-				if rt = s.settled(ctx, c, "r", time.Hour); !tt.off && rt.Status.Phase != v1alpha1.Succeeded || tt.off && rt != nil {
+				s.removeNodeFinalizers("a")
+				if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); !tt.cancelled && rt.Status.Phase != v1alpha1.Succeeded || tt.cancelled && rt != nil {
 					t.Errorf("%+v", rt)
 				}
-				s.hasLeft(t, "a")
+				s.checkRetired(t, "a")
 			})
 		})
 	}
 }
 
-// TestI8APodOnANodeThatGoesForGoodKeepsTheMachine has the finalizers taken off while a protected pod runs there.
-func TestI8APodOnANodeThatGoesForGoodKeepsTheMachine(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.change("a", finalized)
-		s.onceNodeDeleted(func() {
+// TestI8ProtectedPodOnDeletedNodeKeepsInstance removes the finalizers while a protected pod runs on the node.
+func TestI8ProtectedPodOnDeletedNodeKeepsInstance(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.changeNode("a", setFinalizer)
+		s.afterNodeDeletion(func() {
 			s.addPod("a", "late", protectedPod)
 		})
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		s.settled(ctx, c, "r", time.Hour)
-		s.unfinish("a")
-		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.NodeDeleted || s.touched["sim://a"] {
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", time.Hour)
+		s.removeNodeFinalizers("a")
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.NodeDeleted || s.deletionRequested["sim://a"] {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.removePod("uid-late")
-		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-// TestACloudThatFailsWhileTheNodeIsSilentHoldsNoDrainUp has it fail for ever: the drain ends in its time, and until then
-// what fails is said.
-func TestACloudThatFailsWhileTheNodeIsSilentHoldsNoDrainUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.denied = true })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		s.settled(ctx, c, "r", time.Minute)
-		s.change("a", silent)
-		s.atEach(func(_, request string) error {
+// TestFailingCloudDelaysNoDrainOfUnreadyNode makes the cloud fail forever. The drain ends in time, and until then the
+// failure is reported.
+func TestFailingCloudDelaysNoDrainOfUnreadyNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", time.Minute)
+		s.changeNode("a", setUnready)
+		s.interceptRequests(func(_, request string) error {
 			if request == "cloud instance" {
 				return errors.New("503")
 			}
 			return nil
 		})
-		before := s.asks()
-		rt := s.settled(ctx, c, "r", time.Minute)
-		if asked := s.asks() - before; asked > 500 || rt.Status.Reasons[0].Code != ReadFailed {
+		before := s.countRequests()
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Minute)
+		if asked := s.countRequests() - before; asked > 500 || rt.Status.Reasons[0].Code != ReadFailed {
 			t.Errorf("%d requests in a minute; %s: %s", asked, rt.Status.Phase, rt.Status.Message)
 		}
-		if rt = s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {
+		if rt = s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})
 }
 
-// finalized is a Node that goes only when somebody lets it.
-func finalized(n *corev1.Node) { n.Finalizers = []string{"example.com/inventory"} }
+// setFinalizer adds a finalizer to the Node.
+func setFinalizer(n *corev1.Node) { n.Finalizers = []string{"example.com/inventory"} }

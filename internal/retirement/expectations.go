@@ -11,214 +11,211 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// knowledge is what this process knows of NodeRetirements and Nodes from what it did itself. An API server that lags
-// behind its etcd, as one that was cut off from it may, can answer a read with what was true some time ago; what it was
-// made to write it cannot take back. So answers that are older than our own last writes are told from fresh ones, and
-// what we did counts before it can be read (I5, I7).
+// expectations holds what this process knows from its own requests. An API server that lags behind its etcd can answer
+// with an older state. So answers that are older than our own writes are rejected, and our own writes count before they
+// can be read (I5, I7).
 //
-// Resource versions of one kind can be compared as numbers (https://kep.k8s.io/5504). One that is no number is not
-// judged.
-type knowledge struct {
+// Resource versions of one kind can be compared as numbers (https://kep.k8s.io/5504). Other versions are not compared.
+type expectations struct {
 	mu sync.Mutex
-	// latest is the newest version of each record that was met, by name, and written the newest that we wrote.
-	latest  map[string]uint64
-	written uint64
-	// late are the records that were last read in an older version than one met before, by name.
-	late map[string]lateness
-	// admitted are the nodes whose retirements we admitted and that are not over as far as we know, by the record's name.
+	// latestVersions has the newest version seen of each NodeRetirement, by name. lastWritten is the newest version
+	// that we wrote.
+	latestVersions map[string]uint64
+	lastWritten    uint64
+	// staleReads has the NodeRetirements that were last read in an older version than before, by name.
+	staleReads map[string]staleRead
+	// admitted has our own admissions that are not known to be finished, by name of the retirement.
 	admitted map[string]admission
-	// departed are Nodes that we deleted, and when: a cache may have them for some time.
-	departed map[types.UID]time.Time
-	// overrides are those that were told of, by the record's name.
+	// deletedNodes has the Nodes that we deleted, and when. A cache may still have them.
+	deletedNodes map[types.UID]time.Time
+	// overrides has the announced overrides, by name of the retirement.
 	overrides map[string]v1alpha1.OverrideProtection
-	// looked is when the cloud last had the machine of a record that waits and whose Node is not Ready, by the record's name.
-	looked map[string]time.Time
-	// polls are when the deletion of a record's machine is next asked about, by the record's name.
-	polls map[string]time.Time
+	// instanceSeenAt is when the cloud last had the instance of a waiting retirement with an unready Node, by name.
+	instanceSeenAt map[string]time.Time
+	// nextPolls is when the deletion of an instance is polled next, by name of the retirement.
+	nextPolls map[string]time.Time
 }
 
-// lookAgain is the pause between two looks at the machine of a retirement that waits.
-const lookAgain = time.Minute
+// instanceCheckInterval is the pause between two reads of a waiting retirement's instance.
+const instanceCheckInterval = time.Minute
 
-// departedFor is for how long a Node that we deleted is remembered. No cache that is of use is further behind.
-const departedFor = 10 * time.Minute
+// deletedNodeTTL is how long a deleted Node is remembered. A usable cache is not further behind.
+const deletedNodeTTL = 10 * time.Minute
 
-// lateness is how often in a row a record was read too old, and whether that was said.
-type lateness struct {
-	reads int
-	said  bool
+// staleRead counts successive stale reads of a record, and whether a warning was logged.
+type staleRead struct {
+	count  int
+	warned bool
 }
 
 type admission struct {
-	record      types.UID
-	node, group string
+	retirementUID types.UID
+	node, group   string
 }
 
-func newKnowledge() *knowledge {
-	return &knowledge{
-		latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{},
-		overrides: map[string]v1alpha1.OverrideProtection{}, late: map[string]lateness{},
-		looked: map[string]time.Time{}, polls: map[string]time.Time{},
+func newExpectations() *expectations {
+	return &expectations{
+		latestVersions: map[string]uint64{}, admitted: map[string]admission{}, deletedNodes: map[types.UID]time.Time{},
+		overrides: map[string]v1alpha1.OverrideProtection{}, staleReads: map[string]staleRead{},
+		instanceSeenAt: map[string]time.Time{}, nextPolls: map[string]time.Time{},
 	}
 }
 
-// read notes a record that was read, and reports false when it is older than one met before.
-func (k *knowledge) read(rt *v1alpha1.NodeRetirement) bool {
+// recordRead records a NodeRetirement that was read. It returns false if the record is older than one read before.
+func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.Version(rt.ResourceVersion)
-	if v < k.latest[rt.Name] {
+	if v < k.latestVersions[rt.Name] {
 		return v == 0
 	}
-	k.latest[rt.Name] = v
-	delete(k.late, rt.Name)
-	k.release(rt)
+	k.latestVersions[rt.Name] = v
+	delete(k.staleReads, rt.Name)
+	k.dropFinishedAdmission(rt)
 	return true
 }
 
-// behind counts a read of a record that was too old, and gives how many there were in a row before it.
-func (k *knowledge) behind(name string) int {
+// countStaleRead counts a stale read of a record and returns how many preceded it.
+func (k *expectations) countStaleRead(name string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.late[name]
-	k.late[name] = lateness{l.reads + 1, l.said}
-	return l.reads
+	l := k.staleReads[name]
+	k.staleReads[name] = staleRead{l.count + 1, l.warned}
+	return l.count
 }
 
-// warn reports whether it was not said yet that a record is read too old, and notes that it is now.
-func (k *knowledge) warn(name string) bool {
+// shouldWarnStale reports whether a warning about stale reads is due, and assumes that the caller logs it.
+func (k *expectations) shouldWarnStale(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.late[name]
-	k.late[name] = lateness{l.reads, true}
-	return !l.said
+	l := k.staleReads[name]
+	k.staleReads[name] = staleRead{l.count, true}
+	return !l.warned
 }
 
-// release drops an admission that is over, or is another record's of the same name.
-func (k *knowledge) release(rt *v1alpha1.NodeRetirement) {
-	if held, ok := k.admitted[rt.Name]; ok && (held.record != rt.UID || rt.Status.Phase.Finished()) {
+// dropFinishedAdmission drops an admission that is finished, or belongs to another record of the same name.
+func (k *expectations) dropFinishedAdmission(rt *v1alpha1.NodeRetirement) {
+	if a, ok := k.admitted[rt.Name]; ok && (a.retirementUID != rt.UID || rt.Status.Phase.Finished()) {
 		delete(k.admitted, rt.Name)
 	}
 }
 
-// wrote notes a record that was written, as it came back.
-func (k *knowledge) wrote(rt *v1alpha1.NodeRetirement) {
+// recordWrite records a NodeRetirement as the API server returned it after a write.
+func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.Version(rt.ResourceVersion)
-	k.latest[rt.Name] = max(k.latest[rt.Name], v)
-	k.written = max(k.written, v)
-	k.release(rt)
+	k.latestVersions[rt.Name] = max(k.latestVersions[rt.Name], v)
+	k.lastWritten = max(k.lastWritten, v)
+	k.dropFinishedAdmission(rt)
 }
 
-// forget drops what is known of a record that is gone.
-func (k *knowledge) forget(name string) {
+// forgetRecord drops everything about a deleted record.
+func (k *expectations) forgetRecord(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.latest, name)
+	delete(k.latestVersions, name)
 	delete(k.admitted, name)
 	delete(k.overrides, name)
-	delete(k.late, name)
-	delete(k.looked, name)
-	delete(k.polls, name)
+	delete(k.staleReads, name)
+	delete(k.instanceSeenAt, name)
+	delete(k.nextPolls, name)
 }
 
-// look notes that the cloud has the machine of a record.
-func (k *knowledge) look(rt *v1alpha1.NodeRetirement) {
+func (k *expectations) recordInstanceSeen(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.looked[rt.Name] = time.Now()
+	k.instanceSeenAt[rt.Name] = time.Now()
 }
 
-// lookDue reports whether the machine of a record was not looked at lately.
-func (k *knowledge) lookDue(rt *v1alpha1.NodeRetirement) bool {
+// isInstanceCheckDue reports whether a read of the instance is due.
+func (k *expectations) isInstanceCheckDue(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return time.Since(k.looked[rt.Name]) >= lookAgain
+	return time.Since(k.instanceSeenAt[rt.Name]) >= instanceCheckInterval
 }
 
-// pollAfter notes that the deletion of a record's machine is next asked about after a pause.
-func (k *knowledge) pollAfter(rt *v1alpha1.NodeRetirement, pause time.Duration) {
+// schedulePoll sets the pause before the next poll of the deletion.
+func (k *expectations) schedulePoll(rt *v1alpha1.NodeRetirement, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.polls[rt.Name] = time.Now().Add(pause)
+	k.nextPolls[rt.Name] = time.Now().Add(pause)
 }
 
-// untilPoll is the time until the deletion of a record's machine is asked about; after a restart that is due.
-func (k *knowledge) untilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
+// timeUntilPoll returns the time until the next poll of the deletion. After a restart it is due.
+func (k *expectations) timeUntilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return time.Until(k.polls[rt.Name])
+	return time.Until(k.nextPolls[rt.Name])
 }
 
-// override notes that a record's override is told of, and reports whether it is new.
-func (k *knowledge) override(rt *v1alpha1.NodeRetirement) bool {
+// recordOverride records that an override is announced, and reports whether it is new.
+func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	is := *rt.Spec.OverrideProtection
-	was, told := k.overrides[rt.Name]
-	k.overrides[rt.Name] = is
-	return !told || was.By != is.By || was.Why != is.Why || !was.Until.Equal(&is.Until)
+	now := *rt.Spec.OverrideProtection
+	before, announced := k.overrides[rt.Name]
+	k.overrides[rt.Name] = now
+	return !announced || before.By != now.By || before.Why != now.Why || !before.Until.Equal(&now.Until)
 }
 
-// admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been. It reports
+// addAdmission records that a retirement is about to be admitted. If the answer gets lost, it may have been. It reports
 // whether that is new.
-func (k *knowledge) admit(rt *v1alpha1.NodeRetirement) bool {
+func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before, was := k.admitted[rt.Name]
+	previous, existed := k.admitted[rt.Name]
 	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName, rt.Status.Captured.Group}
-	return !was || before.record != rt.UID
+	return !existed || previous.retirementUID != rt.UID
 }
 
-// refuse takes an admission back that was never sent to the API server.
-func (k *knowledge) refuse(rt *v1alpha1.NodeRetirement) {
+// removeAdmission drops an admission that was never sent to the API server.
+func (k *expectations) removeAdmission(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.admitted, rt.Name)
 }
 
-// depart notes that a Node was deleted.
-func (k *knowledge) depart(node string) {
+func (k *expectations) recordNodeDeleted(node string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.departed, func(_ types.UID, at time.Time) bool { return time.Since(at) > departedFor })
-	k.departed[types.UID(node)] = time.Now()
+	maps.DeleteFunc(k.deletedNodes, func(_ types.UID, at time.Time) bool { return time.Since(at) > deletedNodeTTL })
+	k.deletedNodes[types.UID(node)] = time.Now()
 }
 
-// leaving gives what this process has admitted, but for the one that asks.
-func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement) []admission {
+// otherAdmissions returns the admissions of this process except the one of caller.
+func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admission {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var others []admission
-	for _, held := range k.admitted {
-		if held.record != asks.UID {
-			others = append(others, held)
+	for _, a := range k.admitted {
+		if a.retirementUID != caller.UID {
+			others = append(others, a)
 		}
 	}
 	return others
 }
 
-// gone gives the Nodes that are known to be deleted: those that the records tell of, and those that we deleted.
-func (k *knowledge) gone(records []v1alpha1.NodeRetirement) map[types.UID]bool {
+// deletedNodeUIDs returns the Nodes that are known to be deleted: from the records, and by us.
+func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[types.UID]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	gone := map[types.UID]bool{}
-	for uid := range k.departed {
+	for uid := range k.deletedNodes {
 		gone[uid] = true
 	}
 	for i := range records {
 		status := &records[i].Status
-		if status.Captured != nil && (pastReturn(status.Phase) || status.Phase == v1alpha1.Failed) {
+		if status.Captured != nil && (isNodeGonePhase(status.Phase) || status.Phase == v1alpha1.Failed) {
 			gone[status.Captured.NodeUID] = true
 		}
 	}
 	return gone
 }
 
-// floor is the version that an answer about NodeRetirements has to have at least.
-func (k *knowledge) floor(rt *v1alpha1.NodeRetirement) uint64 {
+// minVersion returns the minimum version of a valid list of NodeRetirements.
+func (k *expectations) minVersion(rt *v1alpha1.NodeRetirement) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return max(k.written, kubeapi.Version(rt.ResourceVersion))
+	return max(k.lastWritten, kubeapi.Version(rt.ResourceVersion))
 }

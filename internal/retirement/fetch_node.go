@@ -15,40 +15,40 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// look reads the Node, and stops when it is another one of the same name, or when another tool is removing it (I6). The cache's
-// is enough to go on with: whatever changes or deletes the Node says which version of it is meant. That there is none, or
-// another, is confirmed past the cache (I7), unless the Node is deleted already.
-func (p *passage) look(ctx context.Context) error {
+// fetchNode reads the Node. It ends the retirement if that is another Node of the same name, or if another tool removes
+// it (I6). The cache is enough, since every later write has a precondition. A missing or different Node is confirmed by
+// a live read (I7), unless the Node is already deleted.
+func (p *scope) fetchNode(ctx context.Context) error {
 	n := &corev1.Node{}
-	err := p.c.o.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
+	err := p.controller.options.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("node %s: %w", p.rt.Spec.NodeName, err)
 	}
 	there := err == nil
-	if !p.reached(v1alpha1.NodeDeleted) && (!there || !p.isMeant(n.UID)) {
-		return p.lookNow(ctx)
+	if !p.hasReached(v1alpha1.NodeDeleted) && (!there || !p.isExpectedUID(n.UID)) {
+		return p.fetchNodeLive(ctx)
 	}
 	if !there {
-		return p.judge(nil)
+		return p.setNode(nil)
 	}
 	node, err := toKubeapi(n)
 	if err != nil {
 		return err
 	}
-	return p.judge(node)
+	return p.setNode(node)
 }
 
-// isMeant reports whether the Node with a UID is the retirement's, as far as that is known.
-func (p *passage) isMeant(uid types.UID) bool {
+// isExpectedUID reports whether the UID belongs to the retirement's Node, as far as that is known.
+func (p *scope) isExpectedUID(uid types.UID) bool {
 	if captured := p.rt.Status.Captured; captured != nil {
 		return uid == captured.NodeUID
 	}
 	return p.rt.Spec.NodeUID == "" || uid == p.rt.Spec.NodeUID
 }
 
-// lookNow is look past the cache.
-func (p *passage) lookNow(ctx context.Context) error {
-	node, err := p.c.o.API.GetNode(ctx, p.rt.Spec.NodeName)
+// fetchNodeLive reads the Node from the API server and not from the cache.
+func (p *scope) fetchNodeLive(ctx context.Context) error {
+	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
 	if err != nil && !kubeapi.IsNotFound(err) {
 		return err
 	}
@@ -56,19 +56,19 @@ func (p *passage) lookNow(ctx context.Context) error {
 		node = nil
 	}
 	p.node, p.isNodeLive = nil, true
-	return p.judge(node)
+	return p.setNode(node)
 }
 
-// confirmSilence reads a Node that is not Ready past the cache, unless this walk has: what concludes from its silence that the
-// machine is gone needs the Node as it is (I7).
-func (p *passage) confirmSilence(ctx context.Context) error {
-	if ready(p.node) || p.isNodeLive {
+// confirmNotReady reads an unready Node from the API server, unless this reconcile already has. A proof that the
+// instance is gone needs the current Node (I7).
+func (p *scope) confirmNotReady(ctx context.Context) error {
+	if isReady(p.node) || p.isNodeLive {
 		return nil
 	}
-	return p.lookNow(ctx)
+	return p.fetchNodeLive(ctx)
 }
 
-// toKubeapi converts a Node to what package cordon works with.
+// toKubeapi converts a Node to the type that package cordon uses.
 func toKubeapi(n *corev1.Node) (*kubeapi.Node, error) {
 	raw, err := json.Marshal(n)
 	if err != nil {
@@ -81,39 +81,39 @@ func toKubeapi(n *corev1.Node) (*kubeapi.Node, error) {
 	return out, nil
 }
 
-// judge takes a Node that was read.
-func (p *passage) judge(node *kubeapi.Node) error {
+// setNode checks a Node that was read, and stores it.
+func (p *scope) setNode(node *kubeapi.Node) error {
 	captured := p.rt.Status.Captured
 	if node != nil && captured != nil && node.UID != string(captured.NodeUID) {
-		p.replacement = node
-		if !p.reached(v1alpha1.Drained) {
-			return end(NodeReplaced, "the Node is another one of the same name: its UID is %s, want %s", node.UID, captured.NodeUID)
+		p.sameNamedNode = node
+		if !p.hasReached(v1alpha1.Drained) {
+			return newEnd(NodeReplaced, "another Node has the same name: its UID is %s, want %s", node.UID, captured.NodeUID)
 		}
-		return nil // the Node is gone as it should be; what its machine does now decides
+		return nil // the Node is deleted as it should be; the state of its instance decides
 	}
 	p.node = node
-	if node == nil || p.reached(v1alpha1.NodeDeleted) {
+	if node == nil || p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
-	if err := leftToOthers(node); err != nil {
+	if err := checkOtherTools(node); err != nil {
 		return err
 	}
-	if node.DeletionTimestamp != nil && !p.reached(v1alpha1.Drained) && !p.nodeGoing() {
-		return end(BeingRemoved, "somebody else is deleting the Node, and it is left to them")
+	if node.DeletionTimestamp != nil && !p.hasReached(v1alpha1.Drained) && !p.isNodeDeleting() {
+		return newEnd(BeingRemoved, "another client is deleting the Node")
 	}
 	return nil
 }
 
-// leftToOthers ends the retirement of a node that another tool is removing.
-func leftToOthers(n *kubeapi.Node) error {
+// checkOtherTools ends the retirement if another tool is removing the node.
+func checkOtherTools(n *kubeapi.Node) error {
 	if others := cordon.Others(n); len(others) > 0 {
-		return end(BeingRemoved, "the node is being removed by %s, and is left to it", strings.Join(others, ", "))
+		return newEnd(BeingRemoved, "the node is being removed by %s", strings.Join(others, ", "))
 	}
 	return nil
 }
 
-// ready reports that the node lifecycle controller counts on the Node. One that is gone is not ready.
-func ready(n *kubeapi.Node) bool {
+// isReady reports whether the Node has the condition Ready. A missing Node is not ready.
+func isReady(n *kubeapi.Node) bool {
 	if n == nil {
 		return false
 	}

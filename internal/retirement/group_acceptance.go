@@ -10,65 +10,67 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// judgedSoon is the pause while a group has not been looked at as it is now: after a restart that takes a moment.
-const judgedSoon = time.Second
+// groupObservedPoll is the pause while a group's status does not reflect its generation. After a restart that takes a
+// moment.
+const groupObservedPoll = time.Second
 
-// judged waits until a group has been looked at as it is now. The status of a group of a file lives no longer than a process,
-// and a group may be new: what is wrong with it, and its cloud's minimum, are not known before (I5). No Event tells of it.
-// A group that this process passes over may be looked at by none: it is taken as it is.
-func (p *passage) judged(g *v1alpha1.NodeGroup) error {
-	if acceptance.Of(g).IsObserved() || p.c.o.Selector != nil && !p.c.o.Selector.Matches(labels.Set(g.Labels)) {
+// awaitGroupObserved waits until the group's status reflects its current generation. Before that, the group's faults
+// and the minimum size of its cloud are unknown (I5). Groups from a file lose their status with the process. The wait
+// writes no Event. A group outside this process's selector is accepted as it is.
+func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
+	if acceptance.Of(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
-	not := reason(GroupNotJudged, "", "the NodeGroup %s, which selects the node, has not been looked at yet as it is now: none of its nodes "+
-		"leaves before", g.Name)
-	return &waiting{after: judgedSoon, message: not.Message, reasons: []v1alpha1.RetirementReason{not}, quiet: true}
+	blockedReason := newReason(GroupNotJudged, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
+	return &waitError{after: groupObservedPoll, message: blockedReason.Message, reasons: []v1alpha1.RetirementReason{blockedReason}, noEvent: true}
 }
 
-// notRefused ends the retirement of a node whose group is not accepted. One that its cloud refuses to tell of is waited for,
-// before anything that this cloud says of a machine is taken for true: a credential may have expired, and is renewed. One that
-// lacks but rights is not refused here: somebody may give them, and admission waits for those that this machine takes.
-func (p *passage) notRefused() error {
+// checkGroupNotRefused ends the retirement if the group is refused. If the group's cloud refuses to answer, it waits
+// instead, before it trusts what that cloud reports: a credential may have expired and be renewed. A group that lacks
+// permissions is not refused here. They may be granted, and admission waits for the permissions that this instance
+// needs.
+func (p *scope) checkGroupNotRefused() error {
 	switch a := acceptance.Of(p.group); a.State {
 	case acceptance.Refused:
-		return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
+		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
 	case acceptance.CloudRefused:
-		return blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+		return newBlocked(p.controller.options.Pace.Poll, newReason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
 	}
 	return nil
 }
 
-// accepted waits until the group is one that is acted on. One that lacks but rights in its cloud is let pass: it is asked
-// next which of them this machine takes.
-func (p *passage) accepted() error {
+// awaitGroupAccepted waits until the group may retire nodes. A group that lacks permissions passes, because admission
+// checks which of them this instance needs.
+func (p *scope) awaitGroupAccepted() error {
 	if p.group == nil {
 		return nil
 	}
-	if err := p.judged(p.group); err != nil {
+	if err := p.awaitGroupObserved(p.group); err != nil {
 		return err
 	}
 	a := acceptance.Of(p.group)
 	if a.MayRetire() {
 		return nil
 	}
-	not := reason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
-	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, not.Code, not.Message)
-	return blocked(p.c.o.Pace.Poll, not)
+	blockedReason := newReason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, blockedReason.Code, blockedReason.Message)
+	return newBlocked(p.controller.options.Pace.Poll, blockedReason)
 }
 
-// believed waits to take a machine for gone until its group is accepted: see [acceptance.Acceptance.TrustsNotFound].
-func (p *passage) believed(providerID string) error {
+// awaitTrustedNotFound waits until a "not found" of the group's cloud can be trusted; see
+// [acceptance.Acceptance.TrustsNotFound].
+func (p *scope) awaitTrustedNotFound(providerID string) error {
 	if p.group == nil {
 		return nil
 	}
-	deleted := p.reached(v1alpha1.NodeDeleted)
-	if err := p.judged(p.group); err != nil && !deleted {
+	deleted := p.hasReached(v1alpha1.NodeDeleted)
+	if err := p.awaitGroupObserved(p.group); err != nil && !deleted {
 		return err
 	}
 	a := acceptance.Of(p.group)
 	if a.TrustsNotFound(deleted) {
 		return nil
 	}
-	return blocked(p.c.o.Pace.Poll, reason(GroupNotAccepted, "machine "+providerID, "the cloud says that there is none, which is not taken for "+
-		"true while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
+		"trusted while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
 }

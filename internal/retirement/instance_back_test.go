@@ -9,39 +9,39 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// TestI7AMachineThatCameBackBeforeTheNextProcessLooksIsNotTakenOutOfService ends the process when it has written down that
-// the machine is gone, before its admission, and right after it; what the next one finds is a Ready Node.
-func TestI7AMachineThatCameBackBeforeTheNextProcessLooksIsNotTakenOutOfService(t *testing.T) {
+// TestI7InstanceBackAfterRestartIsNotRetired kills the process after it saved that the instance is gone: before the
+// admission, or right after it. The next process finds a Ready Node.
+func TestI7InstanceBackAfterRestartIsNotRetired(t *testing.T) {
 	for name, admitted := range map[string]bool{"before it is admitted": false, "once it is admitted": true} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.addPod("a", "web", func(p *simPod) { p.denied = true })
-				s.silence("b") // which uses up the budget, so that it is captured and waits
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				s.settled(ctx, s.controller(t), "r", time.Minute)
-				s.lose("a")
-				s.change("a", silent)
-				s.atEach(func(_, _ string) error {
-					if rt := s.record("r"); rt.Status.MachineGone && (!admitted || InFlight(rt)) {
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+				s.makeNodeUnready("b") // it uses up the disruption budget, so that a is captured and waits
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute)
+				s.removeInstance("a")
+				s.changeNode("a", setUnready)
+				s.interceptRequests(func(_, _ string) error {
+					if rt := s.getRetirement("r"); rt.Status.MachineGone && (!admitted || InFlight(rt)) {
 						return errKilled
 					}
 					return nil
 				})
-				life, die := context.WithCancel(ctx)
-				s.turn(life, s.controller(t), "r")
-				die()
+				processCtx, killProcess := context.WithCancel(ctx)
+				s.reconcileOnce(processCtx, s.newController(t), "r")
+				killProcess()
 				synctest.Wait()
-				s.atEach(func(string, string) error { return nil })
-				if rt := s.record("r"); !rt.Status.MachineGone || InFlight(rt) != admitted {
-					t.Fatalf("killed with the machine gone: %t, admitted: %t", rt.Status.MachineGone, InFlight(rt))
+				s.interceptRequests(func(string, string) error { return nil })
+				if rt := s.getRetirement("r"); !rt.Status.MachineGone || InFlight(rt) != admitted {
+					t.Fatalf("killed with the instance gone: %t, admitted: %t", rt.Status.MachineGone, InFlight(rt))
 				}
-				s.bringBack("a")
-				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				s.reviveNode("a")
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 				if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != MachineBack {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				s.isAsItWas(t, "a")
+				s.checkNodeRestored(t, "a")
 			})
 		})
 	}

@@ -7,29 +7,29 @@ import (
 	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 )
 
-// HeldBy is the one of a Node's annotations by which somebody asks for it to be left alone, or empty.
+// HeldBy returns the key of the annotation that protects the Node, or "".
 func HeldBy(annotations map[string]string, created, now time.Time) string {
 	by, _ := noderules.Policy{}.ProtectedBy(&noderules.Facts{Protections: drainability.OfNode(annotations, created)}, now)
 	return by.Key
 }
 
-// leftAlone ends the retirement of a node that somebody asks to leave alone, be it while it is drained; unless that is
-// overridden, or nothing is left to be kept: the machine is gone, or the Node is going.
-func (p *passage) leftAlone() error {
+// checkNodeProtected ends the retirement of a protected node, also during the drain. It does not if the protection is
+// overridden, the instance is gone, or the Node is being deleted.
+func (p *scope) checkNodeProtected() error {
 	now := time.Now()
-	if p.node == nil || p.rt.Status.MachineGone || p.nodeGoing() || p.overridden(now) {
+	if p.node == nil || p.rt.Status.MachineGone || p.isNodeDeleting() || p.isProtectionOverridden(now) {
 		return nil
 	}
 	if by := HeldBy(p.node.Annotations, p.node.CreationTimestamp, now); by != "" {
-		return end(ProtectedNode, "the Node's annotation %s asks to leave it alone; take it off, or set spec.overrideProtection", by)
+		return newEnd(ProtectedNode, "the Node is protected by its annotation %s: remove it, or set spec.overrideProtection", by)
 	}
 	return nil
 }
 
-// sayOverridden tells of the override that is in force, where it is made use of: once by this process, however often its
-// drain is begun anew or its machine's deletion asked for.
-func (p *passage) sayOverridden() {
-	if p.rt.Spec.OverrideProtection != nil && p.c.known.override(p.rt) {
-		p.c.events.overridden(p.rt)
+// announceOverride writes an Event when an active override is used: once per process, however often drain and deletion
+// are repeated.
+func (p *scope) announceOverride() {
+	if p.rt.Spec.OverrideProtection != nil && p.controller.expectations.recordOverride(p.rt) {
+		p.controller.events.recordOverride(p.rt)
 	}
 }

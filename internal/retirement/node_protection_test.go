@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
+func TestProtectingAnnotationAndItsDuration(t *testing.T) {
 	made := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		annotations map[string]string
@@ -40,127 +40,127 @@ func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsNotHeldFromSlipwayLeaves has annotations on the node that do not keep it from leaving.
-func TestANodeThatIsNotHeldFromSlipwayLeaves(t *testing.T) {
+// TestUnprotectedNodeIsRetired sets annotations that do not protect the node.
+func TestUnprotectedNodeIsRetired(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec  v1alpha1.NodeRetirementSpec
-		world func(*sim)
+		setup func(*sim)
 	}{
-		"Slipway keeps cluster-autoscaler off": {world: func(s *sim) {
-			s.change("a", annotated(drainability.ScaleDownDisabled, "true", drainability.HoldsOff, "true"))
+		"Slipway disables scale-down by cluster-autoscaler": {setup: func(s *sim) {
+			s.changeNode("a", withAnnotations(drainability.ScaleDownDisabled, "true", drainability.HoldsOff, "true"))
 		}},
 		"the protection is overridden": {
 			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
-			world: func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) },
+			setup: func(s *sim) { s.changeNode("a", withAnnotations("slipway.dev/do-not-evict", "true")) },
 		},
-		"the machine is gone": {world: func(s *sim) {
-			s.change("a", annotated("slipway.dev/do-not-evict", "true"))
-			s.lose("a")
-			s.change("a", silent)
+		"the instance is gone": {setup: func(s *sim) {
+			s.changeNode("a", withAnnotations("slipway.dev/do-not-evict", "true"))
+			s.removeInstance("a")
+			s.changeNode("a", setUnready)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				tt.world(s)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				tt.setup(s)
 				tt.spec.NodeName = "a"
 				if tt.spec.OverrideProtection != nil {
 					tt.spec.OverrideProtection.Until = metav1.NewTime(time.Now().Add(time.Hour))
 				}
-				s.retire(t, "r", tt.spec)
-				if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+				s.createRetirement(t, "r", tt.spec)
+				if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 					t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				s.hasLeft(t, "a")
+				s.checkRetired(t, "a")
 			})
 		})
 	}
 }
 
-// TestI1ANodeThatIsHeldOnceItHasBegunToLeaveIsGivenBack has somebody ask for a node after its retirement was admitted.
-func TestI1ANodeThatIsHeldOnceItHasBegunToLeaveIsGivenBack(t *testing.T) {
+// TestI1NodeProtectedDuringRetirementIsRestored protects the node after its retirement was admitted.
+func TestI1NodeProtectedDuringRetirementIsRestored(t *testing.T) {
 	for key, value := range map[string]string{
 		drainability.Detached: "true", drainability.Membership: `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
 	} {
 		for name, atLast := range map[string]bool{"while it is drained": false, "right before the Node is deleted": true} {
 			t.Run(key+" "+name, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, ctx context.Context) {
-					s := ci(t)
-					s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-					s.addPod("a", "stuck", func(p *simPod) { p.denied = !atLast })
-					s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-					hold := sync.OnceFunc(func() { s.change("a", alsoAnnotated(key, value)) })
+				runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+					s := newGroupOfTwo(t)
+					s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
+					s.addPod("a", "stuck", func(p *simPod) { p.evictionDenied = !atLast })
+					s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+					protect := sync.OnceFunc(func() { s.changeNode("a", addAnnotation(key, value)) })
 					if atLast {
-						s.atEach(func(moment, request string) error {
+						s.interceptRequests(func(moment, request string) error {
 							if moment == "before" && request == "delete node" {
-								hold()
+								protect()
 							}
 							return nil
 						})
 					} else {
-						time.AfterFunc(20*time.Second, hold)
+						time.AfterFunc(20*time.Second, protect)
 					}
 					began := time.Now()
-					rt := s.settled(ctx, s.controller(t), "r", 2*time.Hour)
+					rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 2*time.Hour)
 					if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != ProtectedNode || !strings.Contains(rt.Status.Message, key) {
 						t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 					}
 					if took := time.Since(began); took > 2*time.Minute {
 						t.Errorf("it took %s", took)
 					}
-					s.isAsItWas(t, "a")
+					s.checkNodeRestored(t, "a")
 				})
 			})
 		}
 	}
 }
 
-// TestANodeThatIsHeldTooLateLeavesAllTheSame has somebody ask for a node that may not, or cannot, be kept any more.
-func TestANodeThatIsHeldTooLateLeavesAllTheSame(t *testing.T) {
+// TestNodeProtectedTooLateIsStillRetired protects the node when it cannot be kept any more.
+func TestNodeProtectedTooLateIsStillRetired(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec  v1alpha1.NodeRetirementSpec
-		world func(s *sim, hold func())
+		setup func(s *sim, protect func())
 	}{
 		"the protection is overridden": {
 			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
-			world: func(_ *sim, hold func()) { time.AfterFunc(20*time.Second, hold) },
+			setup: func(_ *sim, protect func()) { time.AfterFunc(20*time.Second, protect) },
 		},
-		"the machine is gone": {world: func(s *sim, hold func()) {
+		"the instance is gone": {setup: func(s *sim, protect func()) {
 			time.AfterFunc(20*time.Second, func() {
-				s.lose("a")
-				s.change("a", silent)
-				hold()
+				s.removeInstance("a")
+				s.changeNode("a", setUnready)
+				protect()
 			})
 		}},
-		"the Node is being deleted": {world: func(s *sim, hold func()) {
-			s.change("a", func(n *corev1.Node) { n.Finalizers = []string{"example.com/slow"} })
-			s.onceNodeDeleted(func() {
-				hold()
-				time.AfterFunc(time.Minute, func() { s.unfinish("a") })
+		"the Node is being deleted": {setup: func(s *sim, protect func()) {
+			s.changeNode("a", func(n *corev1.Node) { n.Finalizers = []string{"example.com/slow"} })
+			s.afterNodeDeletion(func() {
+				protect()
+				time.AfterFunc(time.Minute, func() { s.removeNodeFinalizers("a") })
 			})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-				tt.world(s, func() { s.change("a", alsoAnnotated(drainability.Detached, "true")) })
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
+				tt.setup(s, func() { s.changeNode("a", addAnnotation(drainability.Detached, "true")) })
 				tt.spec.NodeName = "a"
 				if tt.spec.OverrideProtection != nil {
 					tt.spec.OverrideProtection.Until = metav1.NewTime(time.Now().Add(time.Hour))
 				}
-				s.retire(t, "r", tt.spec)
-				if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+				s.createRetirement(t, "r", tt.spec)
+				if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 					t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				s.hasLeft(t, "a")
+				s.checkRetired(t, "a")
 			})
 		})
 	}
 }
 
-// alsoAnnotated adds an annotation to those that a Node has.
-func alsoAnnotated(key, value string) func(*corev1.Node) {
+// addAnnotation adds an annotation and keeps the existing ones.
+func addAnnotation(key, value string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		if n.Annotations == nil {
 			n.Annotations = map[string]string{}

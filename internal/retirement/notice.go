@@ -13,126 +13,128 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
-// await leaves a node that its cloud takes away to its agent, until the machine is really gone (I7: its cloud says so, and
-// its Node is not Ready). A machine that lives on when its notice is over is not retired.
-func (p *passage) await(ctx context.Context) error {
-	of := p.rt.Spec.Notice
-	if of == nil || p.rt.Status.MachineGone || p.admitted() {
+// awaitInstanceGone leaves a noticed node to its agent until the instance is really gone: its cloud reports so, and its
+// Node is not Ready (I7). If the notice ends and the instance still runs, the retirement ends.
+func (p *scope) awaitInstanceGone(ctx context.Context) error {
+	ref := p.rt.Spec.Notice
+	if ref == nil || p.rt.Status.MachineGone || p.isAdmitted() {
 		return nil
 	}
-	if err := p.takenOver(ctx); err != nil {
+	if err := p.yieldToActiveRetirement(ctx); err != nil {
 		return err
 	}
-	if gone, err := p.machineGone(ctx); err != nil || gone {
+	if gone, err := p.confirmInstanceGone(ctx); err != nil || gone {
 		return err
 	}
 	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
-		return p.nodeless(ctx, of)
+		return p.checkInstanceWithoutNode(ctx, ref)
 	}
-	if p.node != nil && ready(p.node) && !report.Stands(p.node.Annotations, of.Source, of.ID) {
-		return end(NoticeOver, "the notice is over, and the machine lives")
+	if p.node != nil && isReady(p.node) && !report.Stands(p.node.Annotations, ref.Source, ref.ID) {
+		return newEnd(NoticeOver, "the notice has ended, and the instance still runs")
 	}
-	return p.untilGone(of)
+	return p.newInstanceGoneWait(ref)
 }
 
-func (p *passage) untilGone(of *v1alpha1.NoticeReference) error {
-	return wait(p.c.o.Pace.Poll, "%s %s (%s): waiting until the machine is gone; its agent takes care of the pods", of.Source, of.Type, of.ID)
+func (p *scope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) error {
+	return newWait(p.controller.options.Pace.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
 }
 
-// nodeless ends the wait for the machine of a Node that somebody has deleted, unless it is on its way out: whether the notice still
-// stands was written on the Node, and with it nobody would ever be told that it is over.
-func (p *passage) nodeless(ctx context.Context, of *v1alpha1.NoticeReference) error {
-	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+// checkInstanceWithoutNode ends the wait if another client has deleted the Node and the instance still runs. The notice
+// was recorded on the Node, so that its end would never be known.
+func (p *scope) checkInstanceWithoutNode(ctx context.Context, ref *v1alpha1.NoticeReference) error {
+	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err), err == nil && instance.State == cloud.Deleting:
-		return p.untilGone(of)
+		return p.newInstanceGoneWait(ref)
 	case err != nil:
 		return err
 	}
-	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them")
+	return newEnd(BeingRemoved, "another client has deleted the Node, and its instance still runs")
 }
 
-// takenOver ends a retirement that still waits for its machine's end when somebody's own of the node has begun.
-func (p *passage) takenOver(ctx context.Context) error {
-	o, err := p.findOther(ctx, UnderWay)
+// yieldToActiveRetirement ends a retirement that waits for a notice if another retirement of the node has started.
+func (p *scope) yieldToActiveRetirement(ctx context.Context) error {
+	o, err := p.findOtherRetirement(ctx, UnderWay)
 	if err != nil || o == nil {
 		return err
 	}
-	return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
+	return newEnd(AlreadyRetiring, "the NodeRetirement %s has already started", o.Name)
 }
 
-// admitOrYield has somebody's own retirement of a node that its cloud takes away begin now or not at all: what holds it up may do
-// so until the machine is gone, and the notice's is there to see to that.
-func (p *passage) admitOrYield(ctx context.Context) error {
-	if p.rt.Spec.Notice != nil || p.admitted() {
+// admitOrYield admits a retirement without a notice at once or ends it, if a notice's retirement of the node exists.
+// Otherwise it could wait until the instance is gone, and the notice's retirement handles that.
+func (p *scope) admitOrYield(ctx context.Context) error {
+	if p.rt.Spec.Notice != nil || p.isAdmitted() {
 		return p.admit(ctx)
 	}
-	var cached v1alpha1.NodeRetirementList // good enough to say no
-	if err := p.c.o.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
-		return fmt.Errorf("other retirements: %w", err)
+	var cached v1alpha1.NodeRetirementList // enough to find none
+	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return fmt.Errorf("listing NodeRetirements: %w", err)
 	}
-	if i := slices.IndexFunc(cached.Items, p.goesBefore); i >= 0 {
-		return end(AlreadyRetiring, "the NodeRetirement %s, which its cloud's notice asked for, cleans up after the node", cached.Items[i].Name)
+	if i := slices.IndexFunc(cached.Items, p.isActiveNoticeRetirement); i >= 0 {
+		return newEnd(AlreadyRetiring, "the NodeRetirement %s of the cloud's notice cleans up after the node", cached.Items[i].Name)
 	}
 	err := p.admit(ctx)
-	if w := isWaiting(err); w == nil || len(w.reasons) == 0 {
+	if w := asWaitError(err); w == nil || len(w.reasons) == 0 {
 		return err
 	}
-	o, unread := p.findOther(ctx, func(o *v1alpha1.NodeRetirement) bool {
-		return p.sameNode(o) && !o.Status.Phase.Finished() && awaiting(o) && o.DeletionTimestamp.IsZero()
+	o, readErr := p.findOtherRetirement(ctx, func(o *v1alpha1.NodeRetirement) bool {
+		return p.isSameNode(o) && !o.Status.Phase.Finished() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
 	})
 	switch {
-	case unread != nil:
-		return unread
+	case readErr != nil:
+		return readErr
 	case o != nil:
-		return end(AlreadyRetiring, "the NodeRetirement %s waits until the cloud takes the machine away, and this one cannot begin: %s",
+		return newEnd(AlreadyRetiring, "the NodeRetirement %s waits until the cloud removes the instance, and this one cannot start: %s",
 			o.Name, err)
 	}
 	return err
 }
 
-// goesBefore reports a notice's retirement of the node that has begun.
-func (p *passage) goesBefore(o v1alpha1.NodeRetirement) bool {
-	return p.sameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
+// isActiveNoticeRetirement reports whether o is a notice's retirement of the node that has started.
+func (p *scope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bool {
+	return p.isSameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
 }
 
-// sameNode reports another retirement that is about this Node, and not about one that had its name.
-func (p *passage) sameNode(o *v1alpha1.NodeRetirement) bool {
+// isSameNode reports whether o is another retirement of this Node, and not of a Node that had its name before.
+func (p *scope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
 }
 
-// stands reports the record of a notice that is on its Node still. Were it gone, another would be made, which knows nothing of the
-// machine that this one has ordered, nor that somebody has called it off.
-func (c *Controller) stands(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
-	of := rt.Spec.Notice
-	if of == nil {
+// isNoticeOnNode reports whether the retirement's notice is still recorded on its Node. If its record were deleted, a
+// new one would be created. That one would not know of the launched replacement and of the cancellation.
+func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+	ref := rt.Spec.Notice
+	if ref == nil {
 		return false, nil
 	}
 	uid := rt.Spec.NodeUID
 	if captured := rt.Status.Captured; captured != nil {
 		uid = captured.NodeUID
 	}
-	node, err := c.o.API.GetNode(ctx, rt.Spec.NodeName)
+	node, err := c.options.API.GetNode(ctx, rt.Spec.NodeName)
 	switch {
 	case kubeapi.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	return node.UID == string(uid) && report.Remains(node.Annotations, of.Source, of.ID), nil
+	return node.UID == string(uid) && report.Remains(node.Annotations, ref.Source, ref.ID), nil
 }
 
-// awaiting reports a retirement that waits until its machine is gone, and holds nobody up.
-func awaiting(rt *v1alpha1.NodeRetirement) bool {
+// isAwaitingInstanceGone reports whether the retirement only waits until its instance is gone. It blocks no other
+// retirement.
+func isAwaitingInstanceGone(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Notice != nil && !rt.Status.MachineGone && !InFlight(rt)
 }
 
-// UnderWay reports a retirement that takes its node away now: it is in flight, or about to clean up after a machine that is gone.
+// UnderWay reports whether the retirement is removing its node now: it is in flight, or about to clean up after an
+// instance that is gone.
 func UnderWay(rt *v1alpha1.NodeRetirement) bool {
 	return InFlight(rt) || rt.Status.MachineGone && !rt.Status.Phase.Finished()
 }
 
-// EndedBy is the code of why a retirement ended early; "" for one that did not.
+// EndedBy returns the reason code of a retirement that ended early, or "".
 func EndedBy(rt *v1alpha1.NodeRetirement) string {
 	if !rt.Status.Phase.Finished() || rt.Status.Phase == v1alpha1.Succeeded || len(rt.Status.Reasons) == 0 {
 		return ""

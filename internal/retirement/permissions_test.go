@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// checkingCloud is a cloud that knows which rights its credential lacks.
+// checkingCloud knows which permissions its credential lacks.
 type checkingCloud struct {
 	simCloud
 	missing cloud.Rights
@@ -31,19 +31,19 @@ func (c *checkingCloud) MissingForGroup(context.Context, string) (cloud.GroupRig
 	return cloud.GroupRights{}, errors.New("not asked for")
 }
 
-func TestI10ANodeWhoseMachineMustNotBeDeletedIsLeftAloneUntilTheRightIsGiven(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		// The group has been found to lack the right already: that is to be waited for all the same.
+func TestI10RetirementWaitsForDeletePermission(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		// The group already lacks the permission: the retirement still has to wait for it.
 		s.groups[0].Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudRightsMissing, Message: "lacks it",
 		}}
 		s.addPod("a", "web-1", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		c := s.controller(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.newController(t)
 		from := &checkingCloud{simCloud: simCloud{s}, missing: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
-		c.o.Clouds["sim"] = from
-		rt := s.settled(ctx, c, "r", time.Hour)
+		c.options.Clouds["sim"] = from
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
 		if rt.Status.Phase != v1alpha1.Pending || blocked == nil || blocked.Reason != CloudRights ||
 			!strings.Contains(rt.Status.Message, "the credential lacks sets/delete/action on /sets/ci") {
@@ -52,15 +52,15 @@ func TestI10ANodeWhoseMachineMustNotBeDeletedIsLeftAloneUntilTheRightIsGiven(t *
 		if a := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementAdmitted); a == nil || a.Reason != CloudRights {
 			t.Errorf("admitted: %+v", a)
 		}
-		s.isAsItWas(t, "a")
-		if on := s.podsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
+		s.checkNodeRestored(t, "a")
+		if on := s.listPodsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
 			t.Errorf("of its pods there is %+v", on)
 		}
 		from.missing = nil
-		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 		for _, id := range from.asked {
 			if id != "sim://a" {
 				t.Errorf("asked about %s", id)
@@ -69,92 +69,92 @@ func TestI10ANodeWhoseMachineMustNotBeDeletedIsLeftAloneUntilTheRightIsGiven(t *
 	})
 }
 
-func TestANodeWhoseMachineItsCloudKeepsIsLeftAloneUntilItIsLetGo(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestRetirementWaitsForDeletionProtection(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.addPod("a", "web-1", nil)
-		s.machines["sim://a"].Kept, s.machines["sim://a"].KeptReason = true, "it is locked"
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		c := s.controller(t)
-		rt := s.settled(ctx, c, "r", time.Hour)
+		s.instances["sim://a"].Kept, s.instances["sim://a"].KeptReason = true, "it is locked"
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.newController(t)
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
 		if rt.Status.Phase != v1alpha1.Pending || blocked == nil || blocked.Reason != CloudRefused || !strings.Contains(rt.Status.Message, "sim://a") ||
 			!strings.Contains(rt.Status.Message, "it is locked") {
 			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, blocked)
 		}
-		s.isAsItWas(t, "a")
-		if on := s.podsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
+		s.checkNodeRestored(t, "a")
+		if on := s.listPodsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
 			t.Errorf("of its pods there is %+v", on)
 		}
-		s.machines["sim://a"].Kept = false
-		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		s.instances["sim://a"].Kept = false
+		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-// TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone also counts: a walk that has captured the machine does not read it
-// again to admit it.
-func TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		s.silence("b") // which uses up the budget
-		c := s.controller(t)
-		s.settled(ctx, c, "r", time.Minute)
+// TestDeletionProtectionAfterCaptureStopsRetirement also counts reads: a reconcile that captured the instance does not
+// read it again for the admission.
+func TestDeletionProtectionAfterCaptureStopsRetirement(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		s.makeNodeUnready("b") // it uses up the disruption budget
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", time.Minute)
 		s.mu.Lock()
-		s.machines["sim://a"].Kept = true
+		s.instances["sim://a"].Kept = true
 		s.mu.Unlock()
-		s.bringBack("b")
-		rt := s.settled(ctx, c, "r", time.Hour)
+		s.reviveNode("b")
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		if rt.Status.Captured == nil || rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != CloudRefused {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		reads, atHold := 0, -1
-		s.atEach(func(moment, request string) error {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		reads, readsAtCordon := 0, -1
+		s.interceptRequests(func(moment, request string) error {
 			switch {
 			case moment == "before" && request == "cloud instance":
 				reads++
-			case request == "patch node" && atHold < 0:
-				atHold = reads
+			case request == "patch node" && readsAtCordon < 0:
+				readsAtCordon = reads
 			}
 			return nil
 		})
-		if s.settled(ctx, s.controller(t), "r", time.Hour); atHold != 1 {
-			t.Errorf("the machine was read %d times before its node was held, want once", atHold)
+		if s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); readsAtCordon != 1 {
+			t.Errorf("the instance was read %d times before its node was cordoned, want once", readsAtCordon)
 		}
 	})
 }
 
-func TestI7RightsThatAreNotKnownHoldNothingUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		c := s.controller(t)
+func TestI7UnknownPermissionsDelayNothing(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.newController(t)
 		from := &checkingCloud{simCloud: simCloud{s}, err: &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("not to be asked")}}
-		c.o.Clouds["sim"] = from
-		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(from.asked) == 0 {
+		c.options.Clouds["sim"] = from
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(from.asked) == 0 {
 			t.Fatalf("%s: %s, asked %d times", rt.Status.Phase, rt.Status.Message, len(from.asked))
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-func TestTheNodeOfAMachineThatIsGoneNeedsNoRightToDeleteIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		delete(s.machines, "sim://a")
-		s.change("a", silent)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		c := s.controller(t)
-		c.o.Clouds["sim"] = &checkingCloud{simCloud: simCloud{s}, missing: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
-		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+func TestGoneInstanceNeedsNoDeletePermission(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		delete(s.instances, "sim://a")
+		s.changeNode("a", setUnready)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.newController(t)
+		c.options.Clouds["sim"] = &checkingCloud{simCloud: simCloud{s}, missing: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})

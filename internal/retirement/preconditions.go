@@ -6,28 +6,28 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// stillDue ends a retirement whose reason has ended before it was admitted: a node that is Ready after all is not taken out
-// of service for never having been, and a machine that its cloud has is not for being gone. Whoever asked had looked some
-// time before, and the retirement may have waited for long since.
-func (p *passage) stillDue() error {
+// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: the node is
+// Ready, or the cloud has the instance. The requester decided earlier, and the retirement may have waited for long.
+func (p *scope) checkReasonStillHolds() error {
 	switch {
-	case p.admitted():
+	case p.isAdmitted():
 		return nil
-	case p.rt.Spec.Reason == v1alpha1.NeverReady && ready(p.node):
-		return end(NodeReady, "the Node is Ready, and was to leave since it had never been")
+	case p.rt.Spec.Reason == v1alpha1.NeverReady && isReady(p.node):
+		return newEnd(NodeReady, "the Node is Ready, and was to be retired because it never was")
 	case p.rt.Spec.Reason == v1alpha1.MachineGone && p.rt.Status.Captured != nil && !p.rt.Status.MachineGone:
-		return end(MachineBack, "the cloud has the machine, and the Node was to leave since it had none")
+		return newEnd(MachineBack, "the cloud finds the instance, and the Node was to be retired because it was gone")
 	}
 	return nil
 }
 
-// stillDueNow asks once more, on a fresh read of a Node that may have become Ready since this walk began.
-func (p *passage) stillDueNow(ctx context.Context) error {
+// recheckReason checks the reason against a live read of the Node, which may have become Ready since this reconcile
+// started.
+func (p *scope) recheckReason(ctx context.Context) error {
 	if p.rt.Spec.Reason != v1alpha1.NeverReady {
 		return nil
 	}
-	if err := p.lookNow(ctx); err != nil {
+	if err := p.fetchNodeLive(ctx); err != nil {
 		return err
 	}
-	return p.stillDue()
+	return p.checkReasonStillHolds()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Codes of what ends a retirement early or blocks it, in status.reasons[].code. Budgets have codes of their own.
+// Codes for status.reasons[].code: why a retirement ended early or is blocked. Package budget has further codes.
 const (
 	NodeNotFound     = "NodeNotFound"
 	NodeReplaced     = "NodeReplaced"
@@ -47,48 +47,48 @@ const (
 	ReadFailed       = "Error"
 )
 
-// Reasons of conditions that are no codes.
+// Reasons of conditions that are not codes.
 const (
-	admitted = "Admitted" // the retirement may begin
-	goesOn   = "GoesOn"   // nothing holds it up any more
+	admittedReason  = "Admitted" // the retirement may start
+	unblockedReason = "GoesOn"   // nothing blocks the retirement any more
 
-	nodeDeleting = "Deleting" // the API server has taken the Node's deletion, and finalizers hold the Node
+	deletingReason = "Deleting" // the Node's deletion was accepted, and its finalizers delay it
 )
 
-// ending is why a retirement ends early. What becomes of it (refused, aborted, failed) depends on how far it came.
-type ending struct{ reasons []v1alpha1.RetirementReason }
+// endError ends a retirement early. Its phase decides the result: refused, aborted or failed.
+type endError struct{ reasons []v1alpha1.RetirementReason }
 
-func (e *ending) Error() string { return sentence(e.reasons) }
+func (e *endError) Error() string { return joinReasons(e.reasons) }
 
-// end is an ending for one reason that is about the node as a whole.
-func end(code, format string, a ...any) error {
-	return &ending{[]v1alpha1.RetirementReason{reason(code, "", format, a...)}}
+// newEnd returns an endError with one reason for the node as a whole.
+func newEnd(code, format string, a ...any) error {
+	return &endError{[]v1alpha1.RetirementReason{newReason(code, "", format, a...)}}
 }
 
-// waiting is why a step is not done yet. It is no failure.
-type waiting struct {
-	// after is when to look again, at the latest.
+// waitError means that a step is not done yet. It is not a failure.
+type waitError struct {
+	// after is when to retry at the latest.
 	after   time.Duration
 	message string
-	// reasons are what blocks; none when all goes its way.
+	// reasons are what blocks the retirement; none if it progresses normally.
 	reasons []v1alpha1.RetirementReason
-	// quiet is for what passes by itself: no Event tells of it.
-	quiet bool
+	// noEvent is for obstacles that end on their own.
+	noEvent bool
 }
 
-func (w *waiting) Error() string { return w.message }
+func (w *waitError) Error() string { return w.message }
 
-func wait(after time.Duration, format string, a ...any) error {
-	return &waiting{after: after, message: fmt.Sprintf(format, a...)}
+func newWait(after time.Duration, format string, a ...any) error {
+	return &waitError{after: after, message: fmt.Sprintf(format, a...)}
 }
 
-// blocked is a wait for something that may need a person.
-func blocked(after time.Duration, reasons ...v1alpha1.RetirementReason) error {
-	return &waiting{after: after, message: sentence(reasons), reasons: reasons}
+// newBlocked returns a wait for something that may need a person.
+func newBlocked(after time.Duration, reasons ...v1alpha1.RetirementReason) error {
+	return &waitError{after: after, message: joinReasons(reasons), reasons: reasons}
 }
 
-func isWaiting(err error) *waiting {
-	var w *waiting
+func asWaitError(err error) *waitError {
+	var w *waitError
 	if errors.As(err, &w) {
 		return w
 	}
@@ -102,12 +102,12 @@ const (
 	maxMessage = 4096
 )
 
-func reason(code, object, format string, a ...any) v1alpha1.RetirementReason {
+func newReason(code, object, format string, a ...any) v1alpha1.RetirementReason {
 	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, 512), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
 }
 
-// sentence is all the reasons in one message.
-func sentence(reasons []v1alpha1.RetirementReason) string {
+// joinReasons returns all reasons as one message.
+func joinReasons(reasons []v1alpha1.RetirementReason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		if r.Object != "" {

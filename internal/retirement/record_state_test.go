@@ -6,8 +6,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestWhatHoldsARetirementUpIsNewsWhenItChanges(t *testing.T) {
-	p := &passage{rt: &v1alpha1.NodeRetirement{}}
+func TestRecordStateReportsChangedObstacles(t *testing.T) {
+	p := &scope{rt: &v1alpha1.NodeRetirement{}}
 	for i, step := range []struct {
 		code string
 		news bool
@@ -15,13 +15,13 @@ func TestWhatHoldsARetirementUpIsNewsWhenItChanges(t *testing.T) {
 		{"", false},
 		{GroupNotJudged, true},
 		{GroupNotJudged, false},
-		{CloudBusy, true}, // it was held up before, by something else
+		{CloudBusy, true}, // something else blocked it before
 		{CloudBusy, false},
 		{"", true},
 		{CloudBusy, true},
 	} {
-		if news := p.note(step.code, "message", nil); news != step.news {
-			t.Errorf("step %d, %q: news is %t, want %t", i, step.code, news, step.news)
+		if news := p.recordState(step.code, "message", nil); news != step.news {
+			t.Errorf("step %d, %q: changed is %t, want %t", i, step.code, news, step.news)
 		}
 	}
 }

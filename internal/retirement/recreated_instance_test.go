@@ -10,23 +10,22 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// makeAnew has another machine under the name of one, whose Node has not joined.
-func (s *sim) makeAnew(node string) {
+// recreateInstance replaces an instance by another one of the same name. Its Node has not joined.
+func (s *sim) recreateInstance(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := newMachine(node)
+	m := newSimInstance(node)
 	m.UniqueID = "second-" + node
-	s.machines["sim://"+node] = m
+	s.instances["sim://"+node] = m
 }
 
-// TestI4AMachineThatIsMadeAnewUnderItsNameIsNotTheOneThatWasCaptured makes it anew at the last moment before each step that
-// could delete it.
-func TestI4AMachineThatIsMadeAnewUnderItsNameIsNotTheOneThatWasCaptured(t *testing.T) {
+// TestI4RecreatedInstanceIsNotDeleted recreates the instance right before each step that could delete it.
+func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 	failed := func(rt *v1alpha1.NodeRetirement) bool {
 		return rt.Status.Operation != nil && rt.Status.Operation.RetryAfter != nil
 	}
 	for name, tt := range map[string]struct {
-		world func(*sim)
+		setup func(*sim)
 		when  func(moment, request string, rt *v1alpha1.NodeRetirement) bool
 		phase v1alpha1.Phase
 		code  string
@@ -42,12 +41,12 @@ func TestI4AMachineThatIsMadeAnewUnderItsNameIsNotTheOneThatWasCaptured(t *testi
 			phase: v1alpha1.Succeeded,
 		},
 		"after a deletion that failed": {
-			world: func(s *sim) { s.machines["sim://a"].fails = 1 },
+			setup: func(s *sim) { s.instances["sim://a"].failingDeletions = 1 },
 			when:  func(_, _ string, rt *v1alpha1.NodeRetirement) bool { return failed(rt) },
 			phase: v1alpha1.Succeeded,
 		},
-		"when it was gone from the beginning": {
-			world: func(s *sim) { s.lose("a"); s.change("a", silent) },
+		"gone at capture": {
+			setup: func(s *sim) { s.removeInstance("a"); s.changeNode("a", setUnready) },
 			when: func(moment, request string, _ *v1alpha1.NodeRetirement) bool {
 				return moment == "after" && request == "delete node"
 			},
@@ -55,73 +54,74 @@ func TestI4AMachineThatIsMadeAnewUnderItsNameIsNotTheOneThatWasCaptured(t *testi
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.addPod("a", "web", nil)
-				if tt.world != nil {
-					tt.world(s)
+				if tt.setup != nil {
+					tt.setup(s)
 				}
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				var made atomic.Bool
-				s.atEach(func(moment, request string) error {
-					if !made.Load() && tt.when(moment, request, s.record("r")) && made.CompareAndSwap(false, true) {
-						s.makeAnew("a")
+				s.interceptRequests(func(moment, request string) error {
+					if !made.Load() && tt.when(moment, request, s.getRetirement("r")) && made.CompareAndSwap(false, true) {
+						s.recreateInstance("a")
 					}
 					return nil
 				})
-				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
 					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
 				}
-				if m := s.machines["sim://a"]; !made.Load() || m == nil || m.op != nil {
-					t.Errorf("made anew: %t; the machine that was is deleted: %+v", made.Load(), m)
+				if m := s.instances["sim://a"]; !made.Load() || m == nil || m.op != nil {
+					t.Errorf("recreated: %t; the captured instance was deleted: %+v", made.Load(), m)
 				}
 				if tt.phase == v1alpha1.Aborted {
-					s.isAsItWas(t, "a")
+					s.checkNodeRestored(t, "a")
 				}
 			})
 		})
 	}
 }
 
-// TestI4AMachineWithoutAUniqueIDIsConfirmedByItsNames is one of a cloud that has none, or was captured by an older Slipway.
-func TestI4AMachineWithoutAUniqueIDIsConfirmedByItsNames(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.machines["sim://a"].UniqueID = ""
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+// TestI4InstanceWithoutUniqueIDIsConfirmedByNames covers clouds without unique IDs, and instances captured by an older
+// Slipway.
+func TestI4InstanceWithoutUniqueIDIsConfirmedByNames(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.instances["sim://a"].UniqueID = ""
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-// TestI7AnAnswerThatLacksWhatTheMachineHadIsAskedForAgain cuts answers short once the Node is deleted.
-func TestI7AnAnswerThatLacksWhatTheMachineHadIsAskedForAgain(t *testing.T) {
-	for lacks, cut := range map[string]func(*machine){
-		"computer name": func(m *machine) { m.ComputerName = "" },
-		"unique ID":     func(m *machine) { m.UniqueID = "" },
+// TestI7IncompleteInstanceAnswerIsRetried returns incomplete answers once the Node is deleted.
+func TestI7IncompleteInstanceAnswerIsRetried(t *testing.T) {
+	for field, clear := range map[string]func(*simInstance){
+		"computer name": func(m *simInstance) { m.ComputerName = "" },
+		"unique ID":     func(m *simInstance) { m.UniqueID = "" },
 	} {
-		t.Run(lacks, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				s.onceNodeDeleted(func() {
+		t.Run(field, func(t *testing.T) {
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				s.afterNodeDeletion(func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					cut(s.machines["sim://a"])
+					clear(s.instances["sim://a"])
 				})
-				c := s.controller(t)
-				rt := s.settled(ctx, c, "r", 10*time.Minute)
-				if rt.Status.Phase != v1alpha1.NodeDeleted || !strings.Contains(rt.Status.Message, lacks) || s.touched["sim://a"] {
-					t.Fatalf("%s: %s, want it to ask again", rt.Status.Phase, rt.Status.Message)
+				c := s.newController(t)
+				rt := s.reconcileUntilDone(ctx, c, "r", 10*time.Minute)
+				if rt.Status.Phase != v1alpha1.NodeDeleted || !strings.Contains(rt.Status.Message, field) || s.deletionRequested["sim://a"] {
+					t.Fatalf("%s: %s, want it to retry", rt.Status.Phase, rt.Status.Message)
 				}
-				s.machines["sim://a"].ComputerName, s.machines["sim://a"].UniqueID = "a", "first-a"
-				if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+				s.instances["sim://a"].ComputerName, s.instances["sim://a"].UniqueID = "a", "first-a"
+				if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				s.hasLeft(t, "a")
+				s.checkRetired(t, "a")
 			})
 		})
 	}

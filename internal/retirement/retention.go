@@ -9,29 +9,29 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// owedFor is for how long the record of a retirement that is over is kept at the most because the machine in the place of its
-// own has not come: a shortage may last for days, and one that has not ended by then is for people.
-const owedFor = 7 * 24 * time.Hour
+// maxReplacementRetention limits how long the record of a finished retirement is kept because its replacement has not
+// joined. A shortage may last for days; after a week, people have to act.
+const maxReplacementRetention = 7 * 24 * time.Hour
 
-// owed says for how much longer a record that would be deleted now is to be kept: it is all that says that a machine is to be
-// ordered, or is on its way (see package replacement). Waits reports one for which that is so, be it for too long. What a
-// group that was deleted is owed nobody waits for.
-func (c *Controller) owed(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
-	if !awaitsReplacement(rt) || rt.Status.Times.Finished == nil {
+// replacementRetention returns how much longer a record is kept for its replacement, and whether it waits for one. Only
+// the record knows that a replacement has to be launched, or is provisioning (see package replacement). A deleted group
+// gets no replacements.
+func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
+	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
 		return 0, false, nil
 	}
-	g, err := c.groupNamed(ctx, rt.Spec.Group)
+	g, err := c.findGroupByName(ctx, rt.Spec.Group)
 	if g == nil || err != nil {
 		return 0, false, err
 	}
-	return owedFor - time.Since(rt.Status.Times.Finished.Time), true, nil
+	return maxReplacementRetention - time.Since(rt.Status.Times.Finished.Time), true, nil
 }
 
-// groupNamed is nil when there is no such group.
-func (c *Controller) groupNamed(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
-	groups, err := c.o.Groups.List(ctx)
+// findGroupByName returns nil if the group does not exist.
+func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
+	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("whether NodeGroup %s is there: %w", name, err)
+		return nil, fmt.Errorf("finding NodeGroup %s: %w", name, err)
 	}
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
 	if i < 0 {
@@ -40,9 +40,9 @@ func (c *Controller) groupNamed(ctx context.Context, name string) (*v1alpha1.Nod
 	return &groups[i], nil
 }
 
-// cooling says for how much longer the record of a retirement that ended early is kept: it is all that says that its node's
-// retirement is not to be asked for again yet.
-func (c *Controller) cooling(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
+// cooldownRetention returns how much longer the record of a retirement that ended early is kept. It prevents that its
+// node is retired again too soon.
+func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
 	group := rt.Spec.Group
 	if rt.Status.Captured != nil {
 		group = rt.Status.Captured.Group
@@ -50,25 +50,26 @@ func (c *Controller) cooling(ctx context.Context, rt *v1alpha1.NodeRetirement) (
 	if rt.Status.Phase == v1alpha1.Succeeded || rt.Status.Times.Finished == nil || group == "" {
 		return 0, nil
 	}
-	g, err := c.groupNamed(ctx, group)
+	g, err := c.findGroupByName(ctx, group)
 	if g == nil || err != nil {
 		return 0, err
 	}
 	return AfterFailure(g) - time.Since(rt.Status.Times.Finished.Time), nil
 }
 
-// defaultAfterFailure is that of the CRD.
-const defaultAfterFailure = 5 * time.Minute
+// defaultFailureCooldown is the default of the CRD.
+const defaultFailureCooldown = 5 * time.Minute
 
-// AfterFailure is for how long nobody asks by a rule of a group for the retirement of one of its nodes since one ended early.
+// AfterFailure returns how long no rule of a group retires a node after its retirement ended early.
 func AfterFailure(g *v1alpha1.NodeGroup) time.Duration {
 	if d := g.Spec.Cooldowns.AfterFailure; d != nil {
 		return d.Duration
 	}
-	return defaultAfterFailure
+	return defaultFailureCooldown
 }
 
-// Replacements returns the provider IDs of the instances of a group that have replaced others: they are of no other launch.
+// Replacements returns the provider IDs of the instances of a group that are replacements. They belong to no other
+// launch.
 func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 	ids := map[string]bool{}
 	for i := range all {
@@ -79,9 +80,9 @@ func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 	return ids
 }
 
-// awaitsReplacement reports a retirement that is over, and the replacement of whose instance is not. One that ended while its instance was
-// there awaits none, unless it was launched.
-func awaitsReplacement(rt *v1alpha1.NodeRetirement) bool {
+// isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
+// existed at the end, it awaits a replacement only if one was launched.
+func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.Finished() {
 		return false
 	}
@@ -91,14 +92,14 @@ func awaitsReplacement(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
 }
 
-// ReplacementWaits reports a retirement for which no replacement is launched yet, and of which it is not decided that there will be none.
+// ReplacementWaits reports whether it is still open if a replacement is launched.
 func ReplacementWaits(rt *v1alpha1.NodeRetirement) bool {
 	r := rt.Status.Replacement
 	return r == nil || r.State == "" || r.State == v1alpha1.ReplacementWaiting
 }
 
-// IsUnreplaced reports a retirement after a notice for which a replacement may still be launched: no other retirement of the same Node has
-// one.
+// IsUnreplaced reports whether a replacement may still be launched after a notice. No other retirement of the same Node
+// may have one.
 func IsUnreplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !ReplacementWaits(rt) {
 		return false

@@ -13,61 +13,61 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// records lists all NodeRetirements past the caches. Concurrent callers share an answer, which they must not change.
-type records struct {
-	live client.Reader
+// retirementReader lists all NodeRetirements from the API server. Concurrent callers share an answer and must not
+// change it.
+type retirementReader struct {
+	reader client.Reader
 
 	shared sharedread.Reader[*v1alpha1.NodeRetirementList]
 }
 
-// read returns the NodeRetirements as they were when it was called, or later.
-func (r *records) read(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
+// list returns the NodeRetirements as they were at the call, or later.
+func (r *retirementReader) list(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
 	return r.shared.Read(ctx, func(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
 		list := &v1alpha1.NodeRetirementList{}
-		if err := r.live.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("other retirements: %w", err)
+		if err := r.reader.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("listing NodeRetirements: %w", err)
 		}
 		return list, nil
 	})
 }
 
-// listedFor is for how long a reconcile uses the list that it has read. What this process admits meanwhile counts by its
-// reservation.
-const listedFor = 2 * time.Second
+// listMaxAge is how long a reconcile reuses its list. Later admissions of this process count by their reservation.
+const listMaxAge = 2 * time.Second
 
-// allRecords lists NodeRetirements past all caches: as they were at our own last write before this reconcile, or later.
-func (p *passage) allRecords(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
-	if p.listed != nil && time.Since(p.listedAt) < listedFor {
-		return p.listed.Items, nil
+// listRetirements returns live NodeRetirements, at least as new as our own last write.
+func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+	if p.retirements != nil && time.Since(p.retirementsAt) < listMaxAge {
+		return p.retirements.Items, nil
 	}
-	floor := p.c.known.floor(p.rt) // before the question: what is written meanwhile need not be in the answer
+	floor := p.controller.expectations.minVersion(p.rt) // before the request: later writes may be missing in the answer
 	at := time.Now()
-	list, err := p.c.records.read(ctx)
+	list, err := p.controller.retirementReader.list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if v := kubeapi.Version(list.ResourceVersion); v != 0 && v < floor {
-		return nil, wait(freshLook, "the API server's list of NodeRetirements is of version %d, and there is one of version %d: "+
-			"it lags behind", v, floor)
+		return nil, newWait(requeueSoon, "the API server lags behind: its list of NodeRetirements has version %d, "+
+			"want at least %d", v, floor)
 	}
-	p.listed, p.listedAt = list, at
+	p.retirements, p.retirementsAt = list, at
 	return list.Items, nil
 }
 
-// findOther returns another retirement of the node that matches, or nil. The cache is enough to say that there is none, since
-// those who ask come again; that there is one is confirmed past it.
-func (p *passage) findOther(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
+// findOtherRetirement returns another matching retirement of the node, or nil. The cache is enough to find none,
+// because callers retry. A match is confirmed by a live read.
+func (p *scope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
 	is := func(o v1alpha1.NodeRetirement) bool {
 		return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && matches(&o)
 	}
 	var cached v1alpha1.NodeRetirementList
-	if err := p.c.o.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
-		return nil, fmt.Errorf("other retirements: %w", err)
+	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return nil, fmt.Errorf("listing NodeRetirements: %w", err)
 	}
 	if !slices.ContainsFunc(cached.Items, is) {
 		return nil, nil //nolint:nilnil // that there is none is an answer
 	}
-	all, err := p.allRecords(ctx)
+	all, err := p.listRetirements(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -10,81 +10,81 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// keepingCloud keeps a machine whose deletion was asked for, until it is asked again, as Nova does where
-// reclaim_instance_interval is set.
-type keepingCloud struct{ simCloud }
+// softDeletingCloud keeps an instance until its deletion is requested twice, as Nova does with
+// reclaim_instance_interval.
+type softDeletingCloud struct{ simCloud }
 
-func (c keepingCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
+func (c softDeletingCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.touched[id] = true
-	m := c.machines[id]
+	c.deletionRequested[id] = true
+	m := c.instances[id]
 	if m.State == cloud.Deleting {
-		delete(c.machines, id)
+		delete(c.instances, id)
 	}
 	m.State = cloud.Deleting
 	return cloud.Operation{ID: "op", Started: time.Now()}, nil
 }
 
-func (c keepingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+func (c softDeletingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.machines["sim://a"] == nil {
+	if c.instances["sim://a"] == nil {
 		return cloud.Status{Done: true}, nil
 	}
 	return cloud.Status{Done: true, Err: errors.New("it is kept for a while although it is deleted")}, nil
 }
 
-func TestAMachineThatItsCloudKeepsAfterItsDeletionIsAskedForAgain(t *testing.T) {
-	for name, byHand := range map[string]bool{"deleted by the retirement": false, "deleted by somebody else": true} {
+func TestSoftDeletedInstanceIsDeletedAgain(t *testing.T) {
+	for name, byHand := range map[string]bool{"deleted by the retirement": false, "deleted by another client": true} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				c := s.controller(t)
-				c.o.Clouds["sim"] = keepingCloud{simCloud{s}}
-				s.onceNodeDeleted(func() {
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.newController(t)
+				c.options.Clouds["sim"] = softDeletingCloud{simCloud{s}}
+				s.afterNodeDeletion(func() {
 					if byHand {
 						s.mu.Lock()
-						s.machines["sim://a"].State = cloud.Deleting
+						s.instances["sim://a"].State = cloud.Deleting
 						s.mu.Unlock()
 					}
 				})
-				rt := s.settled(ctx, c, "r", 15*time.Minute)
+				rt := s.reconcileUntilDone(ctx, c, "r", 15*time.Minute)
 				if rt.Status.Phase != v1alpha1.Succeeded {
-					t.Errorf("%s: %s; want the machine gone in 15 minutes", rt.Status.Phase, rt.Status.Message)
+					t.Errorf("%s: %s; want the instance gone in 15 minutes", rt.Status.Phase, rt.Status.Message)
 				}
 			})
 		})
 	}
 }
 
-// TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName has one of another provider ID join under the Node's name.
-func TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName(t *testing.T) {
-	for name, uuid := range map[string]string{"another machine": "", "the machine, by its UUID": "A"} {
+// TestSoftDeletedInstanceIsDeletedAgainDespiteSameNamedNode adds a Node of the same name with another provider ID.
+func TestSoftDeletedInstanceIsDeletedAgainDespiteSameNamedNode(t *testing.T) {
+	for name, uuid := range map[string]string{"another instance": "", "the instance, by its UUID": "A"} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				c := s.controller(t)
-				c.o.Clouds["sim"] = keepingCloud{simCloud{s}}
-				s.atEach(func(string, string) error {
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.newController(t)
+				c.options.Clouds["sim"] = softDeletingCloud{simCloud{s}}
+				s.interceptRequests(func(string, string) error {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if s.nodes["a"] == nil && s.machines["sim://a"].State == cloud.Deleting {
-						s.machines["sim://a-new"] = newMachine("a")
-						s.register("a", "sim://a-new", map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = uuid
+					if s.nodes["a"] == nil && s.instances["sim://a"].State == cloud.Deleting {
+						s.instances["sim://a-new"] = newSimInstance("a")
+						s.addReadyNode("a", "sim://a-new", map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = uuid
 					}
 					return nil
 				})
-				rt := s.settled(ctx, c, "r", 10*time.Minute)
+				rt := s.reconcileUntilDone(ctx, c, "r", 10*time.Minute)
 				if uuid != "" {
-					if rt.Status.Phase != v1alpha1.NodeDeleted || s.machines["sim://a"] == nil {
-						t.Errorf("%s: %s, want the machine kept", rt.Status.Phase, rt.Status.Message)
+					if rt.Status.Phase != v1alpha1.NodeDeleted || s.instances["sim://a"] == nil {
+						t.Errorf("%s: %s, want the instance kept", rt.Status.Phase, rt.Status.Message)
 					}
 					return
 				}
-				if rt.Status.Phase != v1alpha1.Succeeded || s.machines["sim://a"] != nil || s.nodes["a"] == nil || s.touched["sim://a-new"] {
+				if rt.Status.Phase != v1alpha1.Succeeded || s.instances["sim://a"] != nil || s.nodes["a"] == nil || s.deletionRequested["sim://a-new"] {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 			})
@@ -101,9 +101,9 @@ type laggingCloud struct {
 func (c laggingCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.touched[id] = true
+	c.deletionRequested[id] = true
 	*c.deletions++
-	time.AfterFunc(3*time.Second, func() { c.lose("a") })
+	time.AfterFunc(3*time.Second, func() { c.removeInstance("a") })
 	return cloud.Operation{ID: "op", Started: time.Now()}, nil
 }
 
@@ -111,29 +111,29 @@ func (laggingCloud) Status(context.Context, cloud.Operation) (cloud.Status, erro
 	return cloud.Status{Done: true}, nil
 }
 
-// TestAStateThatLagsIsNoFailedDeletion has a second process ask for the operation at once.
-func TestAStateThatLagsIsNoFailedDeletion(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+// TestLaggingInstanceStateIsNoFailedDeletion has a second process poll the operation at once.
+func TestLaggingInstanceStateIsNoFailedDeletion(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		deletions := 0
 		process := func() *Controller {
-			c := s.controller(t)
-			c.o.Clouds["sim"] = laggingCloud{simCloud{s}, &deletions}
+			c := s.newController(t)
+			c.options.Clouds["sim"] = laggingCloud{simCloud{s}, &deletions}
 			return c
 		}
 		first := process()
 		for end := time.Now().Add(time.Minute); deletions == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if _, err := first.Reconcile(ctx, request("r")); err != nil {
+			if _, err := first.Reconcile(ctx, newRequest("r")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		second := process()
-		s.turn(ctx, second, "r")
-		if rt := s.record("r"); rt.Status.Operation == nil || rt.Status.Operation.RetryAfter != nil {
+		s.reconcileOnce(ctx, second, "r")
+		if rt := s.getRetirement("r"); rt.Status.Operation == nil || rt.Status.Operation.RetryAfter != nil {
 			t.Errorf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, rt.Status.Operation)
 		}
-		if rt := s.settled(ctx, second, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || deletions != 1 {
+		if rt := s.reconcileUntilDone(ctx, second, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || deletions != 1 {
 			t.Errorf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, deletions)
 		}
 	})

@@ -12,12 +12,12 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// freeze has the cache keep the Node a as it is now.
-func (s *sim) freeze() {
-	was := s.node("a")
+// freezeCachedNode keeps the current state of the Node a in the cache.
+func (s *sim) freezeCachedNode() {
+	was := s.getNode("a")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stale = func(n *corev1.Node) *corev1.Node {
+	s.staleNode = func(n *corev1.Node) *corev1.Node {
 		if n != nil && n.Name == "a" {
 			return was
 		}
@@ -25,59 +25,59 @@ func (s *sim) freeze() {
 	}
 }
 
-// thaw has the cache be up to date again.
-func (s *sim) thaw() {
+// unfreezeCache makes the cache up to date again.
+func (s *sim) unfreezeCache() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stale = nil
+	s.staleNode = nil
 }
 
-func TestI6AnotherToolThatTheCacheDoesNotShowKeepsTheNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestI6OtherToolMissingInCacheKeepsNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.addPod("a", "web", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.atEach(func(moment, request string) error {
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "after" && request == "evict" {
-				s.freeze()
-				s.change("a", tainted("ToBeDeletedByClusterAutoscaler"))
-				time.AfterFunc(time.Minute, s.thaw)
+				s.freezeCachedNode()
+				s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler"))
+				time.AfterFunc(time.Minute, s.unfreezeCache)
 			}
 			return nil
 		})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved || len(s.violations) > 0 {
 			t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 		}
 	})
 }
 
-func TestI7ANodeSilentInTheCacheProvesNothing(t *testing.T) {
+func TestI7UnreadyCachedNodeIsNoProof(t *testing.T) {
 	for name, drains := range map[string]bool{"at first": false, "while it is drained": true} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.addPod("a", "web", func(p *simPod) { p.denied = drains })
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				c := s.controller(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.addPod("a", "web", func(p *simPod) { p.evictionDenied = drains })
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.newController(t)
 				if drains {
-					s.settled(ctx, c, "r", time.Minute)
+					s.reconcileUntilDone(ctx, c, "r", time.Minute)
 				}
-				s.silence("a")
-				s.freeze()
-				s.bringBack("a")
-				lost := s.machines["sim://a"]
-				s.lose("a") // its cloud does not find it for a while
-				s.settled(ctx, c, "r", time.Minute)
-				if rt := s.record("r"); rt.Status.MachineGone {
-					t.Errorf("taken for gone: %s: %s", rt.Status.Phase, rt.Status.Message)
+				s.makeNodeUnready("a")
+				s.freezeCachedNode()
+				s.reviveNode("a")
+				lost := s.instances["sim://a"]
+				s.removeInstance("a") // its cloud does not find it for a while
+				s.reconcileUntilDone(ctx, c, "r", time.Minute)
+				if rt := s.getRetirement("r"); rt.Status.MachineGone {
+					t.Errorf("counts as gone: %s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 				s.mu.Lock()
-				s.machines["sim://a"] = lost
-				s.allow()
+				s.instances["sim://a"] = lost
+				s.allowEvictions()
 				s.mu.Unlock()
-				s.thaw()
-				if rt := s.settled(ctx, c, "r", 3*time.Hour); isOutOfService(small(s.nodeOrEmpty("a"))) || len(s.violations) > 0 {
+				s.unfreezeCache()
+				if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); isOutOfService(mustToKubeapi(s.getNodeOrEmpty("a"))) || len(s.violations) > 0 {
 					t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 				}
 			})
@@ -85,18 +85,18 @@ func TestI7ANodeSilentInTheCacheProvesNothing(t *testing.T) {
 	}
 }
 
-func (s *sim) nodeOrEmpty(name string) *corev1.Node {
-	if n := s.node(name); n != nil {
+func (s *sim) getNodeOrEmpty(name string) *corev1.Node {
+	if n := s.getNode(name); n != nil {
 		return n
 	}
 	return &corev1.Node{}
 }
 
-// TestI7ANodeThatTheCacheDoesNotHaveYetIsNotTakenForGone has the cache be empty, and be of the Node's predecessor.
-func TestI7ANodeThatTheCacheDoesNotHaveYetIsNotTakenForGone(t *testing.T) {
+// TestI7NodeMissingInCacheIsNotGone uses an empty cache, and one with the Node's predecessor.
+func TestI7NodeMissingInCacheIsNotGone(t *testing.T) {
 	for name, stale := range map[string]func(*corev1.Node) *corev1.Node{
 		"nothing": func(*corev1.Node) *corev1.Node { return nil },
-		"another of the name": func(n *corev1.Node) *corev1.Node {
+		"another Node of the same name": func(n *corev1.Node) *corev1.Node {
 			if n == nil {
 				return nil
 			}
@@ -106,122 +106,122 @@ func TestI7ANodeThatTheCacheDoesNotHaveYetIsNotTakenForGone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.addPod("a", "web", nil)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: s.node("a").UID})
-				s.stale = stale
-				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: s.getNode("a").UID})
+				s.staleNode = stale
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 				if rt.Status.Phase != v1alpha1.Succeeded {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				s.hasLeft(t, "a")
+				s.checkRetired(t, "a")
 			})
 		})
 	}
 }
 
-// TestARecordThatHasChangedIsFoundOutBeforeWhatCannotBeTakenBack has somebody call a retirement off while the cache lags.
-func TestARecordThatHasChangedIsFoundOutBeforeWhatCannotBeTakenBack(t *testing.T) {
-	s := ci(t)
-	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-	c := s.controller(t)
-	read := s.record("r")
-	if err := c.passage(read).confirmRecord(t.Context()); err != nil {
+// TestChangedRecordStopsIrreversibleSteps cancels a retirement while the cache lags.
+func TestChangedRecordStopsIrreversibleSteps(t *testing.T) {
+	s := newGroupOfTwo(t)
+	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+	c := s.newController(t)
+	read := s.getRetirement("r")
+	if err := c.newScope(read).confirmRecord(t.Context()); err != nil {
 		t.Errorf("it has not changed: %v", err)
 	}
 	changed := read.DeepCopy()
 	changed.Annotations = map[string]string{"by": "somebody"}
-	if err := s.records.Update(t.Context(), changed); err != nil {
+	if err := s.retirements.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.passage(read).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(read).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it has changed: %v", err)
 	}
-	if err := s.records.Delete(t.Context(), changed); err != nil {
+	if err := s.retirements.Delete(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.passage(changed).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(changed).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it is gone: %v", err)
 	}
 }
 
-func TestI6AnotherToolDuringTheCordonKeepsTheNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.lose("a")
-		s.silence("a")
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+func TestI6OtherToolDuringCordonKeepsNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.removeInstance("a")
+		s.makeNodeUnready("a")
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		var once sync.Once
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "patch node" {
-				once.Do(func() { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) })
+				once.Do(func() { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) })
 			}
 			return nil
 		})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved || len(s.violations) > 0 {
 			t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 		}
 	})
 }
 
-// TestI3ALateCancellationKeepsTheNode hides the cancellation in the cache right before the Node is deleted.
-func TestI3ALateCancellationKeepsTheNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+// TestI3LateCancellationKeepsNode hides the cancellation in the cache right before the Node is deleted.
+func TestI3LateCancellationKeepsNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		changed, cancelled := false, false
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			switch {
 			case moment == "before" && request == "delete node" && !changed: // ends the reconcile that wrote Drained
 				changed = true
-				s.change("a", alsoAnnotated("example.com/by", "somebody"))
+				s.changeNode("a", addAnnotation("example.com/by", "somebody"))
 			case moment == "after" && request == "cached get *v1alpha1.NodeRetirement" && changed && !cancelled:
 				cancelled = true
-				return s.records.Delete(ctx, s.record("r"))
+				return s.retirements.Delete(ctx, s.getRetirement("r"))
 			}
 			return nil
 		})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
-		n := s.node("a")
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
+		n := s.getNode("a")
 		if !cancelled || rt != nil || n == nil || n.Spec.Unschedulable {
 			t.Fatalf("cancelled: %t, record %+v, Node %+v", cancelled, rt, n)
 		}
-		if err := restored(n); err != nil {
+		if err := checkRestored(n); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-func TestI1AProtectedPodAfterTheDrainKeepsTheNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestI1ProtectedPodAfterDrainKeepsNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.addPod("a", "web", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		var once sync.Once
-		s.atEach(func(moment, request string) error {
-			if moment == "after" && request == "evict" { // the drain ends 5 s later, and is looked at 10 s after it began
+		s.interceptRequests(func(moment, request string) error {
+			if moment == "after" && request == "evict" { // the drain ends after 5 s, and its result is read 10 s after its start
 				once.Do(func() { time.AfterFunc(7*time.Second, func() { s.addPod("a", "precious", protectedPod) }) })
 			}
 			return nil
 		})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != ProtectedPod {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
 }
 
-func TestI5ADeletedNodeInTheCacheDoesNotStay(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestI5DeletedNodeInCacheIsUnavailable(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.groups[0].Spec.Minimum = 1
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		c.known.depart(string(s.node("b").UID)) // the list of Nodes still has it
-		rt := s.settled(ctx, c, "r", time.Minute)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		c.expectations.recordNodeDeleted(string(s.getNode("b").UID)) // the list of Nodes still has it
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Minute)
 		if rt.Status.Phase != v1alpha1.Pending || InFlight(rt) {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}

@@ -17,25 +17,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Sweeper gives back nodes that a retirement holds whose record is gone, since somebody has taken its finalizer off, and takes
-// away what one that gave its node back could not, which is its conditions (I3). It is a manager's Runnable, and works while it
-// leads.
+// Sweeper restores nodes with the cordon claim of a deleted retirement: its finalizer was removed by hand. It also
+// removes conditions that a restore could not remove (I3). It is a Runnable of the manager and runs while that leads.
 type Sweeper struct {
-	// Nodes reads Nodes, from caches if need be, and Records every NodeRetirement of the cluster past all caches.
+	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
 	Nodes, Records client.Reader
 	API            cordon.API
 	Every          time.Duration
 	Log            *slog.Logger
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Sweeper) NeedLeaderElection() bool { return true }
 
-// Start sweeps until ctx ends.
+// Start runs Sweep periodically until ctx ends.
 func (s *Sweeper) Start(ctx context.Context) error {
 	for {
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.Log.Warn("nodes that were left behind are not given back yet", "err", err)
+			s.Log.Warn("cannot restore all nodes of deleted NodeRetirements, will retry", "err", err)
 		}
 		if !elapsed.Sleep(ctx, s.Every) {
 			return nil
@@ -43,23 +41,23 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// Sweep looks once. The nodes are read first: a record that a hold belongs to was there before the hold.
+// Sweep restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("nodes: %w", err)
 	}
-	held := map[string][]*corev1.Node{} // by the owner's name
+	claimed := map[string][]*corev1.Node{} // by the claim's owner
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		records, _ := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
 		for _, r := range records {
 			if strings.HasPrefix(r.Owner, ownerPrefix) {
-				held[r.Owner] = append(held[r.Owner], n)
+				claimed[r.Owner] = append(claimed[r.Owner], n)
 			}
 		}
 	}
-	if len(held) == 0 {
+	if len(claimed) == 0 {
 		return nil
 	}
 	var all v1alpha1.NodeRetirementList
@@ -68,19 +66,19 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 	for i := range all.Items {
 		if all.Items[i].Status.Phase != v1alpha1.Aborted {
-			delete(held, Owner(&all.Items[i]))
+			delete(claimed, Owner(&all.Items[i]))
 		}
 	}
 	var errs []error
-	for owner, nodes := range held {
+	for owner, nodes := range claimed {
 		for _, n := range nodes {
-			errs = append(errs, s.giveBack(ctx, owner, n))
+			errs = append(errs, s.restoreNode(ctx, owner, n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Sweeper) giveBack(ctx context.Context, owner string, n *corev1.Node) error {
+func (s *Sweeper) restoreNode(ctx context.Context, owner string, n *corev1.Node) error {
 	keeper, err := cordon.New(s.API, n.Name, string(n.UID))
 	if err != nil {
 		return err
@@ -90,7 +88,7 @@ func (s *Sweeper) giveBack(ctx context.Context, owner string, n *corev1.Node) er
 		return nil
 	}
 	if err == nil {
-		s.Log.Info("a node whose NodeRetirement is gone, or could not take all away, is given back", "node", n.Name, "owner", owner)
+		s.Log.Info("restored a node after its NodeRetirement is gone, or could not restore it completely", "node", n.Name, "owner", owner)
 	}
 	return err
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime has a pod of a DaemonSet with a claim.
-func TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime(t *testing.T) {
+// TestVolumesOfSkippedPodsAreIgnoredAndUnknownVolumesTimeOut uses a DaemonSet pod with a claim.
+func TestVolumesOfSkippedPodsAreIgnoredAndUnknownVolumesTimeOut(t *testing.T) {
 	for name, tt := range map[string]struct {
-		world func(*sim)
+		setup func(*sim)
 		phase v1alpha1.Phase
 		code  string
 	}{
 		"its volume is attached": {
-			func(s *sim) { s.claims, s.volumes = map[string]string{"ns/data": "pv-1"}, attachments("a") }, v1alpha1.Succeeded, "",
+			func(s *sim) { s.claims, s.volumes = map[string]string{"ns/data": "pv-1"}, newAttachments("a") }, v1alpha1.Succeeded, "",
 		},
 		"its claim is gone":                    {func(*sim) {}, v1alpha1.Succeeded, ""},
-		"its claim is gone, the volume is not": {func(s *sim) { s.volumes = attachments("a") }, v1alpha1.Aborted, VolumesAttached},
+		"its claim is gone, the volume is not": {func(s *sim) { s.volumes = newAttachments("a") }, v1alpha1.Aborted, VolumesAttached},
 		"its claim cannot be read": {func(s *sim) {
-			s.atEach(func(_, request string) error {
+			s.interceptRequests(func(_, request string) error {
 				if request == "get claim" {
 					return errors.New("no answer")
 				}
@@ -34,8 +34,8 @@ func TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime(
 		}, v1alpha1.Aborted, DrainTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.groups[0].Spec.Drain.WaitForDetach = true
 				s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
 				s.addPod("a", "agent", func(p *simPod) {
@@ -45,14 +45,14 @@ func TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime(
 						t.Fatal(err)
 					}
 				})
-				tt.world(s)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				tt.setup(s)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
 					t.Fatalf("%s: %s, want %s %q", rt.Status.Phase, rt.Status.Message, tt.phase, tt.code)
 				}
 				if tt.phase == v1alpha1.Aborted {
-					s.isAsItWas(t, "a")
+					s.checkNodeRestored(t, "a")
 				}
 			})
 		})
