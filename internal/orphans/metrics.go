@@ -6,14 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics count orphaned instances and Nodes.
+// Metrics counts orphaned instances and Nodes.
 type Metrics struct {
-	orphans   *prometheus.GaugeVec
-	collected *prometheus.CounterVec
-	failures  *prometheus.CounterVec
+	orphans  *prometheus.GaugeVec
+	removed  *prometheus.CounterVec
+	failures *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -21,12 +20,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Machines of the cluster without a Node (Orphan, of a cloud that marks its machines) and Nodes without a machine (Ghost), " +
 				"suspected or proven.",
 		}, []string{"cloud", "kind", "state"}),
-		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_strays_collected_total", Help: "Orphans whose machine was deleted, and ghosts whose Node's retirement was asked for.",
 		}, []string{"cloud", "kind"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_strays_look_failures_total", Help: "Looks for strays that have left something open.",
 		}, []string{"cloud"}),
 	}
-	return m, errors.Join(r.Register(m.orphans), r.Register(m.collected), r.Register(m.failures))
+	return m, errors.Join(r.Register(m.orphans), r.Register(m.removed), r.Register(m.failures))
 }

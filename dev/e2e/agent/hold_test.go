@@ -44,7 +44,7 @@ func not(is func(*corev1.Node) bool) func(*corev1.Node) bool {
 	return func(n *corev1.Node) bool { return !is(n) }
 }
 
-func TestI3ExistingCordonStays(t *testing.T) {
+func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "found", 1)
 	f.run(f.app("web", 2).Deployment())

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// DeleteInstances deletes the orphaned instances that are due and not kept, each after another read of the instance and of the
-// Nodes. OrphanedNodes are left to a NodeRetirement. It returns the findings whose deletion has begun.
+// DeleteInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
+// and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
 func DeleteInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.Host, error), findings []Finding,
 	log *slog.Logger,
 ) ([]Finding, error) {
@@ -28,7 +28,7 @@ func DeleteInstances(ctx context.Context, c instances.Deleter, nodes func(contex
 			errs = append(errs, fmt.Errorf("orphan %s: %w", f.Name, err))
 		}
 		if asked {
-			log.Warn("an orphaned instance is deleted", "machine", f.ProviderID, "name", f.Name, "proofs", f.Proofs)
+			log.Warn("deleting an orphaned instance", "instance", f.ProviderID, "name", f.Name, "proofs", f.Proofs)
 			begun = append(begun, f)
 		}
 	}
@@ -40,10 +40,10 @@ func (s *Controller) deleteInstances(ctx context.Context, seen *snapshot, findin
 	if s.marking == nil {
 		return nil
 	}
-	begun, err := DeleteInstances(ctx, s.marking, s.nodes.Read, findings, s.o.Log)
+	begun, err := DeleteInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
 	for _, f := range begun {
-		s.o.Metrics.collected.WithLabelValues(s.name, string(OrphanedInstance)).Inc()
-		s.onGroup(seen, f.Group, eventOrphanDeleted, f.Name, f.String())
+		s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedInstance)).Inc()
+		s.recordGroupEvent(seen, f.Group, eventOrphanDeleted, f.Name, f.String())
 	}
 	return err
 }

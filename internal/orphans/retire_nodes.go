@@ -11,30 +11,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// requester is who asks for the retirement of orphaned Nodes.
-const requester = "slipway manager, strays"
+// requestedBy is the requester of the retirement of orphaned Nodes.
+const requestedBy = "slipway manager, strays"
 
-// retireNodes asks for the retirement of the Nodes that are due, of groups that are this manager's. A Node of no group is
-// reported only: nobody has said that Slipway may take it.
+// retireNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
+// reported, because Slipway does not manage it.
 func (s *Controller) retireNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
 	var errs []error
 	for _, f := range findings {
-		n, g := seen.uid[f.Name], seen.byName[seen.owner[f.Name]]
-		if f.Kind != OrphanedNode || !f.Due || n == nil || g == nil || seen.leaving[f.Name] || !s.mine(g) {
+		n, g := seen.nodeByName[f.Name], seen.groupByName[seen.groupOfNode[f.Name]]
+		if f.Kind != OrphanedNode || !f.Due || n == nil || g == nil || seen.retiringNodes[f.Name] || !s.isOwnGroup(g) {
 			continue
 		}
 		rt := request.New(request.Request{
 			Name: request.Name(n.Name, "ghost", n.UID, f.Since.Unix()), Labels: g.Labels,
 			Spec: v1alpha1.NodeRetirementSpec{
-				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: requester, Group: g.Name,
+				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: requestedBy, Group: g.Name,
 			},
 		})
-		switch err := s.o.Client.Create(ctx, rt); {
+		switch err := s.options.Client.Create(ctx, rt); {
 		case apierrors.IsAlreadyExists(err):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err))
 		default:
-			s.o.Metrics.collected.WithLabelValues(s.name, string(OrphanedNode)).Inc()
+			s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedNode)).Inc()
 		}
 	}
 	return errors.Join(errs...)

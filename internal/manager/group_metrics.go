@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// groupMetrics tell which NodeGroups are in force that have no object to say it on.
+// groupMetrics reports on NodeGroups without an object of their own.
 type groupMetrics struct {
 	file     *prometheus.GaugeVec
 	shadowed *prometheus.GaugeVec
@@ -29,50 +29,50 @@ func newGroupMetrics(r prometheus.Registerer) (*groupMetrics, error) {
 	return m, errors.Join(r.Register(m.file), r.Register(m.shadowed))
 }
 
-func (m *groupMetrics) shadow(group string, value float64) {
+func (m *groupMetrics) setShadowed(group string, value float64) {
 	if m != nil {
 		m.shadowed.WithLabelValues(group).Set(value)
 	}
 }
 
-func (m *groupMetrics) inForce(value float64) {
+func (m *groupMetrics) setFileInForce(value float64) {
 	if m != nil {
 		m.file.WithLabelValues().Set(value)
 	}
 }
 
-// sayFile takes in whether the file is in force, and tells of it once.
-func (g *Groups) sayFile(err error) {
-	said, inForce := "", 1.0
+// reportFileState records whether the file is valid, and logs a change once.
+func (g *Groups) reportFileState(err error) {
+	message, inForce := "", 1.0
 	if err != nil {
-		said, inForce = err.Error(), 0
+		message, inForce = err.Error(), 0
 	}
-	g.metrics.inForce(inForce)
+	g.metrics.setFileInForce(inForce)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case said == g.refusal:
+	case message == g.lastFileError:
 	case err != nil:
-		g.Log.Error("the file of NodeGroups is refused; what it said before stays in force", "err", err)
+		g.Log.Error("the file of NodeGroups is invalid; its previous content stays valid", "err", err)
 	default:
-		g.Log.Info("the file of NodeGroups is in force again", "file", g.File)
+		g.Log.Info("the file of NodeGroups is valid again", "file", g.File)
 	}
-	g.refusal = said
+	g.lastFileError = message
 }
 
-// sayShadowed takes in which groups without an object are passed over for one of the same name, and tells of each once. The
-// caller holds the lock.
-func (g *Groups) sayShadowed(by map[string]*v1alpha1.NodeGroup) {
+// reportShadowed records the groups that another one of the same name replaces, and logs each change once. g.mu must be
+// locked.
+func (g *Groups) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
 	for name, other := range by {
 		if !g.shadowed[name] {
-			g.Log.Warn("a NodeGroup of this process is not in force, as there is another one of its name", "group", name, "inForce", g.origin(other))
-			g.metrics.shadow(name, 1)
+			g.Log.Warn("a NodeGroup of this process is ignored, because another one has the same name", "group", name, "inForce", g.describeOrigin(other))
+			g.metrics.setShadowed(name, 1)
 		}
 	}
 	for name := range g.shadowed {
 		if by[name] == nil {
-			g.Log.Info("the other NodeGroup of the name of one of this process has gone", "group", name)
-			g.metrics.shadow(name, 0)
+			g.Log.Info("a NodeGroup of this process is used again, because the other one of its name is deleted", "group", name)
+			g.metrics.setShadowed(name, 0)
 		}
 	}
 	g.shadowed = map[string]bool{}
@@ -81,13 +81,13 @@ func (g *Groups) sayShadowed(by map[string]*v1alpha1.NodeGroup) {
 	}
 }
 
-// origin says where a group is from that is in force, and what else there is to know of it.
-func (g *Groups) origin(group *v1alpha1.NodeGroup) string {
+// describeOrigin returns where a valid group comes from, and whether this process handles it.
+func (g *Groups) describeOrigin(group *v1alpha1.NodeGroup) string {
 	switch {
 	case group.UID == "":
 		return "that of --node-groups"
 	case g.Selector != nil && !g.Selector.Matches(labels.Set(group.Labels)):
-		return "that of the API server, which this process does not act on, as --selector " + g.Selector.String() + " passes it over"
+		return "that of the API server, which this process ignores because of --selector " + g.Selector.String()
 	}
 	return "that of the API server"
 }
