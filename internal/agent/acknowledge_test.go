@@ -41,7 +41,7 @@ func TestI7OnlyMachinesKnownToBeDrainedCount(t *testing.T) {
 		"one of two others":                    {[]string{"pool_1", "pool_2", "pool_3"}, []kubeapi.Node{node("pool_3")}, []string{"pool_2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check.Equal(t, tt.left, undrained(tt.resources, "pool_1", tt.drained, machine))
+			check.Equal(t, tt.left, listUndrained(tt.resources, "pool_1", tt.drained, machine))
 		})
 	}
 }
@@ -77,11 +77,11 @@ func TestI2ResultIsWrittenBeforeTheAcknowledgement(t *testing.T) {
 	}{
 		{"at once when nothing is left to say", 0, 0},
 		{"as soon as the Event is written", 300 * time.Millisecond, 300 * time.Millisecond},
-		{"without it after a moment", time.Minute, lastWords},
+		{"without it after a moment", time.Minute, flushTimeout},
 	} {
 		t.Run(c.name, virtual.Time(func(t *testing.T) {
 			told := approvedAfter(t, c.takes)
-			if told < c.want || told > c.want+2*listenEvery {
+			if told < c.want || told > c.want+2*shortPollInterval {
 				t.Errorf("acknowledged after %s, want %s", told, c.want)
 			}
 		}))
@@ -103,11 +103,11 @@ func approvedAfter(t *testing.T, eventTakes time.Duration) time.Duration {
 		Notice: notice.Notice{ID: "id", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"}},
 		Phase:  Drained,
 	}
-	a.events.emit(normal(DrainDone, "said"))
+	a.events.emit(newNormalEvent(DrainDone, "said"))
 	synctest.Wait()
 	began := time.Now()
 	for len(told.at) == 0 {
-		wait, err := a.approve(ctx, h, time.Now())
+		wait, err := a.approveNotice(ctx, h, time.Now())
 		must.NoError(t, err)
 		if len(told.at) == 0 {
 			time.Sleep(wait)

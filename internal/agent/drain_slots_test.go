@@ -26,7 +26,7 @@ func TestPatienceEndsInTimeToDrain(t *testing.T) {
 		"a Reboot waits for half its time":   {notice.Reboot, 15 * time.Minute, 450 * time.Second},
 		"a Redeploy too":                     {notice.Redeploy, 10 * time.Minute, 5 * time.Minute},
 		"a Freeze too":                       {notice.Freeze, 15 * time.Minute, 450 * time.Second},
-		"days ahead, until ten minutes left": {notice.Reboot, 7 * 24 * time.Hour, 7*24*time.Hour - longestLead},
+		"days ahead, until ten minutes left": {notice.Reboot, 7 * 24 * time.Hour, 7*24*time.Hour - maxDrainLead},
 		"what is due now waits for nothing":  {notice.Reboot, 0, 0},
 		"a condition waits for ever":         {notice.Condition, -1, -1},
 	} {
@@ -341,7 +341,7 @@ func (s season) play(t *testing.T) (broken []string) {
 		m.tell()
 	}
 	// No trace: whatever failed, all is taken away once nothing is announced (I3).
-	time.Sleep(2*dying + lastConditionRetry)
+	time.Sleep(2*terminationTime + maxConditionRetry)
 	for _, m := range all {
 		if !m.isRestored() && len(broken) == 0 {
 			broken = append(broken, fmt.Sprintf("%s: left on the node: %+v", m.name, m.see()))

@@ -253,9 +253,9 @@ func TestNodeDrainedForAConditionStaysEmpty(t *testing.T) {
 // phase is the recorded one of the machine's only notice.
 func phase(m *machine) Phase {
 	answer := make(chan Phase, 1)
-	m.agent.wake <- func(context.Context) {
-		for _, h := range m.agent.handled {
-			answer <- h.recorded
+	m.agent.updates <- func(context.Context) {
+		for _, h := range m.agent.notices {
+			answer <- h.recordedPhase
 			return
 		}
 		answer <- "none"

@@ -12,14 +12,14 @@ func TestEventNamesItsNode(t *testing.T) {
 	onMachine(t, time.Second, func(t *testing.T, m *machine) {
 		m.start(t, 0, nil)
 		time.Sleep(time.Second)
-		m.agent.events.throttle.until(time.Now().Add(time.Minute))
-		m.agent.events.emit(uncordoned())
+		m.agent.events.throttle.setEnd(time.Now().Add(time.Minute))
+		m.agent.events.emit(newUncordonedEvent())
 		m.mu.Lock()
 		m.node.UID = "uid-new"
 		m.mu.Unlock()
-		m.agent.wake <- func(context.Context) { m.agent.restored = false }
+		m.agent.updates <- func(context.Context) { m.agent.recordsRead = false }
 		time.Sleep(time.Second)
-		m.agent.events.emit(uncordoned())
+		m.agent.events.emit(newUncordonedEvent())
 		time.Sleep(time.Minute)
 		m.crash()
 		if want := []string{"uid-n", "uid-new"}; !slices.Equal(m.about, want) {

@@ -60,13 +60,13 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 			byUser, notice.Notice{Type: notice.Freeze, UserInitiated: true, Duration: time.Minute}, Cordon, false, "user-initiated Freeze of 1m0s asks for cordon",
 		},
 		"a short pause may begin at once": {
-			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and may begin at once as it is under 9s",
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and is approved at once because it is under 9s",
 		},
 		"a pause as long as the limit may not": {
 			hasty, notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance",
 		},
 		"a short live migration may begin at once too": {
-			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and may",
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and is approved",
 		},
 		"a pause of unknown length may not": {
 			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: -time.Second}, Ignore, false, "live migration",
@@ -82,7 +82,7 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 			marked, notice.Notice{Type: notice.Freeze, LiveMigration: true}, DrainMarked, false, "live migration asks for drain-marked",
 		},
 		"a condition by its rule": {
-			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain; nothing is due",
+			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain, without a deadline",
 		},
 		"a condition without one is left alone": {
 			sick, notice.Notice{Type: notice.Condition, ID: "Ready"}, Ignore, false, "no action is configured for condition Ready",
@@ -117,7 +117,7 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 		"a clock that is behind": {
 			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(625 * time.Second), ClockAhead: -10 * time.Minute}, epoch.Add(25 * time.Second),
 		},
-		"started, counted from when it was seen to": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedWindow)},
+		"started, counted from when it was seen to": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedDrainTime)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := DefaultImpact().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
@@ -160,10 +160,10 @@ func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
 		notice.Freeze: podrules.Leave, notice.Reboot: podrules.Leave, notice.Condition: podrules.Leave,
 		notice.Redeploy: podrules.Evict, notice.Preempt: podrules.Evict, notice.Terminate: podrules.Evict,
 	} {
-		if got := drainPolicy(kind).Of(podrules.ByUnmanaged); got != want {
+		if got := policyForType(kind).Of(podrules.ByUnmanaged); got != want {
 			t.Errorf("%s: unmanaged pods get %s, want %s", kind, got, want)
 		}
-		if got := drainPolicy(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
+		if got := policyForType(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
 			t.Errorf("%s: DaemonSet pods get %s, want leave", kind, got)
 		}
 	}

@@ -44,10 +44,10 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	m := NewMetrics(r)
 	m.FetchOK(time.Millisecond)
 	m.FetchFailed(errors.New("no answer"), azure.Unreachable)
-	m.progress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, Blocked: []drain.Blocked{
+	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, Blocked: []drain.Blocked{
 		{Pod: "a", Reason: drain.Budget}, {Pod: "b", Reason: drain.Stopping},
 	}})
-	m.receipt(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
+	m.recordDrain(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
 		{Action: podrules.Evict, Asked: drain.Forced, End: drain.Killed, GraceWanted: 30, GraceGiven: 5},
 		{Action: podrules.Evict, Asked: drain.Evicted, End: drain.Stopped},
 		{Action: podrules.Leave},

@@ -95,7 +95,7 @@ func telling(api API, to Notifier) (*Agent, *noticeState) {
 		Decision: Decision{Action: Drain, Forced: true, Deadline: time.Now().Add(30 * time.Second), Reason: "because"},
 	}
 	h.listed, h.claim.state = true, claimWritten
-	a.handled["id"] = h
+	a.notices["id"] = h
 	return a, h
 }
 
@@ -104,22 +104,22 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 		var to told
 		a, h := telling(lookUp{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
+		go a.notifications.run(ctx)
 		turn := func() {
-			a.announce(time.Now())
-			a.announce(time.Now())
+			a.queueNotifications(time.Now())
+			a.queueNotifications(time.Now())
 			synctest.Wait()
 		}
 		turn()
 		h.Phase, a.drain = Draining, &drainRun{}
 		a.setBlocked(a.drain, &drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
 		turn()
-		a.noteEnd(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
+		a.storeDrainResult(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
 		turn()
-		a.noteEnd(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
+		a.storeDrainResult(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
 			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: podrules.Evict, End: drain.Stopped}, {Name: "logs", Action: podrules.Leave},
 		}}, nil)
-		h.move(inputEmptied, guard{}, time.Now())
+		h.applyTransition(inputEmptied, guard{}, time.Now())
 		turn()
 		want := []notify.Moment{notify.Detected, notify.Blocked, notify.DeadlinePassed, notify.Drained}
 		if got := to.moments(); !slices.Equal(got, want) {
@@ -141,10 +141,10 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 		must.NoError(t, json.Unmarshal(record, &again))
 		restarted, _ := telling(lookUp{}, &to)
 		again.listed = true
-		restarted.handled["id"] = &again
-		go restarted.announcer.run(ctx)
-		restarted.announce(time.Now())
-		restarted.announceOver(&again)
+		restarted.notices["id"] = &again
+		go restarted.notifications.run(ctx)
+		restarted.queueNotifications(time.Now())
+		restarted.queueEndNotification(&again)
 		synctest.Wait()
 		if got := to.moments(); !slices.Equal(got, append(want, notify.Over)) {
 			t.Errorf("after the restart %v were told, want %v and over", got, want)
@@ -158,10 +158,10 @@ func TestIgnoredNoticeIsNotNotified(t *testing.T) {
 		var to told
 		a, h := telling(lookUp{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
+		go a.notifications.run(ctx)
 		h.Decision.Action = Ignore
-		a.announce(time.Now())
-		a.announceOver(h)
+		a.queueNotifications(time.Now())
+		a.queueEndNotification(h)
 		synctest.Wait()
 		if len(to.all) != 0 {
 			t.Errorf("told %v", to.moments())
@@ -175,8 +175,8 @@ func TestAMessageHasWhatTemplatesUse(t *testing.T) {
 		var to told
 		a, _ := telling(lookUp{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
-		a.announce(time.Now())
+		go a.notifications.run(ctx)
+		a.queueNotifications(time.Now())
 		synctest.Wait()
 		stop()
 		m := to.all[0]
@@ -208,14 +208,14 @@ func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 			var to told
 			a, h := telling(c.api, &to)
 			began := time.Now()
-			a.announce(began)
+			a.queueNotifications(began)
 			h.Phase = Drained
-			a.announce(began)
+			a.queueNotifications(began)
 			check.Is(t, 0, time.Since(began))
 			ctx, cancel := context.WithTimeout(t.Context(), c.ends)
 			defer cancel()
-			go a.announcer.run(ctx)
-			time.Sleep(2 * lookUpTimeout)
+			go a.notifications.run(ctx)
+			time.Sleep(2 * lookupTimeout)
 			synctest.Wait()
 			if got := to.moments(); !slices.Equal(got, []notify.Moment{notify.Detected, notify.Drained}) {
 				t.Errorf("told %v", got)
@@ -230,7 +230,7 @@ func TestBlockedDrainNotificationsDelayNoDrain(t *testing.T) {
 		a, _ := telling(lookUp{}, &told{})
 		began := time.Now()
 		run := &drainRun{}
-		for range 10 * cap(a.wake) {
+		for range 10 * cap(a.updates) {
 			a.setBlocked(run, &drain.Progress{})
 		}
 		check.Is(t, 0, time.Since(began))
@@ -241,14 +241,14 @@ func TestAcknowledgementWaitsForANotificationInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &told{busy: true}
 		a, h := telling(lookUp{}, to)
-		if a.sayAll(h, time.Now()) == 0 {
+		if a.awaitFlush(h, time.Now()) == 0 {
 			t.Error("not waited for")
 		}
-		if a.sayAll(h, time.Now().Add(lastWords)) != 0 {
-			t.Errorf("waited for longer than %s", lastWords)
+		if a.awaitFlush(h, time.Now().Add(flushTimeout)) != 0 {
+			t.Errorf("waited for longer than %s", flushTimeout)
 		}
 		to.busy = false
-		if a.sayAll(h, time.Now()) != 0 {
+		if a.awaitFlush(h, time.Now()) != 0 {
 			t.Error("waited for although everything is sent")
 		}
 	})

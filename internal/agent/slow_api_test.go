@@ -130,12 +130,12 @@ func TestConditionsRetryEquallyAfterHangsAndErrors(t *testing.T) {
 		m.faults.set(hanging, "patch nodes/status")
 		m.start(t, 0, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
 		m.source.say(announced(notice.Freeze, "f", time.Hour))
-		time.Sleep(20*time.Second + firstConditionRetry/2) // the first try is over
+		time.Sleep(20*time.Second + minConditionRetry/2) // the first try is over
 		m.faults.set(fault{}, "patch nodes/status")
 		if n := m.conditionWrites(); n != 0 {
 			t.Errorf("the conditions were written %d times right after a hang", n)
 		}
-		time.Sleep(firstConditionRetry)
+		time.Sleep(minConditionRetry)
 		if n := m.conditionWrites(); n != 1 {
 			t.Errorf("the conditions were written %d times after the back-off", n)
 		}

@@ -19,23 +19,23 @@ import (
 )
 
 // goes is the guard of a notice that may drain, and whose record says that its node is drained.
-var goes = guard{action: Drain, recorded: Drained, mayTouch: true, canStart: true}
+var goes = guard{action: Drain, recordedPhase: Drained, mayChangeNode: true, canStartDrain: true}
 
 // guardOfWords are the guards of the table in docs/agent.md.
 var guardOfWords = map[string]func(g *guard){
 	"":                           func(*guard) {},
 	"the action does not cordon": func(g *guard) { g.action = Acknowledge },
-	"another tool removes the node, and the notice can wait": func(g *guard) { g.yields = true },
-	"the tools at work are not known, and there is time":     func(g *guard) { g.mayTouch = false },
+	"another tool removes the node, and the notice can wait": func(g *guard) { g.shouldYield = true },
+	"the tools at work are not known, and there is time":     func(g *guard) { g.mayChangeNode = false },
 	"a condition has put nothing on the node, and has no slot": func(g *guard) {
-		g.waits, g.mayWait = true, true
+		g.waitsForSlot, g.waitsUncordoned = true, true
 	},
-	"an interruption has no slot":                  func(g *guard) { g.waits = true },
+	"an interruption has no slot":                  func(g *guard) { g.waitsForSlot = true },
 	"the action is `cordon`":                       func(g *guard) { g.action = Cordon },
-	"the node still takes pods, and there is time": func(g *guard) { g.canStart = false },
+	"the node still takes pods, and there is time": func(g *guard) { g.canStartDrain = false },
 	"nothing speaks against the drain":             func(*guard) {},
-	"acknowledged before":                          func(g *guard) { g.recorded = Acknowledged },
-	"the drain gave up before":                     func(g *guard) { g.recorded = NotDrained },
+	"acknowledged before":                          func(g *guard) { g.recordedPhase = Acknowledged },
+	"the drain gave up before":                     func(g *guard) { g.recordedPhase = NotDrained },
 }
 
 // with returns the guard that the words of the table describe.
@@ -104,7 +104,7 @@ type result struct {
 // transitionsOfPage reads the table of the page, and which guards it has for which input.
 func transitionsOfPage(t *testing.T) (map[pair]result, map[input][]string) {
 	t.Helper()
-	effects := map[string]effect{"start clock": effectStartClock, "stop clock": effectStopClock, "tell drain": effectTellDrain}
+	effects := map[string]effect{"start clock": effectStartClock, "stop clock": effectStopClock, "tell drain": effectEmitDraining}
 	all, guards := map[pair]result{}, map[input][]string{}
 	for _, row := range rows(t, "../../docs/agent.md", "input", "if", "from", "to", "once") {
 		in, words := row[0], row[1]
@@ -113,7 +113,7 @@ func transitionsOfPage(t *testing.T) (map[pair]result, map[input][]string) {
 		}
 		to, ok := phaseNames[row[3]]
 		if row[3] == "recorded" {
-			to, ok = goes.with(words).recorded, true
+			to, ok = goes.with(words).recordedPhase, true
 		}
 		if !ok {
 			t.Fatalf("%q is no phase", row[3])
@@ -175,13 +175,13 @@ func TestTransitionsKeepTheirPromises(t *testing.T) {
 			if again, once := transition(next, inputChecked, g); again != next || once != 0 {
 				t.Errorf("%q with %+v: checked twice %q becomes %q, effects %b", p, g, next, again, once)
 			}
-			if next.isDraining() && !p.isDraining() && (!g.action.drains() || g.yields || g.waits || !g.mayTouch || !g.canStart) {
+			if next.isDraining() && !p.isDraining() && (!g.action.includesDrain() || g.shouldYield || g.waitsForSlot || !g.mayChangeNode || !g.canStartDrain) {
 				t.Errorf("%q with %+v: drains", p, g)
 			}
 			if p.isDrained() && next != p {
 				t.Errorf("%q with %+v: a drained node becomes %q by a look", p, g, next)
 			}
-			if r := p.recorded(g.recorded); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
+			if r := p.toRecorded(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
 				t.Errorf("%q is recorded as %q, which no other version knows", p, r)
 			}
 		}
@@ -210,7 +210,7 @@ func TestI8RecordsOfTheLastReleaseContinue(t *testing.T) {
 			m.start(t, 0, nil)
 			time.Sleep(time.Minute)
 			state := make(chan noticeState, 1)
-			m.agent.wake <- func(context.Context) { state <- *m.agent.handled[r.Owner] }
+			m.agent.updates <- func(context.Context) { state <- *m.agent.notices[r.Owner] }
 			if got := <-state; got.Phase != want || got.Seen != h.Seen || got.Began.IsZero() {
 				t.Errorf("phase %q, first seen %s, began %s; want %q", got.Phase, got.Seen.First, got.Began, want)
 			}

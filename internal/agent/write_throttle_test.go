@@ -61,17 +61,17 @@ func TestReportsWaitUntilPodsWereAsked(t *testing.T) {
 
 func TestBlockedDrainDoesNotThrottleWrites(t *testing.T) {
 	p := drain.Progress{Listed: true, Blocked: []drain.Blocked{{Reason: drain.Stopping}, {Reason: drain.Budget}, {Reason: drain.EarlierWave}}}
-	if !askedAll(p) {
+	if !hasRequestedAll(p) {
 		t.Error("all were asked that can be")
 	}
 	for _, r := range []drain.Obstacle{drain.Turn, drain.Busy, drain.Failing} {
 		more := p
 		more.Blocked = append(slices.Clone(p.Blocked), drain.Blocked{Reason: r})
-		if askedAll(more) {
+		if hasRequestedAll(more) {
 			t.Errorf("one waits: %s", r)
 		}
 	}
-	if askedAll(drain.Progress{}) {
+	if hasRequestedAll(drain.Progress{}) {
 		t.Error("the pods are not known yet")
 	}
 }
@@ -79,15 +79,15 @@ func TestBlockedDrainDoesNotThrottleWrites(t *testing.T) {
 func TestWriteThrottleEndsOnDemandOrContextEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newWriteThrottle()
-		h.until(time.Now().Add(time.Hour))
+		h.setEnd(time.Now().Add(time.Hour))
 		began := time.Now()
 		go func() {
 			time.Sleep(time.Second)
-			h.until(time.Now().Add(5 * time.Second)) // sooner than before
+			h.setEnd(time.Now().Add(5 * time.Second)) // sooner than before
 		}()
 		h.wait(t.Context())
 		check.Is(t, 6*time.Second, time.Since(began))
-		h.until(time.Now().Add(time.Hour))
+		h.setEnd(time.Now().Add(time.Hour))
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		h.wait(ctx)
