@@ -194,12 +194,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		group.Go(func() {
 			var last *notice.Snapshot
 			source.Run(work, func(s notice.Snapshot) {
-				tell := a.enqueue
+				enqueue := a.enqueue
 				if last == nil || !hasSameNotices(*last, s) {
-					tell = a.enqueueUrgent
+					enqueue = a.enqueueUrgent
 				}
 				last = &s
-				tell(work, func(context.Context) { a.handleSnapshot(source.Name(), s) })
+				enqueue(work, func(context.Context) { a.handleSnapshot(source.Name(), s) })
 			})
 		})
 	}
@@ -212,29 +212,29 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.stopNodeWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	asked := ctx.Done()
-	var graceOver <-chan time.Time
+	stopRequested := ctx.Done()
+	var stopTimeout <-chan time.Time
 	for {
 		select {
-		case <-asked:
+		case <-stopRequested:
 			if !a.isDrainRunning() || a.options.StopGrace <= 0 {
 				return ctx.Err()
 			}
 			a.log.Info("stopping: waiting for the running drain", "atMost", a.options.StopGrace.String())
-			asked, graceOver = nil, time.After(a.options.StopGrace)
-		case <-graceOver:
+			stopRequested, stopTimeout = nil, time.After(a.options.StopGrace)
+		case <-stopTimeout:
 			return ctx.Err()
-		case news := <-a.updates:
-			news(work)
+		case update := <-a.updates:
+			update(work)
 		case <-timer.C:
 		}
-		if asked != nil && ctx.Err() != nil {
+		if stopRequested != nil && ctx.Err() != nil {
 			continue // send no more requests before the stop is handled
 		}
 		a.options.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
 		switch {
-		case asked == nil && !a.isDrainRunning():
+		case stopRequested == nil && !a.isDrainRunning():
 			return ctx.Err()
 		case a.options.ExitAfterDrain && a.isDrainHandled() && a.events.isIdle() && a.areNotificationsSent():
 			return ErrDrained
@@ -249,11 +249,11 @@ func (a *Agent) followDrainSlots(ctx context.Context) {
 	a.options.Slots.Run(ctx, func() {
 		had := held
 		held = a.options.Slots.Held()
-		tell := a.enqueue
+		enqueue := a.enqueue
 		if had && !held {
-			tell = a.enqueueUrgent
+			enqueue = a.enqueueUrgent
 		}
-		tell(ctx, func(context.Context) {})
+		enqueue(ctx, func(context.Context) {})
 	})
 }
 
@@ -288,19 +288,19 @@ func (a *Agent) isDrainHandled() bool {
 }
 
 // enqueue runs update in the agent's goroutine.
-func (a *Agent) enqueue(ctx context.Context, news func(context.Context)) {
+func (a *Agent) enqueue(ctx context.Context, update func(context.Context)) {
 	select {
-	case a.updates <- news:
+	case a.updates <- update:
 	case <-ctx.Done():
 	}
 }
 
 // enqueueUrgent interrupts the agent's requests and runs update in its goroutine. An update is urgent if a notice
 // came, changed or ended, a drain slot was lost, or the agent has to stop.
-func (a *Agent) enqueueUrgent(ctx context.Context, news func(context.Context)) {
+func (a *Agent) enqueueUrgent(ctx context.Context, update func(context.Context)) {
 	a.requests.interrupt()
 	a.enqueue(ctx, func(ctx context.Context) {
-		news(ctx)
+		update(ctx)
 		a.requests.markHandled()
 	})
 }
@@ -363,13 +363,13 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 // reconcileNotice runs the steps of one notice, up to the first that is not done. An urgent drain does not wait for
 // the steps of other notices. It does not wait for its own steps either, once it may start.
 func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
-	steer := func() {
+	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
 			a.adjustDrain(ctx)
 		}
 	}
-	steer()
-	defer steer()
+	adjust()
+	defer adjust()
 	if h.Decision.Action == Ignore {
 		return idleInterval, nil
 	}

@@ -216,8 +216,8 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 // at blockedEventInterval. It clears the report at once when nothing blocks the drain. The handler runs in the
 // engine's goroutine.
 func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
-	var saidAt time.Time
-	var said string
+	var reportedAt time.Time
+	var reported string
 	known := map[string]bool{}
 	return func(p drain.Progress) {
 		a.options.Metrics.setDrainProgress(p)
@@ -233,11 +233,11 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 		if len(obstructed) == 0 {
 			a.setBlocked(run, nil)
 		}
-		if !isNew && (len(obstructed) == 0 || time.Since(saidAt) < blockedEventInterval || p.String() == said) {
+		if !isNew && (len(obstructed) == 0 || time.Since(reportedAt) < blockedEventInterval || p.String() == reported) {
 			return
 		}
-		saidAt, said = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", said, "blocked", firstN(obstructed, maxLoggedPods))
+		reportedAt, reported = time.Now(), p.String()
+		a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
 		a.events.emit(newDrainBlockedEvent(p))
 		a.setBlocked(run, &p)
 	}

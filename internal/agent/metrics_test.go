@@ -34,7 +34,7 @@ func TestMetricsExistFromTheStart(t *testing.T) {
 		`slipway_drain_forced_pods_total 0`,
 	} {
 		if !strings.Contains(page, want+"\n") {
-			t.Errorf("no %s in\n%s", want, page)
+			t.Errorf("missing metric %s in\n%s", want, page)
 		}
 	}
 }
@@ -65,10 +65,10 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 		`slipway_drain_cut_short_pods_total 1`,
 	} {
 		if !strings.Contains(page, want+"\n") {
-			t.Errorf("no %s in\n%s", want, page)
+			t.Errorf("missing metric %s in\n%s", want, page)
 		}
 	}
 	if strings.Contains(page, "slipway_agent_last_read_timestamp_seconds 0\n") {
-		t.Error("a good poll did not move slipway_agent_last_read_timestamp_seconds")
+		t.Error("a successful poll did not change slipway_agent_last_read_timestamp_seconds")
 	}
 }

@@ -48,14 +48,14 @@ type noticeState struct {
 }
 
 // setLastMessage stores the last message for a reason, and reports whether it has changed.
-func (h *noticeState) setLastMessage(on EventReason, what string) bool {
-	if before, said := h.lastMessages[on]; said && before == what {
+func (h *noticeState) setLastMessage(reason EventReason, message string) bool {
+	if before, exists := h.lastMessages[reason]; exists && before == message {
 		return false
 	}
 	if h.lastMessages == nil {
 		h.lastMessages = map[EventReason]string{}
 	}
-	h.lastMessages[on] = what
+	h.lastMessages[reason] = message
 	return true
 }
 

@@ -42,7 +42,7 @@ func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
 	}
 }
 
-func TestPodGetsThePolicyOfItsGravestNotice(t *testing.T) {
+func TestPodGetsPolicyOfMostSevereNotice(t *testing.T) {
 	plain := kubeapi.Pod{}
 	mindful := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{EvictOn: "reboot"}}}
 	freeze, reboot := demand{noticeType: notice.Freeze}, demand{noticeType: notice.Reboot, markedOnly: true}
@@ -50,11 +50,11 @@ func TestPodGetsThePolicyOfItsGravestNotice(t *testing.T) {
 		demands        []demand
 		plain, mindful podrules.Action // of a pod with an emptyDir
 	}{
-		"a Freeze for all":            {[]demand{freeze}, podrules.Leave, podrules.Leave},
-		"a Reboot for those that ask": {[]demand{reboot}, podrules.Leave, podrules.Evict},
-		"both":                        {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
-		"a Preempt on top":            {[]demand{freeze, reboot, {noticeType: notice.Preempt}}, podrules.Evict, podrules.Evict},
-		"a condition is graver than a pause, for most": {[]demand{freeze, {noticeType: notice.Condition}}, podrules.Evict, podrules.Evict},
+		"a Freeze for all":         {[]demand{freeze}, podrules.Leave, podrules.Leave},
+		"a Reboot for marked pods": {[]demand{reboot}, podrules.Leave, podrules.Evict},
+		"both":                     {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
+		"a Preempt on top":         {[]demand{freeze, reboot, {noticeType: notice.Preempt}}, podrules.Evict, podrules.Evict},
+		"a condition is more severe than a Freeze": {[]demand{freeze, {noticeType: notice.Condition}}, podrules.Evict, podrules.Evict},
 	} {
 		o := drainSpec{demands: tt.demands}
 		got := func(p kubeapi.Pod) podrules.Action {
@@ -64,7 +64,7 @@ func TestPodGetsThePolicyOfItsGravestNotice(t *testing.T) {
 			return o.podPolicy(p).Of(podrules.ByLocalStorage)
 		}
 		if got(plain) != tt.plain || got(mindful) != tt.mindful {
-			t.Errorf("%s: a plain pod gets %s, want %s; one that asks to leave gets %s, want %s", name, got(plain), tt.plain,
+			t.Errorf("%s: a plain pod gets %s, want %s; a marked pod gets %s, want %s", name, got(plain), tt.plain,
 				got(mindful), tt.mindful)
 		}
 	}

@@ -32,7 +32,7 @@ func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	check.Is(t, "", report.Blocked(lifecycleConditions(&h)[1].Message))
 	h.shownProgress = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
 	if got := report.Blocked(lifecycleConditions(&h)[1].Message); got != h.shownProgress {
-		t.Errorf("what blocks is reported as %q", got)
+		t.Errorf("blocked progress %q", got)
 	}
 	r := reports[0]
 	if r.ID != "E1" || r.Type != notice.Preempt || r.Status != notice.Started || !r.Seen.Equal(seen) ||

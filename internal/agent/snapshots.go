@@ -18,18 +18,18 @@ func (a *Agent) handleSnapshot(source string, s notice.Snapshot) {
 		a.extendPassedDeadlines(source, s)
 	}
 	a.snapshots[source] = s
-	said := map[string]bool{}
+	reported := map[string]bool{}
 	for _, p := range slices.Concat(before.Unreadable, before.Warnings) {
-		said[problemKey(p)] = true
+		reported[problemKey(p)] = true
 	}
 	for _, p := range s.Unreadable {
-		if !said[problemKey(p)] {
+		if !reported[problemKey(p)] {
 			a.log.Error("cannot read a part of the notices", "notice", p.ID, "err", p.Err)
 			a.options.Metrics.Unreadable.Inc()
 		}
 	}
 	for _, p := range s.Warnings {
-		if !said[problemKey(p)] {
+		if !reported[problemKey(p)] {
 			a.log.Warn("a detail of a notice is missing or unreadable", "notice", p.ID, "err", p.Err)
 			a.options.Metrics.Unreadable.Inc()
 		}
@@ -86,21 +86,21 @@ func problemKey(p notice.Problem) string {
 // reportUnreadable emits one Event for the unreadable parts of this instance's notices, once while they stay the
 // same. An entry that may be for another instance is only logged and counted, because each node would report it.
 func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
-	said, all := map[string]bool{}, []string{}
+	reported, all := map[string]bool{}, []string{}
 	for _, p := range parts {
 		if !p.Named {
 			continue
 		}
 		key := problemKey(p)
-		if !a.reportedUnreadable[source][key] && !said[key] {
+		if !a.reportedUnreadable[source][key] && !reported[key] {
 			all = append(all, p.Err.Error())
 		}
-		said[key] = true
+		reported[key] = true
 	}
 	if len(all) > 0 {
 		a.events.emit(newNoticeUnreadableEvent(source, strings.Join(all, "; ")))
 	}
-	a.reportedUnreadable[source] = said
+	a.reportedUnreadable[source] = reported
 }
 
 func (a *Agent) mergeSnapshot(s notice.Snapshot) {
