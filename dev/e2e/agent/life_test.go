@@ -82,7 +82,7 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	f.awaitEvent(0, "Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
-	if a.Logged("asked to stop: waiting for the drain under way") {
+	if a.Logged("stopping: waiting for the running drain") {
 		t.Error("it has waited for its drain")
 	}
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
