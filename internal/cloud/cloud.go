@@ -97,7 +97,7 @@ type Shape struct {
 	// Reserved is the system's and the kubelet's share of the capacity. Each amount is at least 0. If it is empty, a
 	// conservative estimate is used. It applies until a Node of the group has reported its allocatable resources.
 	Reserved corev1.ResourceList `json:"reserved,omitzero"`
-	// Labels and taints are set when a Node joins. The labels and taints that the kubelet and the cloud set on every Node are not
+	// Labels and Taints are set when a Node joins. The labels and taints that the kubelet and the cloud set on every Node are not
 	// included.
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []corev1.Taint    `json:"taints,omitempty"`
