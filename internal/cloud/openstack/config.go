@@ -184,6 +184,7 @@ type FlavorSelection struct {
 
 // Image selects a Glance image by exactly one of name, ID and tag. If several images have the tag, the newest is used.
 type Image struct {
+	// Name, ID or Tag identifies the image in Glance.
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	Tag  string `json:"tag,omitempty"`
