@@ -86,7 +86,7 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 // recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
 // and the next reconcile uses another one.
 func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
-	log := a.options.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
+	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
 		log.Info("instances are requested")
 		g.state.recordReply(id, launch.Accepted, op.Machines, time.Now())
