@@ -252,7 +252,7 @@ func TestW12AWebhookThatHangsHoldsNothingUp(t *testing.T) {
 		t.Errorf("W19: /healthz answers %d while Telegram is away", code)
 	}
 	f.check(testbed.Poll(f.ctx, "the request is given up", func() bool {
-		return a.Logged("notification not sent: will try again")
+		return a.Logged("notification not sent, will retry")
 	}))
 	for _, line := range a.Log() {
 		for key, value := range line {
