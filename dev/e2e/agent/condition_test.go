@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// setCondition writes a condition of the first machine's node, as node-problem-detector does.
+// setCondition patches a condition of the first instance's node, as node-problem-detector does.
 func (f *fixture) setCondition(kind string, status corev1.ConditionStatus) {
 	f.t.Helper()
 	now := metav1.Now()
@@ -85,7 +85,8 @@ func TestI2NoBudgetIsBypassedForACondition(t *testing.T) {
 	f.awaitAsItWas(0, was)
 }
 
-// TestM14AHintHasTheMetadataServiceAskedAndDoesNothingElse: the detector raises some that no event is behind.
+// TestM14AHintHasTheMetadataServiceAskedAndDoesNothingElse checks that a hint only triggers a query. The detector
+// raises some hints without an event.
 func TestM14AHintHasTheMetadataServiceAskedAndDoesNothingElse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "hint", 1)
@@ -95,7 +96,7 @@ func TestM14AHintHasTheMetadataServiceAskedAndDoesNothingElse(t *testing.T) {
 	a := f.agent(0, "--poll-interval=1m", patient)
 	const read = `slipway_agent_polls_total{result="ok"}`
 	f.setCondition("RebootScheduled", corev1.ConditionTrue)
-	f.awaitMetric(a, read, atLeast(2)) // long before the minute is over
+	f.awaitMetric(a, read, atLeast(2)) // long before the minute ends
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.setCondition("RebootScheduled", corev1.ConditionFalse)
 	for _, n := range history.States() {
@@ -123,7 +124,7 @@ func TestAHintCordonsWhileTheMetadataServiceIsAway(t *testing.T) {
 		t.Errorf("it is not cordoned: %s", marks(n))
 	}
 	f.awaitPods(0, 2)
-	f.awaitEvent(0, "Uncordoned") // the service answers again, and knows of nothing
+	f.awaitEvent(0, "Uncordoned") // the service answers again and has no event
 	f.setCondition("PreemptionScheduled", corev1.ConditionFalse)
 	f.awaitAsItWas(0, was)
 }
@@ -178,13 +179,14 @@ func TestAShortFreezeMayBeginAtOnceForAllItsMachines(t *testing.T) {
 	}
 }
 
-// TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides: each request is made by every node of the cluster.
+// TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides limits the requests of an idle agent. Every node of the cluster
+// makes them.
 func TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "idle", 1)
 	a := f.agent(0, append(f.oneAtATime(), "--condition=KernelDeadlock=drain")...)
 	f.awaitPolls(a, 10)
-	f.setCondition("KernelDeadlock", corev1.ConditionFalse) // which it is told of
+	f.setCondition("KernelDeadlock", corev1.ConditionFalse) // the agent watches it
 	f.awaitPolls(a, 10)
 	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
 	f.check(err)

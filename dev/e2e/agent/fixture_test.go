@@ -1,5 +1,5 @@
-// Package agent_test runs real agents against a real control plane and an emulated Azure, and looks at what they leave
-// behind: on their node, in the audit log, in the emulator's record and in its ledger of the pods.
+// Package agent_test runs real agents against a real control plane and an emulated Azure. It checks the results on the
+// node, in the audit log, in the emulator's record, and in the emulator's pod ledger.
 package agent_test
 
 import (
@@ -23,21 +23,21 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// brisk is the polling interval of the tests in which many polls would only cost time.
+// brisk shortens the polling interval. It saves time in tests that need many polls.
 const brisk = "--poll-interval=200ms"
 
-// fixture is a pool of machines and a namespace of a test's own.
+// fixture holds a test's own pool of instances and its own namespace.
 type fixture struct {
 	*testbed.Testbed
 	t    testing.TB
 	ctx  context.Context
 	pool controlplane.AKSPool
 	ns   string
-	// virtual is set for a testbed in memory, in virtual time.
+	// virtual selects a testbed in memory, in virtual time.
 	virtual bool
 }
 
-// newFixture adds a pool of n machines, whose nodes carry marks of others, and a namespace, both of that name.
+// newFixture adds a pool of n instances and a namespace, both with this name. The nodes carry marks of other tools.
 func newFixture(t testing.TB, name string, n int) *fixture {
 	t.Helper()
 	return newFixtureOn(t, testbed.Shared(t), name, n)
@@ -59,7 +59,6 @@ func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixtu
 	return f
 }
 
-// check ends the test on an error.
 func (f *fixture) check(err error) {
 	f.t.Helper()
 	if err != nil {
@@ -69,7 +68,7 @@ func (f *fixture) check(err error) {
 
 func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
 
-// app is an App on the first machine.
+// app returns an App on the first instance.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{Namespace: f.ns, Name: name, Replicas: replicas, Node: f.node(0)}
 }
@@ -80,8 +79,7 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// bare creates a pod that no controller would replace. A namespace's ServiceAccount, without which there are no pods,
-// takes a moment to be made.
+// bare creates a pod without a controller. It first waits for the namespace's ServiceAccount, because pods need one.
 func (f *fixture) bare(app workload.App) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
@@ -91,7 +89,7 @@ func (f *fixture) bare(app workload.App) {
 	f.run(app.Pod())
 }
 
-// agent starts the agent of a machine, and ends it with the test.
+// agent starts the agent of instance i and ends it with the test.
 func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	a, err := f.StartAgent(f.ctx, f.pool, i, flags...)
@@ -100,7 +98,7 @@ func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 	return a
 }
 
-// end kills an agent, and shows what it had to say when the test failed.
+// end kills an agent. If the test failed, it prints the agent's log.
 func (f *fixture) end(a *testbed.Agent) {
 	if err := a.Crash(); err != nil {
 		f.t.Error(err)
@@ -111,7 +109,8 @@ func (f *fixture) end(a *testbed.Agent) {
 	}
 }
 
-// announce announces an event for some of the pool's machines; the first one when it names none.
+// announce announces an event for some of the pool's instances. Without Resources, it announces it for the first
+// instance.
 func (f *fixture) announce(a azure.Announcement) azure.Record {
 	f.t.Helper()
 	a.ScaleSet = f.pool.ScaleSet()
@@ -149,7 +148,7 @@ func (f *fixture) awaitEvent(i int, reason string) *corev1.Event {
 	return e
 }
 
-// awaitPods waits until exactly so many pods of the test's namespace are bound to a machine.
+// awaitPods waits until exactly want pods of the test's namespace are bound to node i.
 func (f *fixture) awaitPods(i, want int) {
 	f.t.Helper()
 	_, err := f.AwaitPods(f.ctx, f.node(i), fmt.Sprintf("%d of the test's", want), func(pods []corev1.Pod) bool {
@@ -172,7 +171,7 @@ func (f *fixture) awaitMetric(a *testbed.Agent, series string, is func(float64) 
 	}))
 }
 
-// awaitPolls waits until the agent has read the notices so many times more.
+// awaitPolls waits until the agent has read the notices this many more times.
 func (f *fixture) awaitPolls(a *testbed.Agent, more float64) {
 	f.t.Helper()
 	const read = `slipway_agent_polls_total{result="ok"}`
@@ -204,10 +203,10 @@ func condition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	return nil
 }
 
-// lifecycle are the conditions that are Slipway's to set.
+// lifecycle lists the conditions that Slipway sets.
 var lifecycle = []string{"DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress"}
 
-// ours lists what is on a node that Slipway has put there, or that follows from it.
+// ours lists what Slipway put on a node, and what follows from it.
 func ours(n *corev1.Node) []string {
 	var found []string
 	for _, keys := range [][]string{slices.Collect(maps.Keys(n.Annotations)), slices.Collect(maps.Keys(n.Labels))} {
@@ -233,7 +232,7 @@ func ours(n *corev1.Node) []string {
 	return found
 }
 
-// marks describes everything on a node but what comes and goes by itself.
+// marks describes everything on a node except what changes without Slipway.
 func marks(n *corev1.Node) string {
 	var conditions []string
 	for _, c := range n.Status.Conditions {
@@ -241,17 +240,17 @@ func marks(n *corev1.Node) string {
 	}
 	slices.Sort(conditions)
 	annotations := maps.Clone(n.Annotations)
-	delete(annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, by the size of the cluster
+	delete(annotations, corev1.ObjectTTLAnnotationKey) // set by the TTL controller, by the size of the cluster
 	return fmt.Sprint(n.Spec.Unschedulable, n.Spec.Taints, n.Labels, annotations, conditions)
 }
 
-// marksOf reads the marks of a machine's node.
 func (f *fixture) marksOf(i int) string {
 	f.t.Helper()
 	return marks(f.awaitNode(i, "there", func(*corev1.Node) bool { return true }))
 }
 
-// awaitAsItWas waits until a node takes pods and carries nothing of Slipway's (I3), and compares it with what it was.
+// awaitAsItWas waits until a node takes pods and carries nothing of Slipway's (I3). Then it compares the node with its
+// earlier marks.
 func (f *fixture) awaitAsItWas(i int, was string) {
 	f.t.Helper()
 	n := f.awaitNode(i, "free of Slipway", func(n *corev1.Node) bool { return len(ours(n)) == 0 })

@@ -16,11 +16,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// patient keeps an event from starting while a test looks at what its notice does: the agent of an empty node would
-// otherwise let it begin at once.
+// patient delays the start of an event while a test checks the effects of its notice. Otherwise, the agent of an empty
+// node approves the event at once.
 const patient = "--acknowledge=false"
 
-// setUnschedulable cordons or uncordons a node as a person would.
+// setUnschedulable cordons or uncordons a node, as a person does.
 func (f *fixture) setUnschedulable(i int, to bool) {
 	f.t.Helper()
 	patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, to)
@@ -28,7 +28,7 @@ func (f *fixture) setUnschedulable(i int, to bool) {
 	f.check(err)
 }
 
-// heldBy reports whether the node carries the record of an event.
+// heldBy reports whether the node carries the cordon claim of an event.
 func heldBy(id string) func(*corev1.Node) bool {
 	return func(n *corev1.Node) bool {
 		for key, value := range n.Annotations {
@@ -60,7 +60,7 @@ func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitNode(0, "held", heldBy(e.EventID))
 	f.awaitEvent(0, "AlreadyCordoned")
-	f.awaitPods(0, 0) // that it is cordoned does not mean that it is drained
+	f.awaitPods(0, 0) // a cordoned node is not drained
 	f.awaitEvent(0, "Drained")
 	if n, ok := a.Metric(f.ctx, `slipway_agent_cordons_total{type="Reboot"}`); n != 0 || !ok {
 		t.Errorf("somebody else's cordon is counted as ours: %v (there: %v)", n, ok)
@@ -136,8 +136,8 @@ func TestI3AnEventThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 }
 
-// TestI7ABadAnswerNeverEndsANotice spoils the answers of the metadata service while an event is being handled. None of
-// them may be taken for the event's end, each is counted, and a good answer afterwards is understood as ever.
+// TestI7ABadAnswerNeverEndsANotice makes the metadata service answer badly while the agent handles an event. No bad
+// answer ends the event. The agent counts each one, and understands the next good answer.
 func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 	t.Parallel()
 	const unreadable = "slipway_agent_unreadable_notices_total"
@@ -184,7 +184,7 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 			spoilt := tc.fault
 			spoilt.ScaleSet, spoilt.Times = f.pool.ScaleSet(), 4
 			if tc.fault.Kind == azure.FaultHuge {
-				spoilt.Times = 1 // the emulator needs seconds to make one
+				spoilt.Times = 1 // the emulator needs seconds for one answer
 			}
 			f.check(f.Azure.Inject(spoilt))
 			more := 4.0
@@ -192,9 +192,9 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 			case tc.fault.Kind == azure.FaultHuge:
 				more = 1
 			case tc.metric == unreadable:
-				more = 1 // the same document again is not read again
+				more = 1 // the agent does not parse the same document twice
 			case tc.fault.Kind == azure.FaultReset:
-				more = 1 // on a connection that was in use before, net/http asks again by itself
+				more = 1 // on a reused connection, net/http retries the request
 			}
 			f.awaitMetric(a, tc.metric, atLeast(before+more))
 			f.awaitPolls(a, 2)
@@ -212,7 +212,7 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 	}
 }
 
-// TestI7BadAnswersToAnApprovalAreAskedAgain: the event does begin early in the end.
+// TestI7BadAnswersToAnApprovalAreAskedAgain checks that the event still begins early.
 func TestI7BadAnswersToAnApprovalAreAskedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]azure.Fault{

@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// exit runs one of the product's programs to its end, and returns its exit code and what it wrote to standard error.
+// exit runs one of Slipway's programs to its end. It returns the exit code and the standard error.
 func exit(t *testing.T, program string, args ...string) (int, string) {
 	t.Helper()
 	cmd := testbed.Command(t.Context(), t, program, args...)
@@ -78,7 +78,7 @@ func TestI10ABadFlagIsRefusedWithItsNameItsValueAndWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// launch starts an agent that may never get ready.
+// launch starts an agent that may never become ready.
 func (f *fixture) launch(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	a, err := f.LaunchAgent(f.ctx, f.pool, i, flags...)
@@ -87,7 +87,7 @@ func (f *fixture) launch(i int, flags ...string) *testbed.Agent {
 	return a
 }
 
-// awaitWords waits until the agent's log says all of that in one line.
+// awaitWords waits until one line of the agent's log contains all words.
 func (f *fixture) awaitWords(a *testbed.Agent, words ...string) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, fmt.Sprintf("the log says %q", words), func() bool {
@@ -163,7 +163,7 @@ func TestI10AMachineOfAnotherCloudIsRefusedByName(t *testing.T) {
 	f.awaitWords(a, "error:", f.node(0), spec.ProviderID, "is not an Azure ID", "--resource-name")
 }
 
-// TestI7AnAPIServerThatStallsStopsNoDrain has a control plane of its own, whose API server it pauses.
+// TestI7AnAPIServerThatStallsStopsNoDrain has its own control plane, because it pauses the API server.
 func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	t.Parallel()
 	bed := testbed.ForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}})
@@ -191,7 +191,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitAsItWas(0, was)
 	f.awaitPods(0, 6)
 
-	// At its start an agent is as patient.
+	// The agent also waits at its start.
 	f.check(a.Crash())
 	f.check(server.Pause(f.ctx))
 	f.check(a.Revive(f.ctx))
@@ -200,7 +200,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitReady(a)
 }
 
-// account makes a ServiceAccount with the agent's rights less some, and a kubeconfig of its.
+// account creates a ServiceAccount with the agent's rights, except some. It returns a kubeconfig for the account.
 func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 	f.t.Helper()
 	rules := slices.DeleteFunc(f.shippedRules(), without)
@@ -225,7 +225,7 @@ func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 	return path
 }
 
-// shippedRules are those of deploy/agent/rbac.yaml for the whole cluster, as they were applied.
+// shippedRules returns the applied ClusterRole rules of deploy/agent/rbac.yaml.
 func (f *fixture) shippedRules() []rbacv1.PolicyRule {
 	f.t.Helper()
 	role, err := f.Client().RbacV1().ClusterRoles().Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
@@ -233,7 +233,7 @@ func (f *fixture) shippedRules() []rbacv1.PolicyRule {
 	return role.Rules
 }
 
-// namespaceRules are those for the agents' own namespace.
+// namespaceRules returns the rules for the agents' own namespace.
 func (f *fixture) namespaceRules() []rbacv1.PolicyRule {
 	f.t.Helper()
 	role, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
@@ -259,7 +259,8 @@ func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T
 	f.neverApproved(e)
 }
 
-// TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce: conditions inform, and nothing waits for them.
+// TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce checks that conditions only inform. Nothing waits
+// for them.
 func TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "no-status", 1)
@@ -307,7 +308,7 @@ func TestI10WithoutAnyRightTheAgentEndsAndSaysSo(t *testing.T) {
 	f.awaitWords(a, "error:", f.node(0), "forbidden", `cannot get resource "nodes"`)
 }
 
-// used is what the agents have asked of the API server so far, as verb and resource.
+// used returns what the agents have requested from the API server so far, as verb and resource.
 func (f *fixture) used() map[string]bool {
 	f.t.Helper()
 	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
@@ -330,12 +331,12 @@ func (f *fixture) used() map[string]bool {
 	return used
 }
 
-// TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther sends one agent through everything that its rights are for, and
-// compares what the audit log saw with deploy/agent/rbac.yaml.
+// TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther makes one agent use all of its rights. It compares the audit log
+// with deploy/agent/rbac.yaml.
 func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rights", 2)
-	const grace = 2 * time.Minute // which a busy machine has: the pod is deleted when it is left, and stops in a second
+	const grace = 2 * time.Minute // for a busy host: the agent deletes the pod when this much is left, and the pod stops in a second
 	f.blocked(grace)
 	f.withVolume("data")
 	turns := []string{brisk, "--max-concurrent-drains=2", "--namespace=" + testbed.AgentNamespace}
@@ -369,7 +370,7 @@ func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	f.holdsNothingElse(granted)
 }
 
-// holdsNothingElse asks the API server what the agent's account may do, all told.
+// holdsNothingElse asks the API server for all rights of the agent's account.
 func (f *fixture) holdsNothingElse(granted map[string]bool) {
 	f.t.Helper()
 	path, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, controlplane.TokenOptions{})
@@ -395,7 +396,7 @@ func (f *fixture) holdsNothingElse(granted map[string]bool) {
 	}
 }
 
-// withVolume runs a pod with a PersistentVolume of its own.
+// withVolume runs a pod with its own PersistentVolume.
 func (f *fixture) withVolume(name string) {
 	f.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}

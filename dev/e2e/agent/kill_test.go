@@ -21,25 +21,26 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// course is one way through a notice.
+// course is one way to handle a notice.
 type course struct {
 	name   string
 	notice time.Duration
-	// poll keeps the polls few that each are a request to be killed at.
+	// poll is an interval that keeps the polls few. The test kills the agent at each of these requests.
 	poll string
 	// pods creates what is on the node, and returns how many pods that are.
 	pods func(*fixture) int
 }
 
 var (
-	// calm has all the time in the world, and no disruption budget: an eviction that is cut off between the budget and
-	// the pod, as a kill may do, is held against the budget for two minutes (the disruption controller's DeletionTimeout).
+	// calm has ample time and no PDB. A kill can interrupt an eviction after the API server updated the PDB and before
+	// it deletes the pod. The PDB then counts that eviction for two minutes (the disruption controller's
+	// DeletionTimeout).
 	calm = course{name: "calm", notice: 10 * time.Minute, poll: "3s", pods: func(f *fixture) int {
 		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
 		return 4
 	}}
-	// pressed has a pod that a budget holds back until half of the time is over, and that is deleted then. An agent that is
-	// restarted at that moment holds on for half of the rest, which still has to leave a slow machine its time.
+	// pressed has a pod that a PDB blocks until half of the time is over. Then the agent deletes it. An agent that
+	// restarts at that moment waits for half of the rest. The remaining time must suffice for a slow host.
 	pressed = course{name: "pressed", notice: 64 * time.Second, poll: "5s", pods: func(f *fixture) int {
 		f.blocked(2 * time.Minute)
 		f.run(f.app("web", 1).Deployment())
@@ -47,9 +48,9 @@ var (
 	}}
 )
 
-// TestKillCoursesInVirtualTime kills the agent at each request that it makes while it handles one notice: once before the
-// request is sent, once after its answer. The requests are not chosen: a first run is left alone, and there is one run more
-// for each request that it has made, and for each of the two moments.
+// TestKillCoursesInVirtualTime kills the agent at each request that it makes while it handles one notice. It kills once
+// before the agent sends the request, and once after the answer. A first run without a kill records the requests. Each
+// request then gets two runs, one per moment.
 func TestKillCoursesInVirtualTime(t *testing.T) {
 	testbed.OneThread(t)
 	points := 0
@@ -70,8 +71,8 @@ func TestKillCoursesInVirtualTime(t *testing.T) {
 	testbed.Note(t, fmt.Sprintf("agent: %d kill points of 2 courses in virtual time", points))
 }
 
-// TestI8AfterAKillARestartReachesTheSameEnd kills the real process at a few requests, on a control plane: that what holds in
-// virtual time holds there too.
+// TestI8AfterAKillARestartReachesTheSameEnd kills the real process at a few requests, on a control plane. It checks
+// that the results in virtual time also hold there.
 func TestI8AfterAKillARestartReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	for i, tt := range []struct {
@@ -95,8 +96,8 @@ func TestI8AfterAKillARestartReachesTheSameEnd(t *testing.T) {
 	}
 }
 
-// walk takes the node through a Reboot, kills its agent at a request, if there is one such, and checks that the end is the
-// same. It returns the requests of all its agents.
+// walk takes the node through a Reboot and kills its agent at the request, if one is given. It checks that the end
+// is the same. It returns the requests of all agents.
 func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
 	f.t.Helper()
 	pods := c.pods(f)
@@ -126,13 +127,13 @@ func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) 
 	return proxy.Requests()
 }
 
-// mortal is an agent that can be killed, and started again.
+// mortal is an agent that a test can kill and restart.
 type mortal interface {
 	Crash() error
 	Revive(ctx context.Context) error
 }
 
-// mortal starts the agent of the first machine.
+// mortal starts the agent of the first instance.
 func (f *fixture) mortal(proxy *faultproxy.Proxy, flags ...string) mortal {
 	f.t.Helper()
 	if f.virtual {
@@ -147,7 +148,7 @@ func (f *fixture) mortal(proxy *faultproxy.Proxy, flags ...string) mortal {
 	return a
 }
 
-// drainedInTime looks into the ledger: so many pods, each ended by itself before the machine went down.
+// drainedInTime checks the ledger. It wants this many pods, and each ended before the instance went down.
 func (f *fixture) drainedInTime(id string, pods int) {
 	f.t.Helper()
 	ledger, ok := f.Pods.Ledger(f.Azure.State()).Event(id)
@@ -160,7 +161,7 @@ func (f *fixture) drainedInTime(id string, pods int) {
 	}
 }
 
-// through gives the flags of an agent whose every request goes through a proxy.
+// through returns flags that send all requests of an agent through a proxy.
 func (f *fixture) through(p *faultproxy.Proxy) []string {
 	f.t.Helper()
 	config := rest.AnonymousClientConfig(f.RESTConfig())
@@ -184,10 +185,10 @@ func (f *fixture) through(p *faultproxy.Proxy) []string {
 	return []string{"--kubeconfig", kubeconfig, "--endpoint", endpoint.String()}
 }
 
-// object is the part of a path that names one object.
+// object matches the part of a path that names one object.
 var object = regexp.MustCompile(`/(nodes|pods|namespaces|virtualMachines|scalesets)/[^/]+`)
 
-// kindOf is a request without the names in it.
+// kindOf returns a request without its object names.
 func kindOf(r faultproxy.Request) string {
 	kind := r.Method + " " + strings.TrimPrefix(object.ReplaceAllString(r.Path, "/$1/*"), "/scalesets/*/virtualMachines/*")
 	if strings.Contains(r.Query, "watch=true") {

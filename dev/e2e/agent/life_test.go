@@ -55,7 +55,7 @@ func TestAnotherToolAtWorkOnTheNodeIsSaid(t *testing.T) {
 	}
 }
 
-// addTaint taints the node as another controller would: read, add, write, and again on a conflict.
+// addTaint taints the node as another controller does: it reads, adds, writes, and retries on a conflict.
 func (f *fixture) addTaint(taint corev1.Taint) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the node could be tainted", func() bool {
@@ -69,7 +69,7 @@ func (f *fixture) addTaint(taint corev1.Taint) {
 	}))
 }
 
-// TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext: as at each rollout of the DaemonSet.
+// TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext covers each rollout of the DaemonSet.
 func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rollout", 1)
@@ -96,11 +96,12 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	f.awaitAsItWas(0, was)
 }
 
-// TestI3ANodeThatIsRegisteredAnewIsHeldAnew: the record went with the Node, the notice did not.
+// TestI3ANodeThatIsRegisteredAnewIsHeldAnew checks a new Node during a notice. The record ended with the old Node, and
+// the notice did not.
 func TestI3ANodeThatIsRegisteredAnewIsHeldAnew(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "reborn", 1)
-	pod, err := f.AgentPod(f.ctx, f.node(0)) // a token that is bound to the Node itself would end with it
+	pod, err := f.AgentPod(f.ctx, f.node(0)) // a token that is bound to the Node ends with it
 	f.check(err)
 	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount,
 		controlplane.TokenOptions{Pod: pod})
@@ -116,8 +117,7 @@ func TestI3ANodeThatIsRegisteredAnewIsHeldAnew(t *testing.T) {
 	f.awaitNode(0, "free", func(n *corev1.Node) bool { return len(ours(n)) == 0 })
 }
 
-// create registers a node as a kubelet would that starts on a machine which is known already. AddNodes would wait until
-// it takes pods.
+// create registers a node as a kubelet on a known instance does. AddNodes waits until the node takes pods.
 func (f *fixture) create(name string) error {
 	_, err := f.Client().CoreV1().Nodes().Create(f.ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// TestADrainIsSeenInMetricsEventsAndConditions: a Freeze, since the agent lives through it and its metrics with it.
+// TestADrainIsSeenInMetricsEventsAndConditions uses a Freeze, because the agent and its metrics survive it.
 func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "seen", 1)
@@ -24,7 +24,8 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	history := f.record(0)
 	a := f.agent(0, brisk)
 	began := float64(time.Now().Unix())
-	// It lasts until the condition was seen: a loaded machine writes no condition in a few seconds.
+	// The event lasts until the test has seen the condition. A loaded host does not write a condition within a few
+	// seconds.
 	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Hour})
 	f.awaitNode(0, "in maintenance", func(n *corev1.Node) bool {
 		c := condition(n, "MaintenanceInProgress")
@@ -78,7 +79,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	inOrder(t, history.States())
 }
 
-// eventsSay wants exactly one Kubernetes Event of each reason on the node, whose message has these words.
+// eventsSay wants exactly one Kubernetes Event per reason on the node, with these words in its message.
 func (f *fixture) eventsSay(want map[string]string) {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Events("").List(f.ctx, metav1.ListOptions{
@@ -106,7 +107,7 @@ func (f *fixture) eventsSay(want map[string]string) {
 	}
 }
 
-// inOrder wants the lifecycle conditions to have come and gone as the drain did.
+// inOrder wants the lifecycle conditions to appear and disappear in the order of the drain.
 func inOrder(t *testing.T, states []*corev1.Node) {
 	t.Helper()
 	var seen []string

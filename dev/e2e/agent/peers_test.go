@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// on is an App on one of the machines.
+// on returns an App on instance i.
 func (f *fixture) on(i int, name string) workload.App {
 	app := f.app(name, 1)
 	app.Node = f.node(i)
@@ -74,7 +74,7 @@ func TestI7AnEventIsNeverAcknowledgedForAMachineThatSaysNothing(t *testing.T) {
 	t.Run("its drain is blocked", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "stuck", 2)
-		// Neither eviction nor deletion removes a pod that somebody's finalizer keeps.
+		// An eviction or a deletion does not remove a pod with a foreign finalizer.
 		f.run(f.on(0, "web").Deployment())
 		stuck := f.on(1, "stuck")
 		f.run(stuck.Deployment())
@@ -88,7 +88,7 @@ func TestI7AnEventIsNeverAcknowledgedForAMachineThatSaysNothing(t *testing.T) {
 	})
 }
 
-// neverApproved waits until the event begins by itself.
+// neverApproved waits until the event begins at its NotBefore time, without an approval.
 func (f *fixture) neverApproved(e azure.Record) {
 	f.t.Helper()
 	r := f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
@@ -109,7 +109,7 @@ func (f *fixture) keepPods(app string) {
 			if err != nil {
 				return err
 			}
-			// The test's own context is over when it is cleaned up after.
+			// During cleanup, the test's own context is over.
 			_, err = pods.Patch(context.WithoutCancel(f.ctx), p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// collected are the spans that a collector was sent, by trace and name.
+// collected stores the spans that a collector received, by trace and name.
 type collected struct {
 	mu     sync.Mutex
 	traces map[string]map[string]*tracev1.Span
@@ -50,7 +50,7 @@ func (c *collected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// only is the one trace that there is, or nil.
+// only returns the single trace. If there is not exactly one, it returns nil.
 func (c *collected) only() map[string]*tracev1.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,12 +63,13 @@ func (c *collected) only() map[string]*tracev1.Span {
 	return nil
 }
 
-// One notice is one trace, whichever process of the agent does the work.
+// TestOneNoticeIsOneTraceAlsoAcrossARestart checks that one notice is one trace, even if two agent processes do the
+// work.
 func TestOneNoticeIsOneTraceAlsoAcrossARestart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "traced", 1)
 	web := f.app("web", 3)
-	web.Stop = "10" // the agent is to be killed before they have stopped
+	web.Stop = "10" // the test kills the agent before the pods have stopped
 	f.run(web.Deployment())
 	spans := &collected{traces: map[string]map[string]*tracev1.Span{}}
 	server := httptest.NewServer(spans)

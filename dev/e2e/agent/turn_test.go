@@ -13,15 +13,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// oneAtATime gives the flags of agents that drain one at a time, with their Leases in the test's own namespace: other
-// tests have slots too.
+// oneAtATime returns the flags of agents that drain one at a time. Their Leases are in the test's own namespace,
+// because other tests also use drain slots.
 func (f *fixture) oneAtATime() []string {
 	f.t.Helper()
 	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns))
 	return []string{brisk, "--max-concurrent-drains=1", "--namespace=" + f.ns}
 }
 
-// draining reports that a node's agent says that it is being drained.
+// draining reports whether the label of the node's agent says draining.
 func draining(n *corev1.Node) bool {
 	for key, value := range n.Labels {
 		if strings.HasPrefix(key, "notice.slipway.dev/") && value == "draining" {
@@ -31,7 +31,7 @@ func draining(n *corev1.Node) bool {
 	return false
 }
 
-// holder is who has the one slot.
+// holder returns the holder of the only drain slot.
 func (f *fixture) holder() string {
 	f.t.Helper()
 	l, err := f.Client().CoordinationV1().Leases(f.ns).Get(f.ctx, "slipway-drain-0", metav1.GetOptions{})
@@ -78,7 +78,6 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 	}
 }
 
-// removeTaint takes a taint off the first machine's node.
 func (f *fixture) removeTaint(key string) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the taint could be removed", func() bool {
@@ -109,7 +108,7 @@ func TestI6WhatCanWaitIsLeftToTheToolThatIsAtWorkOnTheNode(t *testing.T) {
 			was := f.marksOf(0)
 			f.addTaint(taint)
 			history := f.record(0)
-			// Where nothing follows the node beforehand it is looked at in time.
+			// With this flag, no watch follows the node before a notice. The agent must still read the node in time.
 			a := f.agent(0, brisk, "--on-unconfirmed=ignore")
 			e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 			f.awaitEvent(0, "OtherToolActive")

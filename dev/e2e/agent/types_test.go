@@ -18,7 +18,7 @@ import (
 // agentUser is the agents' name in the audit log.
 const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
 
-// requests are the agents' requests of one kind about the test's own pods.
+// requests returns the agents' requests with one verb and resource for the test's own pods.
 func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	f.t.Helper()
 	events, err := f.Audit(controlplane.AuditFilter{
@@ -28,7 +28,7 @@ func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	return events
 }
 
-// onNode names the test's pods on the first machine, by what their names begin with.
+// onNode returns the name prefixes of the test's pods on the first instance.
 func (f *fixture) onNode() []string {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + f.node(0)})
@@ -42,7 +42,7 @@ func (f *fixture) onNode() []string {
 	return names
 }
 
-// everyKind runs one pod of each kind that a type of notice may treat differently, and returns how many they are.
+// everyKind runs one pod of each kind that a type of notice can treat differently. It returns their number.
 func (f *fixture) everyKind() int {
 	f.t.Helper()
 	scratch := f.app("scratch", 1)
@@ -61,7 +61,7 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		e    azure.Announcement
-		// stay are the pods that are still there when the event begins.
+		// stay lists the pods that are still on the node when the event begins.
 		stay string
 	}{
 		{"freeze-short", azure.Announcement{Type: azure.Freeze, DurationSeconds: new(5)}, "bare kept scratch web"},
@@ -83,10 +83,10 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 			history := f.record(0)
 			a := f.agent(0, brisk)
 			drained := tc.stay != "bare kept scratch web"
-			// It lasts until it was looked at: after it the pods come back, as if they had never left.
+			// The event lasts until the test has checked the node. Afterwards the pods return, as if they had stayed.
 			tc.e.Notice, tc.e.Outage = 15*time.Second, time.Hour
 			if drained {
-				tc.e.Notice = 5 * time.Minute // it begins when it is acknowledged
+				tc.e.Notice = 5 * time.Minute // the event begins when the agent approves it
 			}
 			e := f.announce(tc.e)
 			f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
@@ -105,10 +105,10 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 				t.Errorf("started %s, drained: %v", over.StartedBy, drained)
 			}
 			if !strings.Contains(tc.stay, "bare") {
-				pods-- // nobody has replaced it
+				pods-- // it has no replacement
 			}
 			f.awaitPods(0, pods)
-			if tc.e.Type == azure.Freeze { // or the agent was killed with its machine, and counts anew
+			if tc.e.Type == azure.Freeze { // in other events, the agent ended with its instance, and its counters restarted
 				f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 			}
 		})
@@ -178,7 +178,7 @@ func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "cancelled", 1)
 	web := f.app("web", 4)
-	web.MaxUnavailable = "1" // with its replacement unschedulable, no second one may go
+	web.MaxUnavailable = "1" // while its replacement is unschedulable, the PDB allows no second eviction
 	f.run(web.Deployment(), web.Budget())
 	was := f.marksOf(0)
 	a := f.agent(0, brisk)
@@ -200,7 +200,7 @@ func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
 	}
 }
 
-// blocked runs a pod whose budget allows nothing, so that only the deadline decides when it goes.
+// blocked runs a pod with a PDB that allows no eviction. Only the deadline decides when the pod ends.
 func (f *fixture) blocked(grace time.Duration) {
 	f.t.Helper()
 	stubborn := f.app("stubborn", 1)
@@ -211,7 +211,8 @@ func (f *fixture) blocked(grace time.Duration) {
 func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "sooner", 1)
-	// The deletion comes when the pod's grace and the margin are left. The pod stops in a second: the rest is for a busy machine.
+	// The agent deletes the pod when its grace and the margin are left. The pod stops in a second. The rest is for a
+	// busy host.
 	const grace = 2 * time.Minute
 	f.blocked(grace)
 	was := f.marksOf(0)

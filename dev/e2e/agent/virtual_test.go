@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// inMemory is a fixture of one machine in virtual time.
+// inMemory returns a fixture of one instance in virtual time.
 func inMemory(t *testing.T, name string) *fixture {
 	t.Helper()
 	bed := testbed.VirtualForTest(t, testbed.Options{Azure: emulator.Options{Outage: time.Second}})
@@ -30,7 +30,7 @@ func inMemory(t *testing.T, name string) *fixture {
 	return f
 }
 
-// play runs the agent of the first machine in this process.
+// play runs the agent of the first instance in this process.
 func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	f.t.Helper()
 	var c config.Agent
@@ -54,7 +54,7 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	return a
 }
 
-// guard is what the program does with its configuration.
+// guard runs the agent as its program does, from the configuration.
 func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
 	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).Connect("slipway-agent/test")
 	if err != nil {

@@ -34,7 +34,8 @@ disruptionBudgets: [{nodes: "100%"}]`)
 		}
 		return fmt.Sprintf("%d are ready, on %d machines", d.Status.ReadyReplicas, f.machines(set)), d.Status.ReadyReplicas == 60
 	})
-	// A machine of 16 cores has room for 15 pods of one, as long as nobody has seen what its kubelet keeps.
+	// An instance of 16 cores has room for 15 pods of one core each, until a node shows the capacity that its kubelet
+	// reserves.
 	if n := f.machines(set); n < 4 || n > 5 {
 		t.Errorf("%d machines of 16 cores run 60 pods of one core each, want 4", n)
 	}

@@ -1,5 +1,5 @@
-// Package autoscale_test has machines of the emulated Azure come for pods without room on a real control plane, and go
-// when nobody needs them, by the real manager and with the rights of its shipped manifests.
+// Package autoscale_test adds emulated Azure instances for unschedulable pods on a real control plane. It removes the
+// instances when no pod needs them. The real manager runs with the rights of its shipped manifests.
 package autoscale_test
 
 import (
@@ -24,10 +24,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// shard is the label by which each test's manager finds its own groups.
+// shard is the label that selects the groups of each test's manager.
 const shard = "e2e.slipway.dev/shard"
 
-// fixture is a pool of machines, at first without any, and a namespace of a test's own.
+// fixture holds a test's own pool, initially without instances, and its own namespace.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
@@ -38,7 +38,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	bed := testbed.Shared(t) // the first call of this and of Binary is slow
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +63,13 @@ func (f *fixture) group(name, scaleSet, spec string) {
 	f.groupOf(name, testbed.ScaleSetSpec(f.name, scaleSet)+spec)
 }
 
-// groupOf creates a NodeGroup.
 func (f *fixture) groupOf(name, spec string) {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
-// manage starts a manager with the rights of the shipped manifests. It is told what the nodes of the scale sets will be
-// like, so that their groups grow from none.
+// manage starts a manager with the rights of the shipped manifests. Its configuration describes the nodes of the scale
+// sets, because the groups grow from zero.
 func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 	f.t.Helper()
 	config := f.AzureConfig()
@@ -101,7 +100,7 @@ func (f *fixture) manageWith(clouds string) *controlplane.Process {
 	return p.Process
 }
 
-// machines is how many machines a scale set has, those that are being deleted not counted.
+// machines counts the instances of a scale set. It does not count instances in state Deleting.
 func (f *fixture) machines(scaleSet string) (n int) {
 	for _, vm := range f.ARM.VMs() {
 		if strings.EqualFold(vm.ScaleSet, scaleSet) && vm.State != "Deleting" {
@@ -111,7 +110,7 @@ func (f *fixture) machines(scaleSet string) (n int) {
 	return n
 }
 
-// nodes are those of the test's pool.
+// nodes returns the nodes of the test's pool.
 func (f *fixture) nodes() ([]corev1.Node, error) {
 	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.name})
 	if err != nil {
@@ -120,7 +119,7 @@ func (f *fixture) nodes() ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// leaving tells how the retirements of the test's nodes are getting on.
+// leaving describes the retirements of the test's nodes.
 func (f *fixture) leaving() string {
 	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
 		List(f.ctx, metav1.ListOptions{})
@@ -136,7 +135,7 @@ func (f *fixture) leaving() string {
 	return text
 }
 
-// await waits for what is to be, and tells how it was the last time.
+// await waits until the condition holds. On a timeout, it prints the last state.
 func (f *fixture) await(what string, is func() (string, bool)) {
 	f.t.Helper()
 	last := ""
@@ -149,7 +148,7 @@ func (f *fixture) await(what string, is func() (string, bool)) {
 	}
 }
 
-// event waits for an Event about an object of a kind with texts in it.
+// event waits for an Event about an object of this kind, with these texts in it.
 func (f *fixture) event(kind, reason string, texts ...string) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("there is an Event %s about a %s with %q", reason, kind, texts), func() (string, bool) {

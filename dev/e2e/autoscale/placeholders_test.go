@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// documented returns the manifest of placeholder pods in docs/autoscaling-howto.md, for the test's pool and namespace.
+// documented returns the placeholder manifest of docs/autoscaling-howto.md for the test's pool and namespace.
 func (f *fixture) documented() string {
 	f.t.Helper()
 	root, err := testbed.Root()
@@ -31,7 +31,7 @@ func (f *fixture) documented() string {
 	return strings.NewReplacer("pool: web", "kubernetes.azure.com/agentpool: "+f.name, "namespace: apps", "namespace: "+f.name).Replace(manifest)
 }
 
-// ready waits until so many pods of a Deployment are ready, on so many machines.
+// ready waits until this many pods of a Deployment are ready on this many instances.
 func (f *fixture) ready(name string, pods int32, machines int) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("%d pods of %s are ready on %d machines", pods, name, machines), func() (string, bool) {
@@ -46,7 +46,7 @@ func (f *fixture) ready(name string, pods int32, machines int) {
 	})
 }
 
-// orders are the sizes that the scale set was asked to grow to.
+// orders returns the sizes that the manager requested for the scale set.
 func (f *fixture) orders() (grown []int) {
 	before := 0
 	for _, r := range f.ARM.Requests() {
@@ -78,7 +78,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(f.pool.ScaleSet())
 	f.check(f.Apply(f.ctx, testbed.File(t, "placeholder.yaml", f.documented())))
 	f.ready("placeholder", 4, 1)
-	// The machine has 16 cores, of which the placeholders hold 12.
+	// The instance has 16 cores, and the placeholders reserve 12.
 	app := workload.App{
 		Namespace: f.name, Name: "work", Replicas: 4, CPU: resource.MustParse("3"), Stop: "0.1",
 		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.name},

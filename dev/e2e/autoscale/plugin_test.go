@@ -19,10 +19,11 @@ import (
 	"github.com/slipway-dev/slipway/examples/directory/machines"
 )
 
-// ownMachine is the annotation by which a pod tells the analyzer of the sample plugin that it wants a machine to itself.
+// ownMachine is a pod annotation. It tells the analyzer of the sample plugin that the pod wants its own instance.
 const ownMachine = "directory.slipway.dev/own-machine"
 
-// directory is the sample plugin with a directory of machines whose nodes are the testbed's. It gives the file of clouds.
+// directory builds the sample plugin with a directory of instances. Their nodes are nodes of the testbed. It returns
+// the file of clouds.
 func directory(f *fixture) (root, clouds string) {
 	f.t.Helper()
 	root = filepath.Join(f.t.TempDir(), "machines")
@@ -45,7 +46,7 @@ func directory(f *fixture) (root, clouds string) {
 	return root, testbed.File(f.t, "clouds.yaml", file)
 }
 
-// plugins are the processes of the sample plugin in a directory that a manager has started.
+// plugins returns the processes of the sample plugin in a directory that a manager started.
 func plugins(t *testing.T, manager int) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", manager))
@@ -81,7 +82,7 @@ cooldowns: {afterFailure: 1s}`, f.name))
 		return all
 	}
 
-	// Its annotation asks for a machine of its own. The group's only other pod would have room beside it.
+	// Its annotation requests its own instance. The node of the group's only other pod would have room for it.
 	app := workload.App{
 		Namespace: f.name, Name: "own", CPU: resource.MustParse("1"), Stop: "0.1", Annotations: map[string]string{ownMachine: f.name},
 		NodeSelector: map[string]string{"directory.slipway.dev/group": f.name},

@@ -1,5 +1,5 @@
-// Package bootstrap_test checks the bootstrap tokens of machines against a real API server, with no more rights than the
-// shipped manifest gives.
+// Package bootstrap_test checks the bootstrap tokens of instances against a real API server. It uses only the rights of
+// the shipped manifest.
 package bootstrap_test
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// asManager is a client with the token of the account of the shipped manifests.
+// asManager returns a client with the token of the account in the shipped manifests.
 func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 	t.Helper()
 	root, err := testbed.Root()
@@ -50,7 +50,7 @@ func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(config)
 }
 
-// publish makes the ConfigMap that kubeadm makes.
+// publish creates the ConfigMap that kubeadm creates.
 func publish(t *testing.T, c *testbed.Testbed) {
 	t.Helper()
 	ca := c.RESTConfig().CAData
@@ -70,7 +70,7 @@ func publish(t *testing.T, c *testbed.Testbed) {
 	t.Cleanup(func() { _ = maps.Delete(context.WithoutCancel(t.Context()), "cluster-info", metav1.DeleteOptions{}) })
 }
 
-// whoIs asks the API server whom a token stands for.
+// whoIs asks the API server for the user of a token.
 func whoIs(ctx context.Context, c *testbed.Testbed, token string) (authenticationv1.UserInfo, error) {
 	config := rest.AnonymousClientConfig(c.RESTConfig())
 	config.BearerToken = token
@@ -85,7 +85,7 @@ func whoIs(ctx context.Context, c *testbed.Testbed, token string) (authenticatio
 	return review.Status.UserInfo, nil
 }
 
-// await waits until the API server takes a token, or does not any more: its authenticator reads from a cache.
+// await waits until the API server accepts or rejects a token. Its authenticator reads from a cache.
 func await(t *testing.T, c *testbed.Testbed, token string, taken bool) authenticationv1.UserInfo {
 	t.Helper()
 	for {
@@ -163,7 +163,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	if _, err := c.Client().CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Another process sweeps, as after a crash: what it needs to know is on the Secret.
+	// Another process sweeps, as after a crash. It reads everything it needs from the Secret.
 	successor, err := bootstrap.New(client, bootstrap.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -174,8 +174,8 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	await(t, c, issued["worker-1"], false)
 	await(t, c, issued["worker-2"], true)
 
-	// One that has expired goes too, and I3: what somebody else has made stays, however old it is. The cleaner of
-	// kube-controller-manager, which would remove it, is off unless it is asked for.
+	// The sweep also deletes an expired token. It keeps tokens of other makers, however old they are (I3). The cleaner
+	// of kube-controller-manager is off by default, so it does not remove them.
 	late := tokenOf(t, c, "worker-2")
 	late.Data["expiration"] = []byte(time.Now().Add(-time.Minute).Format(time.RFC3339))
 	if _, err := c.Client().CoreV1().Secrets(metav1.NamespaceSystem).Update(t.Context(), late, metav1.UpdateOptions{}); err != nil {
@@ -217,7 +217,7 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for time.Since(made.CreationTimestamp.Time) < 2*time.Second { // times of creation are in whole seconds
+	for time.Since(made.CreationTimestamp.Time) < 2*time.Second { // creation times are in whole seconds
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-t.Context().Done():
@@ -241,7 +241,7 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 	await(t, c, join.Token, false)
 }
 
-// token is a Secret as the manager makes them.
+// token returns a Secret in the manager's form.
 func token(changed func(*corev1.Secret)) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -257,17 +257,17 @@ func token(changed func(*corev1.Secret)) *corev1.Secret {
 	return s
 }
 
-// expires has a token end after some time.
+// expires makes a token expire after some time.
 func expires(after time.Duration) func(*corev1.Secret) {
 	return func(s *corev1.Secret) { s.StringData["expiration"] = time.Now().Add(after).Format(time.RFC3339) }
 }
 
-// refused reports that the policy of the shipped manifest said no.
+// refused reports whether the policy of the shipped manifest refused the request.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'slipway-manager-bootstrap'")
 }
 
-// awaitPolicy waits until the API server has taken up the policy, which it does a moment after it is written.
+// awaitPolicy waits until the API server enforces the policy. This takes a moment after the write.
 func awaitPolicy(t *testing.T, forbidden func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -312,13 +312,14 @@ func TestTheManagersTokenCreatesBootstrapTokensAlone(t *testing.T) {
 			t.Errorf("%s: %v, want the policy to refuse it", name, err)
 		}
 	}
-	// The policy cannot evaluate it, and fails.
+	// The policy cannot evaluate this value, so it refuses.
 	if err := create(func(s *corev1.Secret) { s.StringData["expiration"] = "in a while, or later still" }); err == nil {
 		t.Error("an expiration that is no time was admitted")
 	}
 }
 
-// I3: what the manager has not made it cannot delete, whoever has its token.
+// TestI3TheManagersTokenDeletesBootstrapTokensOfItsOwnAlone checks that a stolen manager token deletes only the
+// manager's tokens.
 func TestI3TheManagersTokenDeletesBootstrapTokensOfItsOwnAlone(t *testing.T) {
 	c := testbed.Shared(t)
 	stolen := asManager(t, c).CoreV1().Secrets(metav1.NamespaceSystem)

@@ -6,8 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// TestAffinityToNodesKeepsReplicasApartAllTheSame: what says where pods run says nothing of each other.
-// Where no node may have two, no upgrade waits for room for one more.
+// TestAffinityToNodesKeepsReplicasApartAllTheSame checks that a custom node affinity keeps the replicas' anti-affinity.
+// If no node may have two replicas, an upgrade waits for no additional room.
 func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 	t.Parallel()
 	const (
@@ -52,7 +52,8 @@ func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeWaitsForNoNodeThatIsNotThere: a replica goes before the next one comes, and others stay.
+// TestAnUpgradeWaitsForNoNodeThatIsNotThere checks that an upgrade removes a replica before it adds the next. The other
+// replicas stay.
 func TestAnUpgradeWaitsForNoNodeThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),

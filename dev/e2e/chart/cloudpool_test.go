@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// front is the namespace, and the release, of a cloudpool whose token somebody has stolen.
+// front is the namespace and the release of a cloudpool with a stolen token.
 const front = "front"
 
 const frontValues = `
@@ -28,20 +28,20 @@ manager: {nodeGroups: {spot: {nodeSelector: {matchLabels: {pool: spot}}, cloud: 
 cloudpool: {enabled: true, nodeGroups: [builders], tls: {secretName: tls}}
 `
 
-// attempt is one of whoever has a token, and what is refused of it; "" is nothing.
+// attempt is one request with a token, and the words of its refusal. Empty words mean no refusal.
 type attempt struct {
 	name  string
 	try   func(as kubernetes.Interface) error
 	words string
 }
 
-// steal gives a client with the token of the cloudpool of a release, which is called as its namespace.
+// steal returns a client with the token of a release's cloudpool. The release has the name of its namespace.
 func (b bed) steal(in string) kubernetes.Interface {
 	t := b.t
 	t.Helper()
 	b.restricted(in)
 	for _, o := range objects(t, manifest(t, slipwayChart, release(in, in), frontValues)) {
-		if podOf(t, o) == nil { // the accounts alone are of interest, and not who runs under them
+		if podOf(t, o) == nil { // only the accounts matter, not their pods
 			b.apply([]*unstructured.Unstructured{o})
 		}
 	}
@@ -52,7 +52,8 @@ func (b bed) steal(in string) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(config)
 }
 
-// TestACloudpoolsTokenWritesNothingButWhatIsOfPools: the manager's NodeGroups and its Lease are in the same namespace.
+// TestACloudpoolsTokenWritesNothingButWhatIsOfPools protects the manager's NodeGroups and Lease. They are in the same
+// namespace.
 func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -149,7 +150,7 @@ func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
 	}
 }
 
-// kept reports that the API server answered no, in words of a policy.
+// kept reports whether a policy refused the request with these words.
 func kept(err error, words string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") && strings.Contains(err.Error(), words)
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-const cacheNode = "e2e.slipway.dev/cache" // the label of nodes that the cache may run on
+const cacheNode = "e2e.slipway.dev/cache" // the label of nodes that may run the cache
 
-// cache has two pods on the machine whose build ends, one of which may be away: the second goes when the first is replaced.
+// cache has two pods on the instance where the build ends. Its PDB allows one pod to be away. The second pod is evicted
+// after the first is replaced.
 var cache = workload.App{Namespace: shop, Name: "cache", Replicas: 2, Stop: "0.5", NodeSelector: map[string]string{cacheNode: ""}}
 
-// crash is the last chapter: the manager that leads is killed while the second pod of a node that leaves waits for its budget,
-// which it does until another manager leads. That one finishes it.
+// crash is the last chapter. It kills the leading manager during a retirement, while a PDB blocks the second pod. The
+// pod waits until another manager leads. That manager finishes the retirement.
 func (s *story) crash() {
 	node := night.NodeName(0)
 	s.check(s.Client().CoreV1().Pods(shop).Delete(s.ctx, buildOn(night, 0).Name, metav1.DeleteOptions{}))
@@ -47,7 +48,7 @@ func (s *story) crash() {
 	s.check(workload.Settled(s.ctx, s.Client(), cache.Deployment()))
 }
 
-// halfway is a drain of two pods of which one has gone and the other waits.
+// halfway reports whether one pod of a drain has gone and the other waits.
 func halfway(rt *v1alpha1.NodeRetirement) bool {
 	d := rt.Status.Drain
 	return rt.Status.Phase == v1alpha1.Draining && d != nil && d.Gone == 1 && d.Waiting == 1
@@ -66,7 +67,8 @@ func (s *story) leader() (leads *testbed.Manager) {
 	return leads
 }
 
-// evictors are the pods by whose tokens the API server was asked to evict pods of an app, and did, in that order.
+// evictors returns the pods that evicted pods of an app, in the order of the successful evictions. The audit log
+// identifies them by their tokens.
 func (s *story) evictors(app workload.App) (by []string) {
 	s.t.Helper()
 	log, err := s.Audit(controlplane.AuditFilter{Verb: "create", Resource: "pods/eviction", Namespace: app.Namespace})

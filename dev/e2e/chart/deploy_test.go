@@ -14,15 +14,16 @@ import (
 
 //go:generate go test -vet=off -run TestTheManifests . -update
 
-// withEverything is a release whose every part has every right.
+// withEverything contains the values of a release with every part and every right.
 const withEverything = `
 image: {registry: registry.example.com/slipway}
 manager: {bootstrapTokens: true}
 cloudpool: {enabled: true, nodeGroups: [workers], tls: {secretName: tls}}
 `
 
-// deployFiles are the files below deploy/ that are rendered from the chart, and a pattern for the kind and name of the objects in
-// each. The other files are written by hand: pods there have no Helm release, so that their selectors, volumes and images differ.
+// deployFiles lists the files below deploy/ that are rendered from the chart. Each has a pattern for the kind and name
+// of its objects. The other files are written by hand. Their pods have no Helm release, so their selectors, volumes,
+// and images differ.
 var deployFiles = map[string]string{
 	"agent/rbac.yaml":           `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-agent$`,
 	"agent/admission.yaml":      `^ValidatingAdmissionPolicy(Binding)? slipway-agent-`,
@@ -30,7 +31,7 @@ var deployFiles = map[string]string{
 	"manager/rbac.yaml":         `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-manager$`,
 	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-(node|launches)$`,
 	"manager/install-crds.yaml": ` slipway-manager-install-crds$`,
-	// kustomize takes no files from beside a folder.
+	// kustomize reads no files outside of its folder.
 	"overlays/full/manager/install-crds.yaml": ` slipway-manager-install-crds$`,
 	"manager/bootstrap.yaml":                  ` slipway-manager-bootstrap$`,
 	"cloudpool/rbac.yaml":                     `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-cloudpool$`,
@@ -43,22 +44,23 @@ var deployFiles = map[string]string{
 }
 
 var (
-	// rightsKind are the kinds of objects about rights, each of which has to be in one of deployFiles.
+	// rightsKind matches the kinds of objects about rights. Each such object must be in one of deployFiles.
 	rightsKind = regexp.MustCompile(`^(ServiceAccount|(Cluster)?Role(Binding)?|ValidatingAdmissionPolicy(Binding)?|PriorityLevelConfiguration|FlowSchema) `)
 	metaLabels = regexp.MustCompile(`(?m)^  labels:\n(?:    .*\n)+`)
-	// account is a condition on one account. An overlay may put the account in another namespace.
+	// account matches a condition on one account. An overlay may put the account in another namespace.
 	account = regexp.MustCompile(` == 'system:serviceaccount:slipway:([a-z-]+)'`)
 )
 
-// rights are the documents about rights of a release called slipway, without the labels of the release, by kind and name. Objects
-// of one kind and name, in several namespaces, follow each other.
+// rights returns the documents about rights of a release called slipway, by kind and name. It removes the labels of the
+// release. Objects with the same kind and name, in several namespaces, follow each other.
 func rights(t *testing.T) (ids []string, documents []string) {
 	t.Helper()
 	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, withEverything))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// rbac.yaml goes before what limits the rights: files of one folder are in the reverse order of their names.
+	// rbac.yaml comes before the files that limit the rights. The files of one folder are in the reverse order of their
+	// names.
 	for _, file := range slices.Backward(slices.Sorted(maps.Keys(files))) {
 		if filepath.Ext(file) != ".yaml" {
 			continue
@@ -78,7 +80,7 @@ func rights(t *testing.T) (ids []string, documents []string) {
 	return ids, documents
 }
 
-// rendered ends the comment at the top of a file, which is written by hand.
+// rendered ends the handwritten comment at the top of a file.
 const rendered = "# Rendered from charts/slipway by make generate\n\n"
 
 // TestTheManifestsOfRightsAreRenderedFromTheChart compares files below deploy/ with the chart.

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestNoBudgetKeepsPodsThatAreNotReady: a manager whose clouds are not found is not ready, and two of them would block every
-// drain of their nodes.
+// TestNoBudgetKeepsPodsThatAreNotReady checks the PDBs for pods that are not ready. A manager is not ready if its
+// clouds are not found. Two such managers would block every drain of their nodes.
 func TestNoBudgetKeepsPodsThatAreNotReady(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

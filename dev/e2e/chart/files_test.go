@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// TestTheProgramsReadTheFilesThatTheChartWrites, as they are written, by the code that reads them.
+// TestTheProgramsReadTheFilesThatTheChartWrites parses the files from the chart with the code of the programs.
 func TestTheProgramsReadTheFilesThatTheChartWrites(t *testing.T) {
 	t.Parallel()
 	read := map[string]int{}

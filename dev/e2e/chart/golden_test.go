@@ -17,10 +17,10 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 func newReader(text string) *bufio.Reader { return bufio.NewReader(strings.NewReader(text)) }
 
-// set is a file of values in testdata, and the chart and release that it is for.
+// set is a file of values in testdata, with its chart and release.
 type set struct{ chart, release, namespace, file string }
 
-// sets are those whose manifests are kept.
+// sets returns the sets with a stored manifest.
 func sets(t *testing.T) []set {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "*", "*.values.yaml"))
@@ -31,7 +31,7 @@ func sets(t *testing.T) []set {
 	for _, file := range files {
 		s := set{chart: filepath.Base(filepath.Dir(file)), file: file, release: slipwayChart, namespace: namespace}
 		if s.chart != slipwayChart {
-			s.release, s.namespace = s.chart, "kube-system" // as that tool's instructions say
+			s.release, s.namespace = s.chart, "kube-system" // as that tool's instructions require
 		}
 		all = append(all, s)
 	}
@@ -86,7 +86,7 @@ func TestHelmLintHasNothingToSay(t *testing.T) {
 			t.Parallel()
 			l := lint.AllWithKubeVersion(filepath.Join(root(t), "charts", s.chart), values(t, s.values(t)), s.namespace, nil)
 			for _, m := range l.Messages {
-				// That a chart has no icon is all that is allowed to be said.
+				// The only message allowed is that the chart has no icon.
 				if m.Severity > support.InfoSev {
 					t.Error(m)
 				}

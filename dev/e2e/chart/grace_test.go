@@ -8,10 +8,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// standardGrace is how long a pod has to end that says nothing of it.
+// standardGrace is the default grace period of a pod in seconds.
 const standardGrace = 30
 
-// TestAgentsHaveTheTimeToEndThatTheyAreToldToTake: the kubelet kills whoever takes longer than the pod's grace.
+// TestAgentsHaveTheTimeToEndThatTheyAreToldToTake checks the pod's grace period. The kubelet kills an agent that takes
+// longer.
 func TestAgentsHaveTheTimeToEndThatTheyAreToldToTake(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[string]int64{
@@ -32,8 +33,8 @@ func TestAgentsHaveTheTimeToEndThatTheyAreToldToTake(t *testing.T) {
 	}
 }
 
-// TestTheHandlerHasTheTimeToEndThatItIsToldToTake, by a flag, or by its file, which wins. A file that the chart does not see may
-// say anything.
+// TestTheHandlerHasTheTimeToEndThatItIsToldToTake sets the time by a flag or by the handler's file. The file takes
+// precedence. A file that the chart does not see may contain anything.
 func TestTheHandlerHasTheTimeToEndThatItIsToldToTake(t *testing.T) {
 	t.Parallel()
 	const file = "configMap: {data: {a.yaml: 'graceperiodseconds: 300', b.yaml: 'period: 1s', c.yaml: '['}}\n"
@@ -65,7 +66,8 @@ func graceOf(set *appsv1.DaemonSet) int64 {
 	return standardGrace
 }
 
-// TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo: with a grace period of 0 every eviction would be refused otherwise.
+// TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo checks the right to evict with a grace period of 0. Without the
+// right, the API server refuses every such eviction.
 func TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo(t *testing.T) {
 	t.Parallel()
 	const file = "configMap: {data: {a.yaml: 'podgraceperiodseconds: 0', b.yaml: 'period: 1s', c.yaml: 'podgraceperiodseconds: 5'}}\n"
@@ -79,7 +81,7 @@ func TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo(t *testing.T) {
 			file + "args: [-config=/files/a.yaml]": true, file + "args: [-config=/files/b.yaml]": false,
 			file + "args: [-config=/files/b.yaml, -podGracePeriodSeconds=0]": true,
 			file + "args: [-config=/files/c.yaml, -podGracePeriodSeconds=0]": false,
-			// What such a file says is not known here, and a drain that is refused loses pods.
+			// The chart cannot see the contents of such a file. A refused drain loses pods.
 			"args: [-config=/elsewhere/a.yaml]": true,
 		},
 	} {

@@ -10,8 +10,8 @@ import (
 
 const image = "slipway: {image: registry.example.com/slipway/slipway}\n"
 
-// TestTheHandlersObjectsAreCalledAsTheyWere, so that an upgrade of a release of the chart 1.2.0 changes the objects that are
-// there. A DaemonSet's selector cannot be changed at all.
+// TestTheHandlersObjectsAreCalledAsTheyWere checks that an upgrade from chart 1.2.0 changes the existing objects. The
+// selector of a DaemonSet cannot change.
 func TestTheHandlersObjectsAreCalledAsTheyWere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ release, values, name, label, files string }{
@@ -36,7 +36,8 @@ func TestTheHandlersObjectsAreCalledAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestTheHandlerToleratesItsOwnTaints, whatever else the values have it tolerate: a NoExecute taint drove the old one away.
+// TestTheHandlerToleratesItsOwnTaints checks the tolerations with any values. A NoExecute taint evicted the old
+// handler.
 func TestTheHandlerToleratesItsOwnTaints(t *testing.T) {
 	t.Parallel()
 	for _, values := range []string{"", "tolerations: []", "tolerations: [{key: a, operator: Exists}]"} {
@@ -56,7 +57,8 @@ func TestTheHandlerToleratesItsOwnTaints(t *testing.T) {
 	}
 }
 
-// TestTheHandlerKnowsWindowsNodesByTheirLabels in nodeSelector and affinity, as the README of the old chart has them.
+// TestTheHandlerKnowsWindowsNodesByTheirLabels checks the labels in nodeSelector and affinity, as in the README of the
+// old chart.
 func TestTheHandlerKnowsWindowsNodesByTheirLabels(t *testing.T) {
 	t.Parallel()
 	affinity := func(terms string) string {
@@ -67,7 +69,7 @@ func TestTheHandlerKnowsWindowsNodesByTheirLabels(t *testing.T) {
 	const sku = "{matchExpressions: [{key: kubernetes.azure.com/os-sku, operator: In, values: [Windows2019, Windows2022]}]}"
 	for values, want := range map[string]struct {
 		windows bool
-		linux   bool // the pods keep to Linux nodes
+		linux   bool // the pods run only on Linux nodes
 	}{
 		"": {false, true},
 		"nodeSelector: {kubernetes.azure.com/os-sku: Windows2019}": {true, false},

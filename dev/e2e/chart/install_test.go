@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// bed is a testbed, and a test that runs on it.
+// bed is a testbed with the test that runs on it.
 type bed struct {
 	*testbed.Testbed
 	t   *testing.T
@@ -43,7 +43,7 @@ func (b bed) check(err error) {
 	}
 }
 
-// restricted makes a namespace of Pod Security's strictest level.
+// restricted creates a namespace with Pod Security's strictest level. Source:
 // https://kubernetes.io/docs/concepts/security/pod-security-standards/
 func (b bed) restricted(name string) {
 	b.t.Helper()
@@ -53,12 +53,12 @@ func (b bed) restricted(name string) {
 	b.check(err)
 }
 
-// withoutTypes are the objects of types that no API server has by itself.
+// withoutTypes reports whether an object needs a type that no API server has by default.
 func withoutTypes(o *unstructured.Unstructured) bool {
 	return strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/")
 }
 
-// apply applies objects as kubectl apply --server-side --force-conflicts does, and returns what became of them.
+// apply applies objects as kubectl apply --server-side --force-conflicts does. It returns the results.
 func (b bed) apply(all []*unstructured.Unstructured) []*unstructured.Unstructured {
 	b.t.Helper()
 	client, err := dynamic.NewForConfig(b.RESTConfig())
@@ -79,7 +79,8 @@ func (b bed) apply(all []*unstructured.Unstructured) []*unstructured.Unstructure
 	return became
 }
 
-// podOf is what a controller would make of an object's template; nil of one that has none.
+// podOf returns the pod that a controller makes from an object's template. It returns nil if the object has no
+// template.
 func podOf(t *testing.T, o *unstructured.Unstructured) *corev1.Pod {
 	t.Helper()
 	template, found, err := unstructured.NestedMap(o.Object, "spec", "template")
@@ -97,9 +98,9 @@ func podOf(t *testing.T, o *unstructured.Unstructured) *corev1.Pod {
 	return pod
 }
 
-// TestEveryManifestIsTakenAndItsPodsAreRestricted applies each manifest that is kept to a namespace of its own, twice: the
-// second time nothing changes. Its pods are then made, without being kept: those on the host's network, which Pod Security
-// refuses below its level privileged, where that is the level.
+// TestEveryManifestIsTakenAndItsPodsAreRestricted applies each stored manifest twice, in a namespace of its own. The
+// second time changes nothing. Then it creates the pods as a dry run. For pods on the host network, the level is
+// privileged, because Pod Security refuses them below that level.
 func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	for _, s := range sets(t) {
@@ -146,7 +147,7 @@ func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// takenWithPrivilege makes a pod, without keeping it, where Pod Security allows everything.
+// takenWithPrivilege creates a pod as a dry run, where Pod Security allows everything.
 func (b bed) takenWithPrivilege(pod *corev1.Pod) {
 	b.t.Helper()
 	pod = pod.DeepCopy()
@@ -157,11 +158,11 @@ func (b bed) takenWithPrivilege(pod *corev1.Pod) {
 	}
 }
 
-// runsPlugins are the containers whose program starts the plugins of clouds.
+// runsPlugins lists the containers with a program that starts cloud plugins.
 var runsPlugins = map[string]bool{"manager": true, "cloudpool": true}
 
-// TestWhatRunsPluginsHasAPlaceForTheirSockets: a plugin and the program that starts it talk through a socket below /tmp, and
-// the root file system is read-only.
+// TestWhatRunsPluginsHasAPlaceForTheirSockets checks for a writable /tmp. A plugin and its parent program talk through
+// a socket below /tmp, and the root file system is read-only.
 func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
 	t.Parallel()
 	from := map[string][]*unstructured.Unstructured{}
@@ -189,7 +190,7 @@ func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
 	}
 }
 
-// writable says whether a pod's container has an emptyDir that it may write to at a path.
+// writable reports whether a pod's container has a writable emptyDir at a path.
 func writable(pod *corev1.Pod, path string) bool {
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
 		if mount.MountPath != path || mount.ReadOnly {

@@ -20,11 +20,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 )
 
-// oneKustomizer is held while kustomize works: its library keeps the schema of Kubernetes in variables of the package, which
-// a second run at the same time reads while the first one still fills them.
+// oneKustomizer serializes the runs of kustomize. Its library keeps the schema of Kubernetes in package variables. A
+// concurrent run reads them while the first run still fills them.
 var oneKustomizer sync.Mutex
 
-// kustomized is what kubectl apply -k would apply.
+// kustomized returns the objects that kubectl apply -k applies.
 func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
 	oneKustomizer.Lock()
@@ -40,7 +40,6 @@ func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
 	return objects(t, string(text))
 }
 
-// kinds counts the kinds of objects.
 func kinds(all []*unstructured.Unstructured) map[string]int {
 	count := map[string]int{}
 	for _, o := range all {
@@ -49,7 +48,7 @@ func kinds(all []*unstructured.Unstructured) map[string]int {
 	return count
 }
 
-// agents are what every overlay has.
+// agents counts the objects that every overlay has.
 var agents = map[string]int{
 	"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "ConfigMap": 1, "DaemonSet": 1,
 	"ValidatingAdmissionPolicy": 6, "ValidatingAdmissionPolicyBinding": 6, "PriorityLevelConfiguration": 2, "FlowSchema": 2,
@@ -74,9 +73,9 @@ func TestTheOverlaysHaveWhatTheyAreCalledAfter(t *testing.T) {
 	}
 }
 
-// TestEveryKustomizationIsTakenAndItsPodsAreRestricted applies them one after another, as they share their names: first
-// those that bring no Pod Security level for the namespace, then the overlays, which say restricted. The testbed has the
-// agent's other objects already, in the same form.
+// TestEveryKustomizationIsTakenAndItsPodsAreRestricted applies the kustomizations in sequence, because they share their
+// names. First come those without a Pod Security level for the namespace. Then come the overlays, with level
+// restricted. The testbed already has the agent's other objects, in the same form.
 func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -90,7 +89,7 @@ func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
 		{"overlays/agent-only", 1},
 		{"overlays/full", 2},
 		{"overlays/mechanic", 1},
-		{"cloudpool", 1}, // beside one of the overlays
+		{"cloudpool", 1}, // in addition to an overlay
 		{"monitoring", 0},
 	} {
 		all := kustomized(t, k.dir)
@@ -119,10 +118,11 @@ func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// operators is the API group of the Prometheus operator, which a cluster may lack.
+// operators is the API group of the Prometheus operator. A cluster may lack it.
 const operators = "monitoring.coreos.com"
 
-// TestOnlyWhatIsAskedForNeedsThePrometheusOperator: the API server here does not know it, and takes everything else.
+// TestOnlyWhatIsAskedForNeedsThePrometheusOperator uses an API server without the operator's types. It accepts
+// everything else.
 func TestOnlyWhatIsAskedForNeedsThePrometheusOperator(t *testing.T) {
 	t.Parallel()
 	dirs := 0
@@ -168,7 +168,7 @@ func TestOnlyWhatIsAskedForNeedsThePrometheusOperator(t *testing.T) {
 	}
 }
 
-// order has namespaces first, as kubectl has.
+// order sorts namespaces first, as kubectl does.
 func order(o *unstructured.Unstructured) string {
 	if o.GetKind() == "Namespace" {
 		return "0"
@@ -176,7 +176,8 @@ func order(o *unstructured.Unstructured) string {
 	return "1"
 }
 
-// TestTheOverlaysSubjectsAreTheirAccounts: everything that names the agent's account names the one that is there.
+// TestTheOverlaysSubjectsAreTheirAccounts checks that every reference to the agent's account names the existing
+// account.
 func TestTheOverlaysSubjectsAreTheirAccounts(t *testing.T) {
 	t.Parallel()
 	for _, overlay := range []string{"agent-only", "mechanic", "full"} {

@@ -15,20 +15,21 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// crew are the pods that come and go. A machine of 16 cores has room for 15 of them beside its agent.
+// crew contains the pods of the load. An instance of 16 cores has room for 15 of them beside its agent.
 var crew = workload.App{
 	Namespace: crowd.Name, Name: "crew", Replicas: 20, CPU: resource.MustParse("1"), Stop: "0.1",
 	NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": crowd.Name},
 }
 
-// crewMachines are as many as the pods need, and most are one more: the first may be ordered when not all of the pods are there.
+// crewMachines is the number of instances that the pods need, and mostMachines is one more. The manager can request the
+// first instance before all pods exist.
 const (
 	crewMachines = 2
 	mostMachines = crewMachines + 1
 )
 
-// load is the third chapter: pods come for which there is no machine, and Azure is asked for as many as they need; the pods go,
-// and each machine leaves by a retirement.
+// load is the third chapter. Unschedulable pods arrive, and the manager requests instances from Azure for them. Then
+// the pods end, and a retirement removes each instance.
 func (s *story) load() {
 	crewed, others := s.machines()
 	if len(crewed) > 0 {
@@ -61,7 +62,8 @@ func (s *story) load() {
 	}
 }
 
-// machines are those of the crowd, and by name those of other pools, by Azure's account.
+// machines returns the instances of pool crowd, and the names of instances in other pools. Its source is the emulated
+// Azure.
 func (s *story) machines() (crewed []azure.VM, others []string) {
 	for _, vm := range s.ARM.VMs() {
 		if strings.EqualFold(vm.ScaleSet, crowd.ScaleSet()) {
@@ -73,7 +75,7 @@ func (s *story) machines() (crewed []azure.VM, others []string) {
 	return crewed, others
 }
 
-// crewedNodes are those that the pods run on.
+// crewedNodes returns the nodes with pods of the crew.
 func (s *story) crewedNodes() (nodes []string) {
 	s.t.Helper()
 	pods, err := s.Client().CoreV1().Pods(crew.Namespace).List(s.ctx, metav1.ListOptions{})
@@ -86,7 +88,7 @@ func (s *story) crewedNodes() (nodes []string) {
 	return nodes
 }
 
-// told waits until a pod of an app is told something by an Event.
+// told waits until a pod of an app has an Event with this reason.
 func (s *story) told(app workload.App, reason string) {
 	s.t.Helper()
 	s.check(testbed.Poll(s.ctx, fmt.Sprintf("a pod of %s is told %s", app.Name, reason), func() bool {

@@ -1,5 +1,5 @@
-// Package chart_test takes the Helm charts and the kustomizations as their users do: rendered, refused, and applied to a
-// real API server, with the programs run as the rendered objects say.
+// Package chart_test uses the Helm charts and the kustomizations as their users do. It renders them, checks refusals,
+// and applies them to a real API server. It runs the programs as the rendered objects specify.
 package chart_test
 
 import (
@@ -34,7 +34,7 @@ const (
 	namespace    = "slipway"
 )
 
-// root is the repository's.
+// root returns the root of the repository.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := testbed.Root()
@@ -53,12 +53,12 @@ func load(t *testing.T, name string) *chart.Chart {
 	return c
 }
 
-// release is one that is rendered and not installed.
+// release returns the options to render a release without an installation.
 func release(name, in string) chartutil.ReleaseOptions {
 	return chartutil.ReleaseOptions{Name: name, Namespace: in, Revision: 1, IsInstall: true}
 }
 
-// templates renders a chart as helm template does: by the file of each template.
+// templates renders a chart as helm template does. The result is by template file.
 func templates(t *testing.T, c *chart.Chart, r chartutil.ReleaseOptions, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	all, err := chartutil.ToRenderValues(c, values, r, chartutil.DefaultCapabilities)
@@ -68,7 +68,7 @@ func templates(t *testing.T, c *chart.Chart, r chartutil.ReleaseOptions, values 
 	return engine.Render(c, all)
 }
 
-// values reads a file of values.
+// values parses the text of a values file.
 func values(t *testing.T, text string) map[string]any {
 	t.Helper()
 	v, err := chartutil.ReadValues([]byte(text))
@@ -78,7 +78,7 @@ func values(t *testing.T, text string) map[string]any {
 	return v
 }
 
-// manifest is what a chart makes of values, in one text.
+// manifest renders a chart with values into one text.
 func manifest(t *testing.T, name string, r chartutil.ReleaseOptions, text string) string {
 	t.Helper()
 	files, err := templates(t, load(t, name), r, values(t, text))
@@ -94,7 +94,7 @@ func manifest(t *testing.T, name string, r chartutil.ReleaseOptions, text string
 	return all.String()
 }
 
-// objects are those of a manifest, in its order.
+// objects parses the objects of a manifest, in its order.
 func objects(t *testing.T, text string) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
@@ -108,7 +108,7 @@ func objects(t *testing.T, text string) []*unstructured.Unstructured {
 			t.Fatal(err)
 		}
 		o := &unstructured.Unstructured{}
-		// Strict: a key that is there twice is a fault of the template's.
+		// Strict parsing finds a duplicate key, which is a bug in the template.
 		if err := yaml.UnmarshalStrict(doc, &o.Object); err != nil {
 			t.Fatalf("%v in\n%s", err, doc)
 		}
@@ -118,7 +118,7 @@ func objects(t *testing.T, text string) []*unstructured.Unstructured {
 	}
 }
 
-// find returns the object of a kind and name as its own type.
+// find returns the object with a kind and name, as its own type.
 func find[T any](t *testing.T, all []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 	for _, o := range all {
@@ -135,7 +135,7 @@ func find[T any](t *testing.T, all []*unstructured.Unstructured, kind, name stri
 	return nil
 }
 
-// names are kind/name of all.
+// names returns kind/name of each object.
 func names(all []*unstructured.Unstructured) []string {
 	var list []string
 	for _, o := range all {

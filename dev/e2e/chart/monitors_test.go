@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// monitors reads what the Prometheus operator is told, as its own types: a field that they have not is an error.
+// monitors contains the objects for the Prometheus operator, as its own types. An unknown field is an error.
 type monitors struct {
 	agents, cloudpools *monitoringv1.PodMonitor
 	managers           *monitoringv1.ServiceMonitor
@@ -61,7 +61,6 @@ func TestThePrometheusOperatorIsToldOfPortsThatAreThere(t *testing.T) {
 	check("manager", m.managers.ObjectMeta, m.managers.Spec.Selector, service.Labels, managers.Port, ports, managers.Interval)
 }
 
-// portsOf names the ports of a pod.
 func portsOf(template corev1.PodTemplateSpec) (names []string) {
 	for _, c := range template.Spec.Containers {
 		for _, p := range c.Ports {
@@ -71,7 +70,8 @@ func portsOf(template corev1.PodTemplateSpec) (names []string) {
 	return names
 }
 
-// TestAnAgentsMetricsSayWhichNodeItGuards, in what the Prometheus operator is told: the instance is an address.
+// TestAnAgentsMetricsSayWhichNodeItGuards checks the node label in the Prometheus operator's objects. The instance
+// label is only an address.
 func TestAnAgentsMetricsSayWhichNodeItGuards(t *testing.T) {
 	t.Parallel()
 	m, _ := monitorsOf(t)

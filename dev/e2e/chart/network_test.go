@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestTheAgentsPolicyIsOfThoseOnThePodNetwork: each DaemonSet is subject to it or on its nodes' network.
+// TestTheAgentsPolicyIsOfThoseOnThePodNetwork checks each DaemonSet. Either the policy selects it, or it is on its
+// nodes' network.
 func TestTheAgentsPolicyIsOfThoseOnThePodNetwork(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{
@@ -42,7 +43,7 @@ func TestTheAgentsPolicyIsOfThoseOnThePodNetwork(t *testing.T) {
 	}
 }
 
-// keptByPolicy says whether the agents' policy, if there is one, selects the pods of a DaemonSet.
+// keptByPolicy reports whether the agents' policy exists and selects the pods of a DaemonSet.
 func keptByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bool {
 	t.Helper()
 	if !slices.Contains(names(all), "NetworkPolicy/slipway-agent") {
@@ -56,7 +57,7 @@ func keptByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bo
 	return selector.Matches(labels.Set(find[appsv1.DaemonSet](t, all, "DaemonSet", set).Spec.Template.Labels))
 }
 
-// TestTheDocumentedPolicyReachesOpenStack, at the ports that its services have by themselves.
+// TestTheDocumentedPolicyReachesOpenStack checks the default ports of OpenStack's services.
 func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root(t), "docs", "openstack.md"))
@@ -85,7 +86,7 @@ func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	}
 }
 
-// TestTheHandlersNotesTellOfAPolicyThatHolds, which may cut off a webhook.
+// TestTheHandlersNotesTellOfAPolicyThatHolds checks the notes about a policy in force. The policy may block a webhook.
 func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

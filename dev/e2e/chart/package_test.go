@@ -9,7 +9,8 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 )
 
-// TestEachPackageHasTheLibrary packages the charts as helm package does. A package is rendered as its folder is.
+// TestEachPackageHasTheLibrary packages the charts as helm package does. It renders each package and compares it with
+// its folder.
 func TestEachPackageHasTheLibrary(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -25,7 +26,7 @@ func TestEachPackageHasTheLibrary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Helm fetches from a repository what a chart lacks, and needs no network for a chart without one.
+		// Helm downloads missing dependencies from a repository. Without a repository, it needs no network.
 		want := []*chart.Dependency{{Name: "slipway-library", Version: "0.1.0"}}
 		if diff := cmp.Diff(want, packed.Metadata.Dependencies); diff != "" {
 			t.Errorf("%s: dependencies: -want +got:\n%s", name, diff)

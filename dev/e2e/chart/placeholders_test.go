@@ -14,11 +14,11 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// expendable is below which priority the cluster autoscaler pays no heed to a pod: --expendable-pods-priority-cutoff.
+// expendable is a priority. The cluster autoscaler ignores pods below it (--expendable-pods-priority-cutoff).
 const expendable = -10
 
-// TestPlaceholdersKeepNodesFromTheClusterAutoscalerAndNotFromSlipway: the former goes by an annotation and the priority, the
-// latter by the selector of a NodeGroup, for which the documentation has an example.
+// TestPlaceholdersKeepNodesFromTheClusterAutoscalerAndNotFromSlipway checks both autoscalers. The cluster autoscaler
+// uses an annotation and the priority. Slipway uses the selector of a NodeGroup, with an example in the documentation.
 func TestPlaceholdersKeepNodesFromTheClusterAutoscalerAndNotFromSlipway(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join(root(t), "docs", "examples", "nodegroup.yaml"))

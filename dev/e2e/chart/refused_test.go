@@ -14,13 +14,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// refusal is of values, on top of those that have to be there, and what is said of them.
+// refusal adds values to the required ones, and expects an error message.
 type refusal struct{ name, values, says string }
 
-// frontOf begins the values of a cloudpool that is well but for what follows.
+// frontOf begins the values of a valid cloudpool. The text after it may make them invalid.
 const frontOf = "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
 
-// policed begins the values of a release whose pods reach what is said and no more.
+// policed begins the values of a release with a network policy. Its pods reach only the listed destinations.
 const policed = "networkPolicy: {enabled: true}\n"
 
 var refusals = []refusal{
@@ -177,7 +177,7 @@ var refusals = []refusal{
 		"the last worker by an argument", frontOf + "extraArgs: [--remove-last-worker]}",
 		"cloudpool.extraArgs: --remove-last-worker is set by the chart: want cloudpool.removeLastWorker instead",
 	},
-	// The schema's.
+	// The schema refuses these values.
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
 	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
 	{"a switch that is no switch", "agent: {windows: {hostProcess: maybe}}", "at '/agent/windows/hostProcess': got string, want boolean"},
@@ -188,7 +188,7 @@ var refusals = []refusal{
 	{"a port that is none", "manager: {port: 70000}", "at '/manager/port': maximum: got 70,000, want 65,535"},
 }
 
-// handlerRefusals are those of the chart for that tool's values.
+// handlerRefusals lists the refusals of the handler's chart.
 var handlerRefusals = []refusal{
 	{"no image", "slipway: {image: ''}", "slipway.image is empty: want the image slipway with its tag"},
 	{
@@ -228,7 +228,8 @@ func TestI10ValuesThatCannotBeMeantAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-// TestReceiversThatAreInReachAreNotRefused, nor those of which nothing is known, nor those of agents on their nodes' network.
+// TestReceiversThatAreInReachAreNotRefused also covers unknown receivers, and receivers of agents on their nodes'
+// network.
 func TestReceiversThatAreInReachAreNotRefused(t *testing.T) {
 	t.Parallel()
 	const far = "config: {notifications: [{name: am, webhook: {url: 'http://am:9093/hook'}}]}"
@@ -253,10 +254,10 @@ func TestReceiversThatAreInReachAreNotRefused(t *testing.T) {
 	}
 }
 
-// leftOut are flags that are no value of agent.config: the chart sets them, or a pod has no use for them.
+// leftOut lists the flags without a value in agent.config. The chart sets them, or a pod does not need them.
 var leftOut = map[string]bool{
 	"config": true, "listen": true, "namespace": true, "node-name": true, "kubeconfig": true,
-	"condition": true, // conditions, in a file
+	"condition": true, // the key conditions, in a file
 }
 
 func TestTheSchemaHasEveryKeyOfTheAgentsFileAndNoOther(t *testing.T) {
@@ -291,7 +292,8 @@ func TestTheSchemaHasEveryKeyOfTheAgentsFileAndNoOther(t *testing.T) {
 	}
 }
 
-// TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument: flags go before the file, past the checks of it.
+// TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument checks the refusal, because flags override the file and bypass
+// its checks.
 func TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument(t *testing.T) {
 	t.Parallel()
 	var a config.Agent
@@ -310,10 +312,10 @@ func TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument(t *testing.T) {
 	})
 }
 
-// notForValues are the values by which the chart sets flags that a release has no choice about.
+// notForValues lists the values of flags that the chart sets for every release.
 var notForValues = map[string]bool{"the release's namespace": true, "the pod's own name": true}
 
-// TestEveryFlagOfManagerAndCloudpoolCanBeSet by an argument, or by the value that the refusal of the argument names.
+// TestEveryFlagOfManagerAndCloudpoolCanBeSet sets each flag by an argument, or by the value that the refusal names.
 func TestEveryFlagOfManagerAndCloudpoolCanBeSet(t *testing.T) {
 	t.Parallel()
 	var m manager.Config
@@ -359,7 +361,8 @@ func TestTheLastWorkerGoesWhereAValueSaysSo(t *testing.T) {
 	}
 }
 
-// TestTheChartTakesTheDurationsThatTheAgentTakes, at both sides of every limit, and no others.
+// TestTheChartTakesTheDurationsThatTheAgentTakes checks both sides of every limit. The chart accepts exactly the
+// agent's durations.
 func TestTheChartTakesTheDurationsThatTheAgentTakes(t *testing.T) {
 	t.Parallel()
 	c := load(t, slipwayChart)

@@ -29,7 +29,8 @@ func TestI2WithoutForcedDrainsTheAgentMayNotDeletePods(t *testing.T) {
 	}
 }
 
-// TestTheChartHasTheTypesOfThisVersion: crds.by: chart installs copies.
+// TestTheChartHasTheTypesOfThisVersion compares the chart's copies with the types. The chart installs the copies for
+// crds.by: chart.
 func TestTheChartHasTheTypesOfThisVersion(t *testing.T) {
 	t.Parallel()
 	from, err := filepath.Glob(filepath.Join(root(t), "api", "crds", "*.yaml"))
@@ -52,8 +53,8 @@ func TestTheChartHasTheTypesOfThisVersion(t *testing.T) {
 	}
 }
 
-// TestAgentsEvictionsInOneNamespaceDoNotHoldUpThoseInOthers: all agents are one user, so that it takes another distinction for
-// there to be several flows. A storm's requests in one namespace must find as much room as they had in one queue.
+// TestAgentsEvictionsInOneNamespaceDoNotHoldUpThoseInOthers checks the flow distinguisher. All agents are one user, so
+// several flows need another distinction. Many requests in one namespace must find the same capacity as in one queue.
 func TestAgentsEvictionsInOneNamespaceDoNotHoldUpThoseInOthers(t *testing.T) {
 	t.Parallel()
 	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart} {

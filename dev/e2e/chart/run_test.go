@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// pods waits until the controllers of a release have made n pods of a name, and all are on nodes.
+// pods waits until the controllers of a release have made n pods with a name, and all are on nodes.
 func (b bed) pods(release, name string, n int) []corev1.Pod {
 	b.t.Helper()
 	var list *corev1.PodList
@@ -39,7 +39,7 @@ func (b bed) pods(release, name string, n int) []corev1.Pod {
 	return list.Items
 }
 
-// on is the one of pods that is on a node.
+// on returns the pod on a node.
 func (b bed) on(node string, pods []corev1.Pod) corev1.Pod {
 	b.t.Helper()
 	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
@@ -49,16 +49,15 @@ func (b bed) on(node string, pods []corev1.Pod) corev1.Pod {
 	return pods[i]
 }
 
-// container is that of a pod which a controller has made, run on this machine as the pod says: with its program, arguments,
-// variables, the files of its ConfigMaps and Secrets, and a token as a kubelet mounts it.
+// container is the container of a controller's pod, and runs on this host. It uses the pod's program, arguments,
+// variables, and the files of its ConfigMaps and Secrets. It mounts a token as a kubelet does.
 type container struct {
 	bed
 	corev1.Container
 	pod    corev1.Pod
-	mounts map[string]string // directories of this machine by path in the container
+	mounts map[string]string // directories of this host by path in the container
 }
 
-// tmp is where programs put temporary files.
 const tmp = "/tmp"
 
 func (b bed) contain(pod corev1.Pod) container {
@@ -82,7 +81,8 @@ func (b bed) contain(pod corev1.Pod) container {
 	return c
 }
 
-// volume is what a ConfigMap or a Secret holds, by file; the token's volume, which the kubeconfig stands for, holds nothing.
+// volume returns the contents of a ConfigMap or a Secret by file. The token's volume is empty, because the kubeconfig
+// replaces it.
 func (b bed) volume(namespace string, v corev1.Volume) map[string]string {
 	b.t.Helper()
 	files := map[string]string{}
@@ -104,8 +104,8 @@ func (b bed) volume(namespace string, v corev1.Volume) map[string]string {
 	return files
 }
 
-// here is a text with the paths of this machine in place of the container's, each replaced once: directories of this machine
-// may begin as a mount does.
+// here replaces the container's paths in a text with the paths of this host. It replaces each path once, because a
+// directory of this host may begin like a mount.
 func (c container) here(text string) string {
 	var pairs []string
 	for _, mount := range slices.Sorted(maps.Keys(c.mounts)) {
@@ -114,7 +114,7 @@ func (c container) here(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// env are the container's variables.
+// env returns the variables of the container.
 func (c container) env() []string {
 	var env []string
 	for _, v := range c.Env {
@@ -134,8 +134,8 @@ func (c container) env() []string {
 	return env
 }
 
-// tmp is the directory for temporary files: what the pod mounts there. Without a mount it is on a root file system that
-// nobody may write to, which one that is not there stands for.
+// tmp returns the mounted directory for temporary files. Without a mount, the directory is on a read-only root file
+// system. A missing directory represents that case.
 func (c container) tmp() string {
 	if at, ok := c.mounts[tmp]; ok {
 		return at
@@ -143,8 +143,8 @@ func (c container) tmp() string {
 	return filepath.Join(c.t.TempDir(), "read-only")
 }
 
-// start runs the container's program, and waits until its probe is answered. Each of the listening flags gets an address of
-// this machine in place of the container's, and the last one has the probe; more arguments follow.
+// start runs the container's program and waits until its probe succeeds. Each listening flag gets an address of this
+// host, and the last address has the probe. It appends the additional arguments.
 func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
 	c.t.Helper()
 	image, _, _ := strings.Cut(path.Base(c.Image), ":")
@@ -174,7 +174,7 @@ func (c container) start(listening []string, more ...string) (_ *controlplane.Pr
 		c.t.Fatalf("%v with %q", err, args)
 	}
 	c.t.Cleanup(func() {
-		_ = p.Kill() // it may be dead
+		_ = p.Kill() // it may already have ended
 		if raw, err := os.ReadFile(p.LogFile()); c.t.Failed() && err == nil {
 			c.t.Logf("log of %s:\n%s", c.pod.Name, raw)
 		}
@@ -182,19 +182,19 @@ func (c container) start(listening []string, more ...string) (_ *controlplane.Pr
 	return p, addresses
 }
 
-// installed applies what a chart makes of values, as a release in a namespace of its own under one name.
+// installed applies the rendered chart as a release, in a namespace with the same name.
 func (b bed) installed(chart, name, values string) {
 	b.t.Helper()
 	b.restricted(name)
 	b.apply(objects(b.t, manifest(b.t, chart, release(name, name), values)))
 }
 
-// reserved is a taint that keeps everything from a node but what is pinned to it or guards it: other tests' Deployments
-// would wait for budgets in the middle of its drain.
+// reserved is a taint that admits only pinned pods and the guarding pod to a node. Other tests' Deployments would wait for
+// PDBs during its drain.
 var reserved = corev1.Taint{Key: "e2e.slipway.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
 
-// TestTheHandlerDrainsAndTellsAsItIsInstalled has values of the old chart's users: a taint, a grace, and a payload of their
-// own for a webhook of Slack's.
+// TestTheHandlerDrainsAndTellsAsItIsInstalled uses values from users of the old chart: a taint, a grace period, and a
+// custom payload for a Slack webhook.
 func TestTheHandlerDrainsAndTellsAsItIsInstalled(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -234,7 +234,7 @@ slipway: {image: registry.example.com/slipway/slipway}
 	b.check(err)
 	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
 	b.check(err)
-	// What is told is told beside the drain, which waits for nobody.
+	// The handler notifies in parallel with the drain. The drain does not wait for it.
 	b.check(testbed.Poll(b.ctx, "Slack is told", func() bool {
 		told.Lock()
 		defer told.Unlock()

@@ -36,26 +36,28 @@ import (
 // dock is the release of the story, and its namespace.
 const dock = "dock"
 
-// The pools of the story: home has room for all and stays.
+// These are the pools of the story. Pool home has room for all pods and stays.
 var (
 	home = controlplane.AKSPool{Name: "home"}
 	spot = controlplane.AKSPool{Name: "spot", Spot: true}
 	ci   = controlplane.AKSPool{Name: "ci"}
-	// crowd has no machine until pods come for it, and night one whose manager is killed.
+	// Pool crowd has no instance until pods need it. Pool night has an instance, and the test kills its manager during
+	// the retirement.
 	crowd = controlplane.AKSPool{Name: "crowd"}
 	night = controlplane.AKSPool{Name: "night"}
 )
 
 const (
 	shop     = "shop"
-	shopNode = "e2e.slipway.dev/shop" // the label of nodes that the shop may run on
+	shopNode = "e2e.slipway.dev/shop" // the label of nodes that may run the shop
 	build    = "e2e.slipway.dev/build"
 )
 
 var web = workload.App{Namespace: shop, Name: "web", Replicas: 4, Stop: "0.5", NodeSelector: map[string]string{shopNode: ""}}
 
-// dockValues are the story's, with the file of clouds to fill in. The agents are told to be quick in their file, the manager
-// by arguments. One NodeGroup is an object, as the cloudpool wants it, and the others are in the values.
+// dockValues contains the story's values, with a placeholder for the clouds file. The agents get short intervals from
+// their file, and the manager from arguments. One NodeGroup is an object, because the cloudpool requires it. The others
+// are in the values.
 const dockValues = `
 image: {registry: registry.example.com/slipway, tag: v1.2.3}
 clouds:
@@ -102,17 +104,17 @@ cloudpool:
   extraVolumeMounts: [{name: plugins, mountPath: /plugins, readOnly: true}]
 `
 
-// story is a fresh control plane with the chart installed on it, and every process running that its pods would be, but for
-// the agents of machines that come later.
+// story holds a new control plane with the installed chart and a process for each of its pods. Only the agents of later
+// instances have no process.
 type story struct {
 	bed
 	managers  []*testbed.Manager
-	guard     *controlplane.Process // the agent on the machine that is taken away
+	guard     *controlplane.Process // the agent on the instance that Azure preempts
 	cloudpool string                // address of its API
 }
 
-// TestTheStoryOfAChart installs the chart with one file of values into a fresh control plane, starts what its pods would
-// run, as they would run it, and tells the story of the demo on that. Its chapters have machines of their own.
+// TestTheStoryOfAChart installs the chart with one values file into a new control plane. It starts the programs of the
+// pods as the pods would. Then it plays the story of the demo. Each chapter has its own instances.
 func TestTheStoryOfAChart(t *testing.T) {
 	t.Parallel()
 	shared := testbed.ForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
@@ -126,7 +128,7 @@ func TestTheStoryOfAChart(t *testing.T) {
 	s.chapter("the manager is killed", (*story).crash)
 }
 
-// chapter plays one with all of the patience. Whether the others went well is nothing to it.
+// chapter runs one chapter with the full timeout. The chapter runs even if other chapters failed.
 func (s *story) chapter(title string, play func(*story)) {
 	s.t.Run(title, func(t *testing.T) {
 		c := *s
@@ -135,8 +137,8 @@ func (s *story) chapter(title string, play func(*story)) {
 	})
 }
 
-// furnish adds the machines and what runs on them: the shop on the Spot machine, a build on each machine of ci and of night,
-// and beside the latter what has to move.
+// furnish adds the instances and their workloads. The shop runs on the Spot instance, and each instance of ci and night
+// runs a build. The instance of night also runs pods that must move.
 func (s *story) furnish() {
 	s.t.Helper()
 	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2, night: 1, crowd: 0} {
@@ -150,7 +152,7 @@ func (s *story) furnish() {
 	s.label(home.NodeName(1), shopNode)
 }
 
-// buildOn is a pod that keeps a machine.
+// buildOn returns a pod that prevents the retirement of an instance.
 func buildOn(pool controlplane.AKSPool, instance int) workload.App {
 	return workload.App{
 		Namespace: shop, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), Stop: "0.5",
@@ -165,7 +167,7 @@ func (s *story) label(node, key string) {
 	s.check(err)
 }
 
-// install makes the Secrets that the values name, and applies the chart.
+// install creates the Secrets in the values and applies the chart.
 func (s *story) install() {
 	s.t.Helper()
 	config := s.AzureConfig()
@@ -193,7 +195,7 @@ func (s *story) secret(name string, kind corev1.SecretType, files map[string]str
 	s.check(err)
 }
 
-// man starts the processes. The manager installs the types, so that it comes first; the second one waits for the first.
+// man starts the processes. The manager installs the types, so it comes first. The second manager waits for the first.
 func (s *story) man() {
 	s.t.Helper()
 	for _, pod := range s.pods(dock, "slipway-manager", 2) {
@@ -212,7 +214,7 @@ func (s *story) man() {
 	s.cloudpool = addresses[0]
 }
 
-// plugged puts the sample plugin, and an empty directory of machines, where a container looks for them. A program that
+// plugged installs the sample plugin and an empty instance directory where a container looks for them. A program that
 // cannot start a plugin does not start.
 func (s *story) plugged(c container) container {
 	s.t.Helper()
@@ -225,7 +227,7 @@ func (s *story) plugged(c container) container {
 	return c
 }
 
-// group creates the NodeGroup whose nodes leave without a build.
+// group creates the NodeGroup that retires its nodes when they have no build.
 func (s *story) group() {
 	s.t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -241,8 +243,8 @@ spec:
 	s.apply([]*unstructured.Unstructured{o})
 }
 
-// preempted is the first chapter: Azure takes the Spot machine away; its agent drains it in time, past no budget, and the
-// manager cleans up once the machine is really gone.
+// preempted is the first chapter. Azure preempts the Spot instance, and its agent drains it in time without a forced
+// deletion. The manager cleans up after the instance is really gone.
 func (s *story) preempted() {
 	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.Resource(0)}})
 	s.check(err)
@@ -267,7 +269,7 @@ func (s *story) preempted() {
 	}
 }
 
-// silence does what the node lifecycle controller does of a node that is silent for long enough.
+// silence sets the status as the node lifecycle controller does for a node that sends no heartbeats.
 func (s *story) silence(node string) {
 	s.t.Helper()
 	s.check(testbed.Poll(s.ctx, "the node is called Unknown", func() bool {
@@ -277,8 +279,8 @@ func (s *story) silence(node string) {
 	}))
 }
 
-// idle is the second: a build ends, and its node leaves with its machine; the other build keeps its own. The cloudpool has heard
-// of it.
+// idle is the second chapter. A build ends, and a retirement removes its node and instance. The other build keeps its
+// own. The cloudpool observes the change.
 func (s *story) idle() {
 	s.check(s.Client().CoreV1().Pods(shop).Delete(s.ctx, buildOn(ci, 0).Name, metav1.DeleteOptions{}))
 	rt := s.retired(ci.NodeName(0))
@@ -297,7 +299,7 @@ func (s *story) idle() {
 	s.asked()
 }
 
-// retired waits until a node's retirement has succeeded, and its Node is gone.
+// retired waits until a node's retirement has succeeded. It checks that the Node is gone.
 func (s *story) retired(node string) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	rt := s.awaitRetirement(node, "succeeded", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
@@ -307,7 +309,7 @@ func (s *story) retired(node string) *v1alpha1.NodeRetirement {
 	return rt
 }
 
-// awaitRetirement waits for a state of the one retirement of a node.
+// awaitRetirement waits for a state of the node's only retirement.
 func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	client := dynamic.NewForConfigOrDie(s.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
@@ -318,7 +320,7 @@ func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirem
 		if len(list.Items) != 1 {
 			return false
 		}
-		rt = &v1alpha1.NodeRetirement{} // of an earlier state nothing is left
+		rt = &v1alpha1.NodeRetirement{} // a new object, so no field of an earlier state remains
 		s.check(runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[0].Object, rt))
 		return is(rt)
 	})
@@ -328,8 +330,8 @@ func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirem
 	return rt
 }
 
-// asked is who may ask, by the chart's roles: the cloudpool answers whom its client role is bound to and nobody else, and the
-// viewer's role is all that plan and status need.
+// asked checks the access by the chart's roles. The cloudpool answers only accounts with its client role. The viewer's
+// role is enough for plan and status.
 func (s *story) asked() {
 	s.t.Helper()
 	s.account("client", dock+"-slipway-cloudpool-client")
@@ -351,7 +353,7 @@ func (s *story) asked() {
 	}
 }
 
-// account makes a ServiceAccount and binds it to a ClusterRole.
+// account creates a ServiceAccount and binds it to a ClusterRole.
 func (s *story) account(name, role string) {
 	s.t.Helper()
 	_, err := s.Client().CoreV1().ServiceAccounts(dock).Create(s.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -366,7 +368,7 @@ func (s *story) account(name, role string) {
 	s.check(s.AwaitRights(s.ctx, dock, name, role))
 }
 
-// size asks the cloudpool for the size of its pool, as an account; "" shows no token.
+// size requests the size of the cloudpool's pool, as an account. An empty account sends no token.
 func (s *story) size(account string) (int, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+s.cloudpool+"/pool/size", nil)
@@ -383,13 +385,13 @@ func (s *story) size(account string) (int, string) {
 	defer client.CloseIdleConnections()
 	answer, err := client.Do(r)
 	s.check(err)
-	defer func() { _ = answer.Body.Close() }() // It was only read.
+	defer func() { _ = answer.Body.Close() }() // the body is only read
 	body, err := io.ReadAll(answer.Body)
 	s.check(err)
 	return answer.StatusCode, string(body)
 }
 
-// read is the text of a file of this machine.
+// read returns the text of a file on this host.
 func (b bed) read(file string) string {
 	b.t.Helper()
 	raw, err := os.ReadFile(filepath.Clean(file))

@@ -12,10 +12,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// typesByTheChart is a release whose types are objects of it.
+// typesByTheChart contains the values of a release that has the types as objects.
 const typesByTheChart = "image: {registry: registry.example.com/slipway}\ncrds: {by: chart}\n"
 
-// crds are the CustomResourceDefinitions of a release.
+// crds returns the CustomResourceDefinitions of a release.
 func crds(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
@@ -30,9 +30,9 @@ func crds(t *testing.T) []*unstructured.Unstructured {
 	return all
 }
 
-// TestAnUpgradeOfTheChartUpgradesTheTypes: a field that a release of long ago did not know is refused by its types, and taken
-// after the upgrade; what was there stays. An uninstall leaves the types alone. Other tests have types of the chart's too, so
-// that it is not run beside them.
+// TestAnUpgradeOfTheChartUpgradesTheTypes adds a field that the types of an old release refuse. After the upgrade, the
+// types accept it and existing objects stay. An uninstall keeps the types. The test does not run in parallel, because
+// other tests also use types of the chart.
 func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
 	b := ready(t)
 	const field = "clusterAutoscalerScaleDownDisabled"
@@ -72,7 +72,7 @@ func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
 	b.check(testbed.Poll(b.ctx, "the new types are served", func() bool { return apply() == nil }))
 }
 
-// without takes a field of the spec out of every version of a type's schema that has it.
+// without removes a field of the spec from every version of a type's schema.
 func without(t *testing.T, crd *unstructured.Unstructured, field string) {
 	t.Helper()
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")

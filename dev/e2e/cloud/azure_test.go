@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 )
 
-// The names of what the tests' Azure has.
+// These are the names of the resources in the tests' Azure.
 const (
 	setName     = "aks-spot-12345678-vmss"
 	poolName    = "spot"
@@ -26,16 +26,16 @@ const (
 	clusterRG   = "demo_rg"
 )
 
-// azureCloud is an emulated Azure, reached by the real SDK over TLS.
+// azureCloud is an emulated Azure. The real SDK calls it over TLS.
 type azureCloud struct {
 	*emulator.ARM
 	server *emulator.ARMServer
 	caFile string
 	kind   kind
-	window cloud.Duration // how long deletions wait for others
+	window cloud.Duration // how long a deletion waits for others, to form a batch
 }
 
-// kind is what the machines are in.
+// kind is the kind of group that contains the VMs.
 type kind string
 
 const (
@@ -49,13 +49,13 @@ func kinds() []kind { return []kind{uniform, flexible, agentPool, singleVMs} }
 
 func newAzure(t *testing.T, k kind) *azureCloud { return newAzureOfPages(t, k, 4) }
 
-// newAzureOfPages has so many entries on a page of its lists.
+// newAzureOfPages limits each page of its lists to this many entries.
 func newAzureOfPages(t *testing.T, k kind, entries int) *azureCloud {
 	t.Helper()
 	return newAzureLike(t, k, emulator.ARMOptions{PageSize: entries}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
 }
 
-// newAzureLike takes from a scale set and an agent pool how theirs behave.
+// newAzureLike takes the behavior of its scale set and agent pool from set and pool.
 func newAzureLike(t *testing.T, k kind, o emulator.ARMOptions, set emulator.ScaleSetSpec, pool emulator.AgentPoolSpec) *azureCloud {
 	t.Helper()
 	e := emulator.New(emulator.Options{})
@@ -106,7 +106,6 @@ func (c *azureCloud) config() azure.Config {
 	return config
 }
 
-// token is a credential that needs no token service.
 type token string
 
 func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
@@ -211,7 +210,7 @@ func (c *azureCloud) Inject(t *testing.T, f conformance.Fault) {
 	}
 }
 
-// secondPage lets the first page of a list of machines pass and fails the next.
+// secondPage lets the first page of a VM list pass and fails the next.
 func (c *azureCloud) secondPage() []emulator.ARMFault {
 	action := "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
 	switch c.kind {
@@ -246,7 +245,7 @@ func (c *azureCloud) BatchingProvider(t *testing.T) cloud.Provider {
 	return c.patient().Provider(t)
 }
 
-// patient is the same cloud, whose deletions wait longer for others.
+// patient returns the same cloud with deletions that wait longer for others.
 func (c *azureCloud) patient() *azureCloud {
 	patient := *c
 	patient.window = cloud.Duration(5 * time.Second)
@@ -262,8 +261,8 @@ func TestAzureKeepsWhatAProviderPromises(t *testing.T) {
 	}
 }
 
-// TestAnotherAzureKeepsWhatAProviderPromises has Azure behave as it is free to: operations that are followed by their
-// Location alone, one change at a time, a machine more than was asked for, and a pool that keeps a count of its own.
+// TestAnotherAzureKeepsWhatAProviderPromises uses other permitted behavior of Azure. Operations have only their
+// Location, and only one change runs at a time. Azure adds one VM more than requested, and a pool keeps its own count.
 func TestAnotherAzureKeepsWhatAProviderPromises(t *testing.T) {
 	for _, k := range []kind{uniform, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
@@ -276,7 +275,8 @@ func TestAnotherAzureKeepsWhatAProviderPromises(t *testing.T) {
 	}
 }
 
-// TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID makes one anew under a name, which is all that its provider ID says.
+// TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID recreates a VM under the same name. Its provider ID contains
+// only that name.
 func TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID(t *testing.T) {
 	seen := map[string]string{}
 	for _, k := range kinds() {

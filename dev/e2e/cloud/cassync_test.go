@@ -16,7 +16,7 @@ const (
 	poolWrite = "Microsoft.ContainerService/managedClusters/agentPools/write"
 )
 
-// newCAS is an Azure with a pool of machines, and an empty one to change the maximum of.
+// newCAS returns an Azure with a pool of VMs and an empty pool. Tests change the maximum of the empty pool.
 func newCAS(t *testing.T) (*azureCloud, *azure.CASSync) {
 	t.Helper()
 	c := newAzure(t, agentPool)
@@ -40,7 +40,7 @@ func (c *azureCloud) casSync(t *testing.T, pool string) *azure.CASSync {
 	return s
 }
 
-// checkPool asserts that the empty pool is as it should be at rest.
+// checkPool asserts the state of the idle empty pool.
 func (c *azureCloud) checkPool(t *testing.T, most int) {
 	t.Helper()
 	pool, _ := c.AgentPool(clusterName, emptyPool)
@@ -49,7 +49,7 @@ func (c *azureCloud) checkPool(t *testing.T, most int) {
 	}
 }
 
-// writes gives the maxima that were asked for, in order.
+// writes returns the requested maxima in order.
 func (c *azureCloud) writes() []string {
 	var maxima []string
 	for _, r := range c.Requests() {
@@ -76,8 +76,8 @@ func TestANudgeChangesTheMaximumAndPutsItBack(t *testing.T) {
 func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 	for _, cut := range []struct {
 		name      string
-		writes    int  // that pass before
-		processed bool // the answer was lost, and not the request
+		writes    int  // writes that succeed before the fault
+		processed bool // Azure processed the request, and only the answer was lost
 	}{
 		{"before the change", 0, false},
 		{"after the change, before its answer", 0, true},
@@ -108,7 +108,7 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 	}
 }
 
-// awaitPool waits until nothing of a pool is under way.
+// awaitPool waits until no operation on a pool is in progress.
 func (c *azureCloud) awaitPool(t *testing.T, name string) error {
 	return c.Wait(t.Context(), func([]emulator.VM) bool {
 		pool, _ := c.AgentPool(clusterName, name)

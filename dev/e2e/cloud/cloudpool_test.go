@@ -17,10 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 )
 
-// workers is the name of the tests' cloudpool.
 const workers = "workers"
 
-// poolCloud is an emulated cloudpool server.
 type poolCloud struct {
 	*emulator.Pool
 	kind   emulator.Kind
@@ -132,9 +130,9 @@ func (c *poolCloud) AwaitGone(t *testing.T, machine string) {
 	}
 }
 
-// Inject translates. A list has no pages: the middle of one is the middle of the answer. A server that is stale answers
-// from a cache, and says how old that is; one whose cache never gets newer is away for all that it says, see below. And
-// there are no operations to be forgotten but what a server knows of its machines.
+// Inject translates faults to a cloudpool server. A list has no pages, so a page fault hits the middle of the answer. A
+// stale server answers from a cache and reports its age. If the cache never gets newer, the server counts as
+// unavailable, see below. A server forgets no operations, only what it knows of its machines.
 func (c *poolCloud) Inject(t *testing.T, f conformance.Fault) {
 	t.Helper()
 	machine := c.id(f.Machine)
@@ -186,7 +184,8 @@ func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
 	}
 }
 
-// TestI7WhatAServerHasNotObservedAgainIsNotKnown has a server whose observation is as old as the provider, and stays so.
+// TestI7WhatAServerHasNotObservedAgainIsNotKnown uses a server with an observation as old as the provider. It never
+// gets newer.
 func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
@@ -211,8 +210,8 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	}
 }
 
-// TestAMachineIsTerminatedOnceWhateverTheAnswer has a server that terminates and does not get to say so, and that shows
-// the machine as alive for a while. It would lower the desired size for every termination.
+// TestAMachineIsTerminatedOnceWhateverTheAnswer uses a server that terminates a machine and cannot answer. It shows the
+// machine as alive for a while. Each termination would lower the desired size.
 func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
@@ -222,7 +221,7 @@ func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
 	if _, err := c.Provider(t).Delete(t.Context(), victim); err == nil || cloud.IsNotFound(err) {
 		t.Fatalf("Delete: %v, want an error that says nothing about the machine", err)
 	}
-	next := c.Provider(t) // another process goes on
+	next := c.Provider(t) // another process continues
 	op, err := next.Delete(t.Context(), victim)
 	if err != nil && !cloud.IsNotFound(err) {
 		t.Fatal(err)

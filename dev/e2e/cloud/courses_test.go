@@ -51,7 +51,7 @@ func (r *course) note(format string, args ...any) {
 	r.log = append(r.log, fmt.Sprintf(format, args...))
 }
 
-// fault draws a fault of requests, operations, creations or deletions.
+// fault draws a random fault of requests, operations, creations, or deletions.
 func (r *course) fault() emulator.ARMFault {
 	actions := []string{sizeAction(r.c.kind), setDelete, poolDelete, sizeAction(r.c.kind), "Microsoft.Compute/locations/operations/read",
 		"Microsoft.ContainerService/locations/operations/read", "Microsoft.Compute/virtualMachineScaleSets/read", ""}
@@ -83,7 +83,7 @@ func (r *course) fault() emulator.ARMFault {
 	return f
 }
 
-// run makes some steps. After each of them the faults end, and the group has to become what is wanted.
+// run executes some steps. After each step it ends the faults, and the group must reach the wanted state.
 func (r *course) run() {
 	for range 2 + r.IntN(5) {
 		for range r.IntN(4) {
@@ -122,14 +122,15 @@ func (r *course) story() string {
 	return text
 }
 
-// check fails when more was launched than wanted.
+// check fails if the group launched more instances than wanted.
 func (r *course) check() {
 	if n := r.c.Size(); n > r.want {
 		r.t.Fatalf("the size is %d, and %d instances are wanted\n%s", n, r.want, r.story())
 	}
 }
 
-// converge reads the group and launches what is missing, some times at most. It reports whether the group is as wanted.
+// converge reads the group and launches missing instances, with a limited number of tries. It reports whether the group
+// is as wanted.
 func (r *course) converge(tries int) bool {
 	for range tries {
 		if r.step() {
@@ -156,7 +157,7 @@ func (r *course) step() (done bool) {
 	for _, i := range list {
 		switch i.State {
 		case cloud.Failed:
-			r.delete(i.ProviderID) // as one that was never made
+			r.delete(i.ProviderID) // deleted like an instance that was never created
 			return false
 		case cloud.Deleting:
 			return false
@@ -175,7 +176,7 @@ func (r *course) step() (done bool) {
 	return false
 }
 
-// launch asks for instances and follows the operation.
+// launch requests instances and follows the operation.
 func (r *course) launch(p *azure.Provider, order cloud.Order) error {
 	op, err := p.Grow(r.t.Context(), r.c.Group(), order)
 	if err != nil {
@@ -194,7 +195,7 @@ func (r *course) launch(p *azure.Provider, order cloud.Order) error {
 	return nil
 }
 
-// race has two processes launch an instance each at the same time.
+// race makes two processes launch one instance each at the same time.
 func (r *course) race() {
 	before := r.c.Size()
 	other := r.c.provider(r.t, r.config)
@@ -222,7 +223,7 @@ func (r *course) race() {
 	r.want = r.c.Size()
 }
 
-// deleteSome deletes instances, at the same time, each to its end.
+// deleteSome deletes instances in parallel and waits for each.
 func (r *course) deleteSome() {
 	ids := r.c.Machines()
 	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
@@ -236,12 +237,12 @@ func (r *course) deleteSome() {
 	all.Wait()
 }
 
-// delete deletes an instance as a retirement does: it asks again only when the deletion has failed.
+// delete deletes an instance as a retirement does. It retries only if the deletion has failed.
 func (r *course) delete(id string) {
 	var op *cloud.Operation
 	for i := range 400 {
 		if i == 20 {
-			r.c.ClearFaults() // what comes now has to end
+			r.c.ClearFaults() // what follows must complete
 		}
 		time.Sleep(5 * time.Millisecond)
 		m, err := r.p.Instance(r.t.Context(), id)
@@ -270,7 +271,6 @@ func (r *course) delete(id string) {
 	r.t.Errorf("the deletion of %s does not end: %+v\n%s", id, op, r.story())
 }
 
-// TestI5NoCourseOfAFailingAzureLaunchesTooMany runs random courses.
 func TestI5NoCourseOfAFailingAzureLaunchesTooMany(t *testing.T) {
 	for seed := *firstCourse; seed < *firstCourse+uint64(*courses); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

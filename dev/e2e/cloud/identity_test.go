@@ -14,7 +14,7 @@ import (
 
 const clientID = "00000000-0000-0000-0000-00000000000b"
 
-// withIdentity is a provider that gets its tokens from the token service, as a workload with an identity does.
+// withIdentity returns a provider with tokens from the token service, as for a workload with an identity.
 func (c *azureCloud) withIdentity(t *testing.T, tenant string) *azure.Provider {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
@@ -145,7 +145,7 @@ func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 			results <- err
 		}()
 	}
-	for len(c.Requests()) < len(victims) { // each has been looked at
+	for len(c.Requests()) < len(victims) { // until Azure has received one request per victim
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-t.Context().Done():
@@ -203,7 +203,7 @@ func TestAStateThatIsNotKnownIsUnknown(t *testing.T) {
 		{emulator.Succeeded, emulator.Deallocated, cloud.Stopped},
 		{emulator.Creating, emulator.Stopped, cloud.Pending},
 		{emulator.Deleting, emulator.Running, cloud.Deleting},
-		{emulator.Failed, emulator.Running, cloud.Running}, // its last operation failed, and it serves
+		{emulator.Failed, emulator.Running, cloud.Running}, // its last operation failed, but it runs
 		{emulator.Failed, emulator.Stopped, cloud.Failed},
 		{emulator.Failed, "", cloud.Failed},
 		{"Hibernating", emulator.Running, cloud.Unknown},

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// lostAnswers are the ways in which a request is carried out and its answer does not arrive.
+// lostAnswers returns faults: Azure processes the request, but its answer does not arrive.
 func lostAnswers() map[string]emulator.ARMFault {
 	return map[string]emulator.ARMFault{
 		"500":              {Kind: emulator.ARMStatus, Status: http.StatusInternalServerError, Processed: true},
@@ -25,13 +25,13 @@ func lostAnswers() map[string]emulator.ARMFault {
 	}
 }
 
-// losing is a cloud that carries out the first request of an action and loses its answer, and a provider of it.
+// losing returns a cloud and its provider. The cloud processes the first request of an action and loses its answer.
 func losing(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
 	t.Helper()
 	c := newAzure(t, k)
 	config := c.config()
 	if fault.Kind == emulator.ARMHang {
-		config.RequestTimeout = cloud.Duration(5 * time.Second) // that long it takes, and every other answer may on a busy machine
+		config.RequestTimeout = cloud.Duration(5 * time.Second) // the fault takes this long, and on a busy host any other answer may too
 	}
 	p := c.provider(t, config)
 	fault.Action, fault.Times = action, 1
@@ -39,7 +39,7 @@ func losing(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azur
 	return c, p
 }
 
-// sizeAction is the action by which the size of a group is changed.
+// sizeAction returns the action that changes the size of a group.
 func sizeAction(k kind) string {
 	if k == agentPool {
 		return poolWrite

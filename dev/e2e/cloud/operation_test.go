@@ -18,7 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 )
 
-// unreadable are the errors with which the address of an operation answers for ever, and whether the first of them ends it.
+// unreadable returns permanent errors of an operation's address. It also says whether the first error ends the
+// operation.
 func unreadable() map[string]struct {
 	fault emulator.ARMFault
 	ends  bool
@@ -41,7 +42,7 @@ func unreadable() map[string]struct {
 	}
 }
 
-// TestADeletionWhoseOperationAnswersWithAnErrorEnds has the operation's address answer with an error for ever.
+// TestADeletionWhoseOperationAnswersWithAnErrorEnds makes the operation's address return a permanent error.
 func TestADeletionWhoseOperationAnswersWithAnErrorEnds(t *testing.T) {
 	for name, answer := range unreadable() {
 		for _, machine := range []string{"gone", "being deleted", "there"} {
@@ -138,7 +139,7 @@ func TestAPoolThatKeepsItsOwnCountHealsWithinItsMaximum(t *testing.T) {
 	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{},
 		emulator.AgentPoolSpec{Drifts: true, AutoScaling: true, Min: 0, Max: 7})
 	p := c.Provider(t)
-	c.Lose(t, c.Machines()[0]) // AKS counts it still
+	c.Lose(t, c.Machines()[0]) // AKS still counts it
 	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != 6 || c.Size() != 5 {
 		t.Fatalf("the group is %+v, %v, and its scale set has a capacity of %d", g, err, c.Size())
 	}
@@ -160,7 +161,7 @@ func inject(t *testing.T, c *azureCloud, faults ...emulator.ARMFault) {
 	}
 }
 
-// awaitDeletion waits until a machine is as the test wants it.
+// awaitDeletion waits until a VM reaches the wanted state.
 func awaitDeletion(t *testing.T, c *azureCloud, machine, want string) {
 	t.Helper()
 	if err := c.Wait(t.Context(), func([]emulator.VM) bool {
@@ -259,7 +260,7 @@ func TestAScaleUpThatFailsLaterSaysWhy(t *testing.T) {
 							failed++
 						}
 					}
-					unmade := map[bool]int{true: 0, false: 2}[code == "VMExtensionProvisioningError"] // which fails in a machine that runs
+					unmade := map[bool]int{true: 0, false: 2}[code == "VMExtensionProvisioningError"] // the extension fails in a running VM
 					if err != nil || failed != unmade {
 						t.Errorf("%d machines failed for the reason, %v; want %d of %+v", failed, err, unmade, list)
 					}
@@ -300,7 +301,7 @@ func TestAnAgentPoolSaysWhatItsNodesWillBeLike(t *testing.T) {
 	}
 }
 
-// TestWhatAMachineLeavesBehindIsSaid has Azure keep what has another deleteOption than Delete.
+// TestWhatAMachineLeavesBehindIsSaid makes Azure keep the resources with a deleteOption other than Delete.
 func TestWhatAMachineLeavesBehindIsSaid(t *testing.T) {
 	c := newAzure(t, singleVMs)
 	vm := c.AddVM("vm-z",

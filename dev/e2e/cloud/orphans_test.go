@@ -8,7 +8,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// A machine that is in no group of the configuration is found by Azure all the same, and so is found missing.
+// TestTheWordOfAzureHoldsForAMachineInNoGroup checks a VM outside the configured groups. Azure still finds it, and so
+// also proves that a VM is gone.
 func TestTheWordOfAzureHoldsForAMachineInNoGroup(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {

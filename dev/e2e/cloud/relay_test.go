@@ -15,7 +15,7 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-// relayConfig is the configuration of Azure as a plugin.
+// relayConfig configures Azure as a plugin.
 type relayConfig struct {
 	Azure azure.Config `json:"azure"`
 	Token string       `json:"token"`
@@ -33,10 +33,10 @@ func init() {
 	})
 }
 
-// relayed is Azure, with the wire of a plugin between Slipway and its provider.
+// relayed is Azure with a plugin protocol between Slipway and its provider.
 type relayed struct{ *azureCloud }
 
-var unlimited = resource.MustParse("0") // the race detector takes all there is of addresses
+var unlimited = resource.MustParse("0") // the race detector uses the whole address space
 
 func (r relayed) Provider(t *testing.T) cloud.Provider {
 	t.Helper()
@@ -63,8 +63,8 @@ func (r relayed) BatchingProvider(t *testing.T) cloud.Provider {
 	return relayed{r.patient()}.Provider(t)
 }
 
-// TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises has nothing that the suite asks for left out: what a provider
-// answers, and every kind of its errors, arrives as it would without the wire.
+// TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises runs the complete conformance suite. A provider's answers and
+// all kinds of its errors must pass through the plugin protocol unchanged.
 func TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, func(t *testing.T) conformance.Cloud { return relayed{newAzure(t, agentPool)} })

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// The rights by which the tests' machines are read, deleted and grown.
+// These rights allow Slipway to read, delete, and grow the tests' VMs.
 const (
 	setRead      = "Microsoft.Compute/virtualMachineScaleSets/read"
 	setWrite     = "Microsoft.Compute/virtualMachineScaleSets/write"
@@ -22,7 +22,7 @@ const (
 	poolRead     = "Microsoft.ContainerService/managedClusters/agentPools/read"
 )
 
-// rightsOf are those that a kind's deletions and its growth take, with the last segments of what they are needed on.
+// rightsOf returns the rights for deletions and growth of a kind. Each right has the last segments of its scope.
 func rightsOf(k kind) (toDelete, ofGroup, toGrow []string) {
 	const set, pool, rg = " on …/virtualMachineScaleSets/" + setName, " on …/agentPools/" + poolName, " on …/resourceGroups/" + emulator.DefaultResourceGroup
 	switch k {
@@ -39,7 +39,7 @@ func rightsOf(k kind) (toDelete, ofGroup, toGrow []string) {
 	return []string{vmRead + " on the machine", vmDelete + " on the machine"}, nil, nil
 }
 
-// short leaves of each scope its last two segments.
+// short shortens each scope to its last two segments.
 func short(rights cloud.Rights, machine string) []string {
 	var all []string
 	for _, r := range rights {
@@ -70,9 +70,9 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 					}
 					return lacking
 				}
-				p := c.provider(t, c.config()) // which remembers nothing
+				p := c.provider(t, c.config()) // a new provider has an empty cache
 				if _, err := p.Instances(t.Context(), c.Group()); k == agentPool && err != nil {
-					t.Fatal(err) // it has found out which machine is in which pool
+					t.Fatal(err) // the provider now knows the pool of each VM
 				}
 				if denied != "" {
 					if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMDenied, Action: denied}); err != nil {
@@ -89,7 +89,7 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 				}
 				of, err := p.MissingForGroup(t.Context(), c.Group())
 				if err != nil && denied == setRead {
-					return // the group itself cannot be read, which names the right too
+					return // the group is also unreadable, and that error names the right too
 				}
 				if got, grow := short(of.ToDelete, id), short(of.ToGrow, id); err != nil || !slices.Equal(got, has(ofGroup)) ||
 					!slices.Equal(grow, has(toGrow)) {
@@ -106,12 +106,12 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 	}
 }
 
-// readsFirst reports that a machine has to be read to know what would delete it.
+// readsFirst reports whether the provider must read a VM to know its deletion request.
 func readsFirst(denied string, k kind) bool {
 	return denied == vmRead && (k == flexible || k == singleVMs)
 }
 
-// TestWhatTheEmulatorDeniesItDoesNotListAsARight compares the two ways of finding out.
+// TestWhatTheEmulatorDeniesItDoesNotListAsARight compares denied requests with the list of rights.
 func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 	}
 }
 
-// TestI7RightsThatCannotBeAskedForAreNotMissing has the permissions refused, garbled and cut short.
+// TestI7RightsThatCannotBeAskedForAreNotMissing makes the permissions request fail: refused, garbled, and truncated.
 func TestI7RightsThatCannotBeAskedForAreNotMissing(t *testing.T) {
 	const asking = "Microsoft.Authorization/permissions/read"
 	for _, fault := range []emulator.ARMFault{
@@ -169,7 +169,7 @@ func TestI7RightsThatCannotBeAskedForAreNotMissing(t *testing.T) {
 func TestTheRightsOfAllPagesCount(t *testing.T) {
 	c := newAzureOfPages(t, uniform, 1)
 	p := c.provider(t, c.config())
-	for range 2 { // the second time from memory
+	for range 2 { // the second time from the cache
 		if missing, err := p.MissingToDelete(t.Context(), c.Machines()[0]); err != nil || len(missing) > 0 {
 			t.Errorf("missing %v, %v", missing, err)
 		}

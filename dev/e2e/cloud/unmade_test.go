@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 )
 
-// scaleUp orders machines and waits for the operation's end.
+// scaleUp launches instances and waits for the operation's end.
 func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.Order) error {
 	t.Helper()
 	op, err := p.Grow(t.Context(), group, order)
@@ -27,7 +27,7 @@ func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.Order) er
 	return status.Err
 }
 
-// awaitIdle reads the group when nothing is changing it.
+// awaitIdle returns the group once no operation changes it.
 func awaitIdle(t *testing.T, p cloud.Provider, group string) cloud.Group {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

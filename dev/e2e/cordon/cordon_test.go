@@ -1,5 +1,5 @@
-// Package cordon_test holds a node of a real control plane: what the API server does with our patches is not ours to
-// imagine.
+// Package cordon_test cordons a node of a real control plane. It checks the effects of Slipway's patches on a real API
+// server.
 package cordon_test
 
 import (
@@ -30,7 +30,7 @@ type fixture struct {
 	uid     string
 }
 
-// newFixture adds a node, and a client that the audit log knows by the node's name.
+// newFixture adds a node and a client. The audit log identifies the client by the node's name.
 func newFixture(t *testing.T, node string) *fixture {
 	t.Helper()
 	cluster := controlplane.Shared(t)
@@ -72,7 +72,7 @@ func (f *fixture) keeper(t *testing.T) *cordon.Keeper {
 	return k
 }
 
-// settled waits until the node lifecycle controller has followed spec.unschedulable with its own taint.
+// settled waits until the node lifecycle controller has synced its own taint with spec.unschedulable.
 func (f *fixture) settled(t *testing.T) *corev1.Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -93,7 +93,7 @@ func (f *fixture) settled(t *testing.T) *corev1.Node {
 	}
 }
 
-// left describes what is on the node besides what comes and goes by itself.
+// left describes everything on the node except what Kubernetes changes.
 func left(n *corev1.Node) string {
 	var conditions []string
 	for _, c := range n.Status.Conditions {
@@ -101,7 +101,7 @@ func left(n *corev1.Node) string {
 	}
 	slices.Sort(conditions)
 	annotations := maps.Clone(n.Annotations)
-	delete(annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, in its own time
+	delete(annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller changes it at any time
 	return fmt.Sprint(n.Spec.Unschedulable, n.Spec.Taints, n.Labels, annotations, conditions)
 }
 
@@ -172,7 +172,7 @@ func TestI3HoldAndReleaseLeaveARealNodeAsItWas(t *testing.T) {
 	f.onlyPatches(t)
 }
 
-// onlyPatches looks into the audit log for what our client did to the node.
+// onlyPatches checks the audit log for the client's requests to the node.
 func (f *fixture) onlyPatches(t *testing.T) {
 	t.Helper()
 	events, err := f.cluster.Audit(controlplane.AuditFilter{UserAgent: f.node})

@@ -1,4 +1,4 @@
-// Package demo_test has the demo told as `make demo` tells it, every step of which checks itself.
+// Package demo_test runs the demo as `make demo` does. Each step checks itself.
 package demo_test
 
 import (

@@ -20,18 +20,18 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// tutorial is the page that newcomers begin with. It is read first.
+// tutorial is the page for new users. The tests read it first.
 const tutorial = "docs/tutorial.md"
 
-// doctor is read next, before more machines go that it would find.
+// doctor is the second page. Later pages remove more instances, and doctor would report them.
 const doctor = "docs/doctor.md"
 
-// last are the pages that install Slipway, which takes away what the testbed has installed of it. They are read last.
+// last lists the pages that install Slipway. They remove the testbed's installation, so the tests read them last.
 var last = map[string]bool{
 	"docs/install.md": true, "docs/moving-from-aks-node-termination-handler.md": true, "docs/retirement.md": true,
 }
 
-// before prepares what a page takes for granted.
+// before prepares the state that a page assumes.
 var before = map[string]func(*reader){
 	readme:                         func(r *reader) { r.madeUp(); r.node() },
 	tutorial:                       (*reader).madeUp,
@@ -50,13 +50,13 @@ var before = map[string]func(*reader){
 	"docs/moving-from-vmss-pod-watcher.md":             (*reader).podWatcher,
 }
 
-// madeUp has things where make up says that they are.
+// madeUp provides the addresses that a page expects from make up.
 func (r *reader) madeUp() {
 	r.replaced["http://127.0.0.1:16925/emulator"] = r.bed.ControlURL()
 	r.free("127.0.0.1:9819")
 }
 
-// node is the one that pages take for an example. It may have been retired on another page.
+// node provides the example node of the pages. Another page may have retired it.
 func (r *reader) node() {
 	r.t.Helper()
 	const example = 3
@@ -67,13 +67,13 @@ func (r *reader) node() {
 	r.check(err)
 }
 
-// machineDown is a node without power: the one that the tutorial has taken away.
+// machineDown powers off the instance that the tutorial's event removes.
 func (r *reader) machineDown() {
 	r.t.Helper()
 	r.check(r.bed.PowerOff(r.ctx, spot.NodeName(0)))
 }
 
-// free puts an address that nobody listens at in the place of one of the page.
+// free replaces an address of the page with an unused address.
 func (r *reader) free(address string) {
 	r.t.Helper()
 	here, err := controlplane.FreeAddress(r.ctx)
@@ -81,7 +81,7 @@ func (r *reader) free(address string) {
 	r.replaced[address] = here
 }
 
-// runners is a pool with a job on the first of three machines, and a manager. Ten minutes are seconds here.
+// runners adds a pool of three instances, with a job on the first, and a manager. It replaces ten minutes with seconds.
 func (r *reader) runners() {
 	r.t.Helper()
 	r.replaced["cooldown: 10m"] = "cooldown: 3s"
@@ -94,7 +94,7 @@ func (r *reader) runners() {
 	r.manager(filepath.Join(r.bed.Dir(), "clouds.yaml"))
 }
 
-// manager is one that has been installed before, with the administrator's rights.
+// manager starts an installed manager with the administrator's rights.
 func (r *reader) manager(clouds string) {
 	r.t.Helper()
 	path, err := testbed.Binary("slipway")
@@ -105,7 +105,7 @@ func (r *reader) manager(clouds string) {
 	}})
 	r.check(err)
 	r.t.Cleanup(func() {
-		_ = p.Kill() // it has nothing to lose
+		_ = p.Kill() // it has no state to lose
 		if r.t.Failed() {
 			log, _ := os.ReadFile(p.LogFile())
 			r.t.Logf("log of the manager:\n%s", log)
@@ -113,7 +113,7 @@ func (r *reader) manager(clouds string) {
 	})
 }
 
-// cloudpool is a cloudpool server with four machines that are nodes.
+// cloudpool starts a cloudpool server with four machines that are nodes.
 func (r *reader) cloudpool() {
 	r.t.Helper()
 	pool := emulator.New(emulator.Options{Name: "workers", Nodes: emulator.ClusterNodes{Cluster: r.bed.Cluster, Pool: "workers"}})
@@ -128,7 +128,7 @@ func (r *reader) cloudpool() {
 	}
 }
 
-// bare takes away what the testbed has installed of Slipway, since the page installs it anew.
+// bare removes the testbed's installation of Slipway, because the page installs it again.
 func (r *reader) bare() {
 	r.t.Helper()
 	client, err := dynamic.NewForConfig(r.bed.RESTConfig())
@@ -150,7 +150,7 @@ func (r *reader) bare() {
 			}
 		}
 	}
-	// On a machine without power no pod ends by itself.
+	// Pods on an instance without power do not end on their own.
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	r.check(testbed.Poll(r.ctx, "the namespace is gone", func() bool {
 		_ = r.bed.Client().CoreV1().Pods(testbed.AgentNamespace).DeleteCollection(r.ctx, now, metav1.ListOptions{}) // or the next time
@@ -159,7 +159,7 @@ func (r *reader) bare() {
 	}))
 }
 
-// mechanic is one that is installed, and has cordoned a node.
+// mechanic provides an installed mechanic that has cordoned a node.
 func (r *reader) mechanic() {
 	r.t.Helper()
 	r.check(workload.Create(r.ctx, r.bed.Client(), workload.Namespace("mechanic")))
@@ -173,7 +173,7 @@ func (r *reader) mechanic() {
 	r.patchNode(spot.NodeName(4), `{"metadata":{"labels":{"mechanic.cordoned":"true"}},"spec":{"unschedulable":true}}`)
 }
 
-// handler has left a taint and a cordon.
+// handler provides a taint and a cordon of the old handler.
 func (r *reader) handler() {
 	r.bare()
 	r.patchNode(spot.NodeName(5),
@@ -186,13 +186,13 @@ func (r *reader) patchNode(name, patch string) {
 	r.check(err)
 }
 
-// openStackNode is a node that nobody has given a provider ID.
+// openStackNode adds a node without a provider ID.
 func (r *reader) openStackNode() {
 	r.t.Helper()
 	r.check(r.bed.AddNodes(r.ctx, controlplane.NodeSpec{Name: "kube-worker-ab12"}))
 }
 
-// podWatcher is the tool's Deployment, as far as its environment goes.
+// podWatcher creates the tool's Deployment with its environment.
 func (r *reader) podWatcher() {
 	r.t.Helper()
 	labels := map[string]string{"app": "vmss-pod-watcher"}

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the cluster, which are those of make up.
+// These are the pools of make up.
 var (
 	spot    = controlplane.AKSPool{Name: "spot", Spot: true}
 	general = controlplane.AKSPool{Name: "general"}
@@ -29,11 +29,11 @@ var (
 const (
 	spotNodes    = 8
 	generalNodes = 12
-	// guarded is how many of the Spot machines have an agent: no page has anything happen to the others.
+	// guarded is the number of Spot instances with an agent. No page causes an event on the others.
 	guarded = 4
 )
 
-// start starts what make up does, but for the agents of machines that no page needs.
+// start starts the same processes as make up. It omits the agents of instances that no page needs.
 func start(t *testing.T) *testbed.Testbed {
 	t.Helper()
 	bed := testbed.ForTest(t, testbed.Options{
@@ -50,7 +50,7 @@ func start(t *testing.T) *testbed.Testbed {
 	check(bed.AddPool(ctx, general, generalNodes))
 	shop := workload.Shop()
 	for _, o := range shop {
-		// The pod without a controller keeps any node that it is on, and so stands where no page looks.
+		// The pod without a controller prevents the retirement of its node. It runs on a node that no page uses.
 		if pod, is := o.(*corev1.Pod); is {
 			pod.Spec.NodeName = spot.NodeName(spotNodes - 1)
 		}
@@ -65,7 +65,8 @@ func start(t *testing.T) *testbed.Testbed {
 	return bed
 }
 
-// clients makes a PATH in which slipway, kubectl and helm are. The machine's own kubectl is not used, which may be of any version.
+// clients returns a PATH with slipway, kubectl, and helm. It does not use the host's kubectl, because that may have any
+// version.
 func clients(t *testing.T) string {
 	t.Helper()
 	built, err := controlplane.BuildClients(t.Context(), os.Stderr)
@@ -87,7 +88,7 @@ func clients(t *testing.T) string {
 	return strings.Join([]string{dir, filepath.Dir(slipway), os.Getenv("PATH")}, string(os.PathListSeparator))
 }
 
-// tidy leaves the cluster to the next page without what this one has made of Slipway's own, and without a manager's Lease.
+// tidy removes Slipway's own objects of this page and the Leases of managers. The next page then starts clean.
 func (r *reader) tidy() {
 	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
@@ -100,7 +101,7 @@ func (r *reader) tidy() {
 		objects := client.Resource(v1alpha1.GroupVersion.WithResource(kind))
 		list, err := objects.List(ctx, metav1.ListOptions{})
 		if err != nil {
-			continue // the types are not there yet
+			continue // the types do not exist yet
 		}
 		for _, o := range list.Items {
 			_, _ = objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})

@@ -1,5 +1,5 @@
-// Package docs_test does what the documentation says: every command of every page is typed into a shell, on a real control
-// plane with an emulated cloud, and what it prints is compared with what the page shows.
+// Package docs_test follows the documentation. It types every command of every page into a shell, on a real control
+// plane with an emulated cloud. It compares the output with the page.
 package docs_test
 
 import (
@@ -26,16 +26,16 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 var update = flag.Bool("update", false, "write testdata/not-run.txt anew")
 
-// readme is the page in front of all, which is not under docs.
+// readme is the first page, and it is not under docs.
 const readme = "README.md"
 
-// elsewhere are pages whose commands are run by other tests, by which.
+// elsewhere maps pages to the other tests that run their commands.
 var elsewhere = map[string]string{
 	"docs/writing-a-plugin.md":   "TestTheTutorialForPluginsDoesWhatItSays of cmd/slipway",
 	"docs/reference/commands.md": "generated: it shows how commands are called and has none to type",
 }
 
-// pages are all that have something to type, in the order of their names.
+// pages returns all pages with something to type, sorted by name.
 func pages(t *testing.T, root string) map[string][]step {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
@@ -132,7 +132,7 @@ func TestEveryCommandOfTheDocumentationDoesWhatThePageSays(t *testing.T) {
 	}
 }
 
-// order begins with the tutorial, which shows a cluster as it was made, and ends with the pages that install anew.
+// order puts the tutorial first, because it shows a new cluster. It puts the pages that reinstall Slipway last.
 func order(all map[string][]step) []string {
 	turn := func(name string) int {
 		switch {
@@ -151,7 +151,7 @@ func order(all map[string][]step) []string {
 	})
 }
 
-// workplace is a directory like a clone of the repository, in which a page may leave files.
+// workplace creates a directory like a clone of the repository. A page may create files in it.
 func workplace(t *testing.T, root string, bed *testbed.Testbed) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -160,19 +160,19 @@ func workplace(t *testing.T, root string, bed *testbed.Testbed) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(bed.Dir(), filepath.Join(dir, ".dev")); err != nil { // where make up has it
+	if err := os.Symlink(bed.Dir(), filepath.Join(dir, ".dev")); err != nil { // the path of make up
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// reader is somebody who does what a page says.
+// reader follows the steps of a page.
 type reader struct {
 	t   *testing.T
 	ctx context.Context
 	bed *testbed.Testbed
 	dir string
-	// replaced are addresses of the page by those that they are here.
+	// replaced maps addresses of the page to the addresses of this test.
 	replaced map[string]string
 }
 
@@ -183,7 +183,7 @@ func (r *reader) check(err error) {
 	}
 }
 
-// here is a text of a page with the addresses that things have here.
+// here replaces a page's addresses with the addresses of this test.
 func (r *reader) here(text string) string {
 	for is, want := range r.replaced {
 		text = strings.ReplaceAll(text, is, want)
@@ -209,7 +209,8 @@ func (r *reader) read(steps []step, programs string) {
 	}
 }
 
-// do types a command. One that only looks is typed again until it shows what the page does: what it looks at takes time.
+// do types a command. If the command only reads, do repeats it until the output matches the page. Changes need time to
+// appear.
 func (r *reader) do(sh *shell, c command) {
 	r.t.Helper()
 	begun := time.Now()
@@ -234,12 +235,12 @@ func (r *reader) do(sh *shell, c command) {
 }
 
 const (
-	// lookFor is how long something may take to come about that a page shows. It takes seconds.
+	// lookFor limits the wait for a result that a page shows. Usually it takes seconds.
 	lookFor   = 2 * time.Minute
 	lookEvery = 500 * time.Millisecond
 )
 
-// looking matches commands that change nothing, so that they can be repeated.
+// looking matches commands that change nothing, because a test can repeat them.
 var looking = regexp.MustCompile(`^(?:bin/)?(?:kubectl (?:-n \S+ )?(?:get|describe|logs|events)|slipway (?:status|plan|why|doctor|top)|curl -[a-zA-Z]* ?['"]?http|curl ['"]?http|cat|grep)\b`)
 
 func looks(text string) bool {

@@ -15,31 +15,30 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// A page has these kinds of blocks that are acted on, told by the words after the fence:
+// The tests act on these kinds of blocks of a page. The words after the fence select the kind:
 //
-//	console                  commands, each after "$ " and continued after "> " or a backslash, with what they print
-//	console exit=2           the same, where the last command ends with that code
-//	console numbers-vary     the same, where numbers are those of one run, and others in another
-//	console not-run: WHY     commands that cannot be run here; testdata/not-run.txt lists them all
-//	sh                       a script, of which nothing is shown
-//	LANGUAGE file=NAME       a file, which is there for the commands after it
+//	console                  commands, each after "$ " and continued after "> " or a backslash, with their output.
+//	console exit=2           the same, and the last command ends with that code.
+//	console numbers-vary     the same, and numbers differ between runs.
+//	console not-run: WHY     commands that cannot run here; testdata/not-run.txt lists them all.
+//	sh                       a script without shown output.
+//	LANGUAGE file=NAME       a file for the commands after it
 //
-// All others are there to be read.
+// All other blocks are only for reading.
 
-// command is one command of a page.
 type command struct {
 	page   string
-	line   int // where it begins
+	line   int // the line where it begins
 	text   string
-	prints []string // what the page shows of its output; nil is nothing
+	prints []string // the page's output of the command; nil if it shows none
 	exit   int
 	varies bool   // its output has other numbers each time
-	notRun string // why it is not run, if it is not
+	notRun string // the reason if the test does not run it
 }
 
 func (c command) where() string { return fmt.Sprintf("%s:%d", c.page, c.line) }
 
-// step is a command, or a file that is written before the next one.
+// step is a command, or a file to write before the next command.
 type step struct {
 	command
 	file, content string
@@ -47,7 +46,7 @@ type step struct {
 
 var pageParser = goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser()
 
-// readPage gives what a reader of a page does, in order.
+// readPage returns the steps of a page in order.
 func readPage(root, name string) ([]step, error) {
 	raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 	if err != nil {
@@ -81,10 +80,10 @@ func parsePage(name string, raw []byte) (steps []step, err error) {
 	return steps, nil
 }
 
-// programs are those whose commands pages have.
+// programs matches lines that begin with one of the pages' programs.
 var programs = regexp.MustCompile(`^\s*(?:\$ )?(?:bin/)?(?:slipway|kubectl|helm|curl|make|openstack|az)\b `)
 
-// commandIn gives the first line that is a command, if there is one.
+// commandIn returns the first line that is a command, if any.
 func commandIn(text string) string {
 	for line := range strings.Lines(text) {
 		if programs.MatchString(line) {
@@ -170,7 +169,7 @@ func readConsole(at command, words, body string) ([]step, error) {
 	return steps, nil
 }
 
-// volatile are the parts of an output that are others each time, and what they are compared as.
+// volatile lists output that differs each time, with its replacement for comparison.
 var volatile = []struct {
 	is *regexp.Regexp
 	as string
@@ -178,7 +177,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)`), "TIME"},
 	{regexp.MustCompile(`[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}`), "UUID"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
-	// What Kubernetes adds to generated names: a ReplicaSet's and its pod's parts, and those of generateName.
+	// Kubernetes adds these parts to generated names. They belong to a ReplicaSet, its pod, and generateName.
 	{regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{6,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "-HASH"},
 	{regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "-HASH"},
 	{regexp.MustCompile(`-idle-[0-9a-f]{8}\b`), "-idle-HASH"},
@@ -187,7 +186,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\s+`), " "},
 }
 
-// steady is a line without what is other each time.
+// steady replaces the volatile parts of a line.
 func steady(line string, varies bool) string {
 	for _, v := range volatile {
 		line = v.is.ReplaceAllString(line, v.as)
@@ -198,11 +197,11 @@ func steady(line string, varies bool) string {
 	return strings.TrimSpace(line)
 }
 
-// varying are numbers, and those of scale sets' machines in Node names, which are in base 36.
+// varying matches numbers, and the base-36 numbers of scale set instances in Node names.
 var varying = regexp.MustCompile(`\b\d+\b|vmss[0-9a-z]{6}\b`)
 
-// printed says why an output is not what a page shows. Of times, durations, addresses, generated names and widths of columns
-// any will do; "…" in a line is anything, and alone in a line any number of lines.
+// printed returns an error if an output does not match the page. It ignores times, durations, addresses, generated
+// names, and column widths. "…" in a line matches any text, and a line with only "…" matches any number of lines.
 func printed(want []string, output string, varies bool) error {
 	if want == nil {
 		return nil

@@ -16,17 +16,17 @@ import (
 	"syscall"
 )
 
-// shell is a bash that a page's commands are typed into, one after another, so that what one exports or leaves running is
-// there for the next.
+// shell is a bash for the commands of a page. The commands run in sequence, so later ones see exports and background
+// processes.
 type shell struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	codes *bufio.Reader
-	dir   string // of what the commands print
+	dir   string // for the output of the commands
 	typed int
 }
 
-// startShell starts one in a directory.
+// startShell starts a shell in a directory.
 func startShell(ctx context.Context, dir, logs string, env ...string) (*shell, error) {
 	codes, write, err := os.Pipe()
 	if err != nil {
@@ -35,7 +35,7 @@ func startShell(ctx context.Context, dir, logs string, env ...string) (*shell, e
 	defer func() { _ = write.Close() }() // the shell has its own
 	cmd := exec.CommandContext(ctx, "bash", "--noprofile", "--norc")
 	cmd.Dir, cmd.Env, cmd.ExtraFiles = dir, append(os.Environ(), env...), []*os.File{write}
-	// A group of its own, so that what is left running in the background ends with it.
+	// The shell has its own process group. Its background processes then end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	in, err := cmd.StdinPipe()
@@ -48,11 +48,11 @@ func startShell(ctx context.Context, dir, logs string, env ...string) (*shell, e
 	return &shell{cmd: cmd, in: in, codes: bufio.NewReader(codes), dir: logs}, nil
 }
 
-// run types a command, and returns what it printed and the code that it ended with.
+// run types a command. It returns the output and the exit code.
 func (s *shell) run(command string) (output string, code int, err error) {
 	s.typed++
 	file := filepath.Join(s.dir, strconv.Itoa(s.typed))
-	// The third descriptor is the shell's own: a program in the background must not keep it.
+	// Descriptor 3 belongs to the shell. A background program must not keep it open.
 	_, err = fmt.Fprintf(s.in, "{ %s\n} </dev/null >'%s' 2>&1 3>&-\necho $? >&3\n", command, file)
 	if err != nil {
 		return "", 0, err
@@ -66,7 +66,7 @@ func (s *shell) run(command string) (output string, code int, err error) {
 	return string(raw), code, err
 }
 
-// end ends the shell, with all that it has left running.
+// end kills the shell and all its background processes.
 func (s *shell) end() {
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
 	_ = s.cmd.Wait()

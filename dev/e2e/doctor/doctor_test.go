@@ -1,5 +1,5 @@
-// Package doctor_test has slipway doctor look over a real control plane: with nothing wrong, with prepared troubles, and
-// with credentials that may not look.
+// Package doctor_test runs slipway doctor on a real control plane. It covers no problems, prepared problems, and
+// credentials without rights.
 package doctor_test
 
 import (
@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// namespace is where the prepared troubles are.
+// namespace contains the prepared problems.
 const namespace = "shop"
 
 type fixture struct {
@@ -50,7 +50,7 @@ func (f *fixture) check(err error) {
 	}
 }
 
-// ask runs slipway doctor, and returns what it found and its exit code.
+// ask runs slipway doctor. It returns the findings and the exit code.
 func (f *fixture) ask(kubeconfig string) (doctor.Report, int) {
 	f.t.Helper()
 	cmd := testbed.Command(f.ctx, f.t, "slipway", "doctor", "-o", "json", "--kubeconfig", kubeconfig)
@@ -72,7 +72,7 @@ func line(found doctor.Finding) string {
 	return fmt.Sprintf("%s %s %s: %s", found.Severity, found.Rule, found.Object, found.Message)
 }
 
-// expect sees that each of these is the beginning of a finding.
+// expect checks that each text is the beginning of a finding.
 func (f *fixture) expect(r doctor.Report, want ...string) {
 	f.t.Helper()
 	var lines []string
@@ -86,7 +86,7 @@ func (f *fixture) expect(r doctor.Report, want ...string) {
 	}
 }
 
-// account is a ServiceAccount with a ClusterRole, or with none, and credentials of it.
+// account creates a ServiceAccount, with or without a ClusterRole. It returns a kubeconfig for the account.
 func (f *fixture) account(name, role string) string {
 	f.t.Helper()
 	_, err := f.Client().CoreV1().ServiceAccounts(namespace).Create(f.ctx,
@@ -106,7 +106,6 @@ func (f *fixture) account(name, role string) string {
 	return path
 }
 
-// install applies shipped manifests.
 func (f *fixture) install(files ...string) {
 	f.t.Helper()
 	root, err := testbed.Root()
@@ -116,7 +115,7 @@ func (f *fixture) install(files ...string) {
 	}
 }
 
-// skewed is a node whose kubelet's clock is an hour ahead. Nobody plays its kubelet.
+// skewed adds a node with a kubelet clock one hour ahead. The testbed does not emulate its kubelet.
 func (f *fixture) skewed(name string) {
 	f.t.Helper()
 	_, err := f.Client().CoreV1().Nodes().Create(f.ctx, &corev1.Node{
@@ -130,7 +129,7 @@ func (f *fixture) skewed(name string) {
 	f.check(err)
 }
 
-// trouble makes workloads with something wrong.
+// trouble creates workloads with problems.
 func (f *fixture) trouble() {
 	f.t.Helper()
 	web := workload.App{Namespace: namespace, Name: "web", Replicas: 2, MaxUnavailable: "0"}
@@ -142,7 +141,8 @@ func (f *fixture) trouble() {
 	client := f.Client()
 	f.check(workload.CreateSettled(f.ctx, client, web.Deployment(), web.Budget(), db.Deployment(), db.Budget(),
 		workload.App{Namespace: namespace, Name: "lonely"}.Deployment(), workload.App{Namespace: namespace, Name: "debug"}.Pod()))
-	// The disruption controller tells a pod's news to one of its budgets alone: the second learns of the pods as it is made.
+	// The disruption controller reports a pod's changes to only one of its PDBs. The second PDB reads the pods at its
+	// creation.
 	f.check(workload.CreateSettled(f.ctx, client, twice))
 	f.check(workload.Create(f.ctx, client, kured, workload.App{Namespace: namespace, Name: "gone"}.Budget()))
 }
@@ -165,7 +165,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 	f.skewed("skewed")
 	f.trouble()
 	f.install("agent/daemonset.yaml", "manager/rbac.yaml", "manager/deployment.yaml", "viewer/doctor.yaml")
-	// The manager's account loses its binding, and with it every right that is not of its own namespace.
+	// The manager's account loses its binding, and with it every right outside its own namespace.
 	f.check(f.Client().RbacV1().ClusterRoleBindings().Delete(ctx, "slipway-manager", metav1.DeleteOptions{}))
 	slipway := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "slipway", Name: name} }
 	f.check(workload.Settled(ctx, f.Client(), &appsv1.DaemonSet{ObjectMeta: slipway("slipway-agent")},
@@ -203,7 +203,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 	f.mayNotLook()
 }
 
-// problems are those of a report, in a line each.
+// problems returns the problems of a report, one line each.
 func problems(r doctor.Report) (lines []string) {
 	for _, found := range r.Findings {
 		if found.Severity == doctor.Problem {
@@ -213,7 +213,7 @@ func problems(r doctor.Report) (lines []string) {
 	return lines
 }
 
-// mayLook sees that the shipped role is enough to find the same.
+// mayLook checks that the shipped role is enough for the same findings.
 func (f *fixture) mayLook(want doctor.Report) {
 	f.t.Helper()
 	r, code := f.ask(f.account("looks", "slipway-doctor"))
@@ -223,7 +223,7 @@ func (f *fixture) mayLook(want doctor.Report) {
 	f.expect(r, "note caller-rights the cluster: you may not list persistentvolumes: slipway plan and why")
 }
 
-// statusSays sees that slipway status fails, and says these things.
+// statusSays checks that slipway status fails with these texts.
 func (f *fixture) statusSays(kubeconfig string, want ...string) {
 	f.t.Helper()
 	said, err := testbed.Command(f.ctx, f.t, "slipway", "status", "--kubeconfig", kubeconfig).CombinedOutput()
@@ -234,7 +234,7 @@ func (f *fixture) statusSays(kubeconfig string, want ...string) {
 	}
 }
 
-// mayNotLook sees what is said to somebody without any right.
+// mayNotLook checks the messages to an account without rights.
 func (f *fixture) mayNotLook() {
 	f.t.Helper()
 	nobody := f.account("nobody", "")
@@ -261,7 +261,7 @@ func (f *fixture) mayNotLook() {
 	}
 }
 
-// awaitAccounts waits until pods can be made in the namespace.
+// awaitAccounts waits until the namespace accepts pods.
 func (f *fixture) awaitAccounts() {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
@@ -270,7 +270,7 @@ func (f *fixture) awaitAccounts() {
 	}))
 }
 
-// awaitRoles waits until the API server's authorizer has heard of the bindings that were made, and of the one that is gone.
+// awaitRoles waits until the API server's authorizer has observed the new bindings and the deleted binding.
 func (f *fixture) awaitRoles() {
 	f.t.Helper()
 	path, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})

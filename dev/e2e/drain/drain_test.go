@@ -1,5 +1,5 @@
-// Package drain_test runs `slipway drain` against a real control plane, as a person would, and holds what it says
-// against what the API server's audit log says.
+// Package drain_test runs `slipway drain` against a real control plane, as a person does. It compares the output with
+// the API server's audit log.
 package drain_test
 
 import (
@@ -35,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// Exit codes, as `slipway drain --help` lists them.
+// These are the exit codes, as `slipway drain --help` lists them.
 const (
 	exitDrained     = 0
 	exitError       = 1
@@ -44,7 +44,7 @@ const (
 	exitInterrupted = 130
 )
 
-// fixture is a node and a namespace of a test's own, both of one name.
+// fixture holds a test's own node and namespace, both with the same name.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
@@ -73,7 +73,7 @@ func (f *fixture) check(err error) {
 	}
 }
 
-// app is an App on the test's node.
+// app returns an App on the test's node.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{Namespace: f.ns, Name: name, Replicas: replicas, Node: f.node}
 }
@@ -83,7 +83,7 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// blocked runs pods whose budget lets none of them go.
+// blocked runs pods with a PDB that allows no eviction.
 func (f *fixture) blocked(name string, replicas int32, grace time.Duration) {
 	f.t.Helper()
 	app := f.app(name, replicas)
@@ -91,7 +91,7 @@ func (f *fixture) blocked(name string, replicas int32, grace time.Duration) {
 	f.run(app.Deployment(), app.Budget())
 }
 
-// bare runs a pod that no controller would replace.
+// bare runs a pod without a controller.
 func (f *fixture) bare(app workload.App) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
@@ -101,14 +101,14 @@ func (f *fixture) bare(app workload.App) {
 	f.run(app.Pod())
 }
 
-// result is how a run of the program ended.
+// result describes one run of the program.
 type result struct {
 	code           int
 	stdout, stderr string
 	took           time.Duration
 }
 
-// command is the program about to be run as the administrator.
+// command returns the program, ready to run as the administrator.
 func (f *fixture) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
 	cmd := testbed.Command(f.ctx, f.t, "slipway", append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
@@ -117,7 +117,7 @@ func (f *fixture) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buff
 	return cmd, &stdout, &stderr
 }
 
-// drain runs `slipway drain` to its end, which must have this exit code.
+// drain runs `slipway drain` to its end and checks its exit code.
 func (f *fixture) drain(want int, args ...string) result {
 	f.t.Helper()
 	cmd, stdout, stderr := f.command(args...)
@@ -134,7 +134,7 @@ func (f *fixture) drain(want int, args ...string) result {
 	return r
 }
 
-// says wants all of the words in what the program wrote.
+// says checks that the program's output contains all of the words.
 func (f *fixture) says(r result, words ...string) {
 	f.t.Helper()
 	for _, w := range words {
@@ -144,7 +144,7 @@ func (f *fixture) says(r result, words ...string) {
 	}
 }
 
-// receipt reads what `-o json` printed.
+// receipt parses the output of `-o json`.
 func (f *fixture) receipt(r result) drain.Receipt {
 	f.t.Helper()
 	var receipt drain.Receipt
@@ -154,10 +154,11 @@ func (f *fixture) receipt(r result) drain.Receipt {
 	return receipt
 }
 
-// agentOf is what the program's user agent begins with; it tells its requests from the administrator's others.
+// agentOf is the prefix of the program's user agent. It separates the program's requests from the administrator's other
+// requests.
 const agentOf = "slipway-drain/"
 
-// requests are the program's requests about the test's own pods.
+// requests returns the program's requests about the test's own pods.
 func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	f.t.Helper()
 	events, err := f.Audit(controlplane.AuditFilter{UserAgent: agentOf, Verb: verb, Resource: resource, Namespace: f.ns})
@@ -165,7 +166,7 @@ func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	return events
 }
 
-// preconditions reads the UID that an eviction or a deletion insists on.
+// uidOf returns the precondition UID of an eviction or a deletion.
 func (f *fixture) uidOf(e auditv1.Event) string {
 	f.t.Helper()
 	var body struct {
@@ -181,7 +182,7 @@ func (f *fixture) uidOf(e auditv1.Event) string {
 
 func accepted(e auditv1.Event) bool { return e.ResponseStatus != nil && e.ResponseStatus.Code < 300 }
 
-// pods are the test's pods that are bound to a node and not on their way out, by name.
+// pods returns the test's bound pods that are not terminating, by name.
 func (f *fixture) pods() map[string]corev1.Pod {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
@@ -200,7 +201,7 @@ func (f *fixture) marks() string {
 	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node, metav1.GetOptions{})
 	f.check(err)
 	delete(n.Annotations, corev1.ObjectTTLAnnotationKey)
-	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { // follows spec.unschedulable in its own time
+	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { // the node lifecycle controller syncs it with spec.unschedulable later
 		return t.Key == corev1.TaintNodeUnschedulable
 	})
 	return fmt.Sprint(n.Spec.Unschedulable, taints, n.Labels, n.Annotations, len(n.Status.Conditions))
@@ -208,7 +209,7 @@ func (f *fixture) marks() string {
 
 func (f *fixture) cordoned() bool { return strings.HasPrefix(f.marks(), "true") }
 
-// nobodyElse wants everything about the pods to be as it was: none asked to go, none replaced.
+// untouched checks that the pods are unchanged. The drain evicted no pod, and no pod has a replacement.
 func (f *fixture) untouched(before map[string]corev1.Pod) {
 	f.t.Helper()
 	now := f.pods()
@@ -228,7 +229,7 @@ func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
 	f.blocked("stubborn", 2, time.Minute)
 	f.run(f.app("web", 2).Deployment())
 	before, was := f.pods(), f.marks()
-	const patient = 30 * time.Second // in which a busy machine has to ask for an eviction of each pod
+	const patient = 30 * time.Second // for a busy host, to request an eviction of each pod
 	r := f.drain(exitTimeOver, f.node, "--timeout", patient.String())
 	f.says(r, "gave-up", f.ns+"/stubborn", "disruption-budget", "budget stubborn allows 0 disruptions", "uncordoned again")
 	for name := range before {
@@ -262,7 +263,7 @@ func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
 		run     func(*fixture)
 		refused []string // flags
 		says    []string
-		allowed []string // flags with which it is drained; nil if none are
+		allowed []string // flags that allow the drain; nil if none do
 	}{
 		{"protected", func(f *fixture) {
 			app := f.app("kept", 1)
@@ -495,7 +496,7 @@ func TestAnInterruptRestoresTheNode(t *testing.T) {
 				return len(f.requests("create", "pods/eviction")) > 0
 			}))
 			f.check(cmd.Process.Signal(signal))
-			_ = cmd.Wait() // its exit code is looked at
+			_ = cmd.Wait() // the test checks its exit code
 			r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
 			if r.code != exitInterrupted {
 				t.Errorf("exit code %d, want %d", r.code, exitInterrupted)
@@ -539,7 +540,7 @@ func TestI10BadInputIsRefusedByName(t *testing.T) {
 	}
 }
 
-// TestTheReceiptReconcilesWithTheAuditLog holds every pod of a receipt against the API server's own account of it.
+// TestTheReceiptReconcilesWithTheAuditLog compares every pod of a drain report with the API server's audit log.
 func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "receipt")
@@ -549,7 +550,7 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	before := f.pods()
 	receipt := f.receipt(f.drain(exitDrained, f.node, "-o", "json"))
 
-	answered := map[string]auditv1.Event{} // accepted evictions by the UID they insist on
+	answered := map[string]auditv1.Event{} // accepted evictions by their precondition UID
 	for _, e := range f.requests("create", "pods/eviction") {
 		uid := f.uidOf(e)
 		if _, twice := answered[uid]; twice && accepted(e) {
@@ -599,8 +600,8 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	}
 }
 
-// TestTheReplacementOfAPodIsNeverEvicted is the other fault of k8s.io/kubectl/pkg/drain: between two tries a pod of a
-// StatefulSet goes, and comes back under its name on another node, where the second try finds and evicts it.
+// TestTheReplacementOfAPodIsNeverEvicted covers the other bug of k8s.io/kubectl/pkg/drain. Between two tries, a
+// StatefulSet's pod returns on another node under the same name. The second try finds and evicts it there.
 func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "same-name")
@@ -645,8 +646,8 @@ func (f *fixture) label(node string) {
 	f.check(err)
 }
 
-// TestAJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, but for disruptions, and a pod of it that
-// does not stop by itself and may not be evicted.
+// TestAJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, except for disruptions. Its pod does
+// not stop when asked, and a PDB blocks its eviction.
 func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "job")
@@ -683,7 +684,7 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 		if err != nil || is.Status.Failed > 0 {
 			return err == nil
 		}
-		pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{}) // the node is cordoned: another is on none
+		pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{}) // the node is cordoned, so its replacement has no node
 		return err == nil && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
 			_, old := before[p.Name]
 			return !old
@@ -694,7 +695,7 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 	}
 }
 
-// TestI2ADenialWith403SaysThatABudgetDenies has a budget with more evictions than the API server lets go uncounted.
+// TestI2ADenialWith403SaysThatABudgetDenies has a PDB with more uncounted evictions than the API server allows.
 func TestI2ADenialWith403SaysThatABudgetDenies(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "uncounted")

@@ -1,4 +1,4 @@
-// Package guard_test asks a real API server what the token of an agent is good for, with the shipped manifests in force.
+// Package guard_test checks the rights of an agent's token on a real API server with the shipped manifests.
 package guard_test
 
 import (
@@ -24,16 +24,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// namespace is where the pods of the tests are.
+// namespace contains the pods of the tests.
 const namespace = "guard"
 
-// own and other are the machines of a pool: the one whose agent's token is looked at, and another.
+// own and other are the instances of a pool. Tests use the token of own's agent.
 const (
 	own   = 0
 	other = 1
 )
 
-// fixture is a pool of two machines, whose agents' tokens can be had.
+// fixture holds a pool of two instances and provides the tokens of their agents.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
@@ -69,7 +69,7 @@ func (f *fixture) check(err error) {
 
 func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
 
-// as is a client with a token of the agents' account.
+// as returns a client with a token of the agents' account.
 func (f *fixture) as(o controlplane.TokenOptions) kubernetes.Interface {
 	f.t.Helper()
 	return f.clientOf(testbed.AgentNamespace, testbed.AgentAccount, o)
@@ -88,7 +88,7 @@ func (f *fixture) clientOf(namespace, account string, o controlplane.TokenOption
 	return client
 }
 
-// agent is a client with the token that the kubelet mounts into the agent's pod on a machine.
+// agent returns a client with the token in the agent's pod on an instance, as the kubelet mounts it.
 func (f *fixture) agent(i int) kubernetes.Interface {
 	f.t.Helper()
 	pod, err := f.AgentPod(f.ctx, f.node(i))
@@ -96,7 +96,6 @@ func (f *fixture) agent(i int) kubernetes.Interface {
 	return f.as(controlplane.TokenOptions{Pod: pod})
 }
 
-// pod runs a pod on a machine.
 func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod {
 	f.t.Helper()
 	app := workload.App{Namespace: namespace, Name: name, Labels: labels}
@@ -112,7 +111,7 @@ func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod 
 	return pod
 }
 
-// withoutGrace runs a pod on the own node that wants no time to stop.
+// withoutGrace runs a pod with a grace period of 0 on the own node.
 func (f *fixture) withoutGrace(name string) *corev1.Pod {
 	f.t.Helper()
 	pod := workload.App{Namespace: namespace, Name: name}.Pod()
@@ -123,7 +122,7 @@ func (f *fixture) withoutGrace(name string) *corev1.Pod {
 	return pod
 }
 
-// finished is a pod of the own node that has ended by itself.
+// finished returns a pod on the own node that has already succeeded.
 func (f *fixture) finished(name string) *corev1.Pod {
 	f.t.Helper()
 	pod := f.pod(own, name, nil)
@@ -133,10 +132,10 @@ func (f *fixture) finished(name string) *corev1.Pod {
 	return pod
 }
 
-// attempt is something that a token can be used for.
+// attempt is one use of a token.
 type attempt func(ctx context.Context, client kubernetes.Interface) error
 
-// try is a request that changes nothing, whatever the answer.
+// try makes a request a dry run, so it changes nothing.
 var try = []string{metav1.DryRunAll}
 
 func patchNode(node, patch string, subresources ...string) attempt {
@@ -149,7 +148,7 @@ func patchNode(node, patch string, subresources ...string) attempt {
 
 func deletePod(name string, uid *types.UID) attempt { return deletePodWithin(name, uid, nil) }
 
-// deletePodWithin deletes a pod with a grace period in seconds; nil is the pod's own.
+// deletePodWithin deletes a pod with a grace period in seconds. A nil grace means the pod's own.
 func deletePodWithin(name string, uid *types.UID, grace *int64) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
 		return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
@@ -158,7 +157,7 @@ func deletePodWithin(name string, uid *types.UID, grace *int64) attempt {
 	}
 }
 
-// disrupted is what an agent writes before it deletes a pod past its PodDisruptionBudget.
+// disrupted is the patch that an agent writes before a forced deletion.
 const disrupted = `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"DeletionByNodeTermination",` +
 	`"message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 
@@ -172,7 +171,7 @@ func patchPodStatus(name, patch string) attempt {
 
 func evict(name string, uid *types.UID) attempt { return evictWithin(name, uid, nil) }
 
-// evictWithin evicts a pod with a grace period in seconds; nil is the pod's own.
+// evictWithin evicts a pod with a grace period in seconds. A nil grace means the pod's own.
 func evictWithin(name string, uid *types.UID, grace *int64) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
 		return c.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{
@@ -187,7 +186,7 @@ func evictWithin(name string, uid *types.UID, grace *int64) attempt {
 // createLease creates a Lease in the agents' namespace that another process holds for 68 years.
 func createLease(name string) attempt { return createLeaseOf(name, "thief", math.MaxInt32) }
 
-// createLeaseOf creates a Lease in the agents' namespace that a holder has for some seconds.
+// createLeaseOf creates a Lease in the agents' namespace. A holder has it for this many seconds.
 func createLeaseOf(name, holder string, seconds int32) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
 		_, err := c.CoordinationV1().Leases(testbed.AgentNamespace).Create(ctx, &coordinationv1.Lease{
@@ -209,13 +208,13 @@ func report(kind, name string) attempt {
 	}
 }
 
-// attempter is who tries.
+// attempter makes attempts with one client.
 type attempter struct {
 	f      *fixture
 	client kubernetes.Interface
 }
 
-// expect sees an attempt refused in these words, or allowed when there are none.
+// expect checks that an attempt is refused with these words. Empty words mean that it must succeed.
 func (a attempter) expect(t *testing.T, try attempt, words string) {
 	t.Helper()
 	err := try(a.f.ctx, a.client)
@@ -227,19 +226,19 @@ func (a attempter) expect(t *testing.T, try attempt, words string) {
 	}
 }
 
-// refused reports that the API server answered no, in words of the policies.
+// refused reports whether a policy refused the request with these words.
 func refused(err error, words string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") &&
 		strings.Contains(err.Error(), words)
 }
 
-// unbound are the words for a token that does not say which node it is of.
+// unbound is the refusal of a token that is bound to no node.
 const unbound = "does not say which node it is of"
 
-// cordoning is what every agent may do to its own node.
+// cordoning is a patch that every agent may apply to its own node.
 const cordoning = `{"metadata":{"annotations":{"cordon.slipway.dev/azure-1":"{}"}},"spec":{"unschedulable":true}}`
 
-// awaitPolicies waits until the API server has taken up the policies, which it does a moment after they are written.
+// awaitPolicies waits until the API server enforces the policies. This takes a moment after the write.
 func (f *fixture) awaitPolicies() {
 	f.t.Helper()
 	client := f.as(controlplane.TokenOptions{})

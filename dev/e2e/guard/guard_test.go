@@ -19,17 +19,17 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// change is one that an agent's token is tried on.
+// change is a node patch to try with an agent's token.
 type change struct {
 	subresources []string
 	patch        string
-	// refused are the words with which the own node's is refused; empty is allowed.
+	// refused contains the words of the refusal for the own node. Empty words mean that the change is allowed.
 	refused string
 }
 
 var status = []string{"status"}
 
-// withTaint is a patch that adds a taint to those of the own node.
+// withTaint returns a patch that adds a taint to the own node's taints.
 func (f *fixture) withTaint(taint corev1.Taint) string {
 	f.t.Helper()
 	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(own), metav1.GetOptions{})
@@ -39,7 +39,7 @@ func (f *fixture) withTaint(taint corev1.Taint) string {
 	return string(patch)
 }
 
-// changes are what agents do to their nodes, and what they never do.
+// changes returns the changes that agents make to their nodes, and changes that they never make.
 func (f *fixture) changes() map[string]change {
 	all := map[string]change{
 		"cordon, with a record": {patch: cordoning},
@@ -60,7 +60,7 @@ func (f *fixture) changes() map[string]change {
 	return all
 }
 
-// foreignChanges are the changes of a node that no part of Slipway makes.
+// foreignChanges returns changes of a node that no part of Slipway makes.
 func (f *fixture) foreignChanges() map[string]change {
 	return map[string]change{
 		"another's label": {
@@ -130,7 +130,7 @@ func (f *fixture) foreignChanges() map[string]change {
 	}
 }
 
-// TestAnAgentsTokenIsGoodForItsOwnNodeAlone tries both kinds of token that say which node they are of.
+// TestAnAgentsTokenIsGoodForItsOwnNodeAlone tries both kinds of node-bound tokens.
 func TestAnAgentsTokenIsGoodForItsOwnNodeAlone(t *testing.T) {
 	f := newFixture(t, "token")
 	was := f.marks()
@@ -149,7 +149,7 @@ func TestAnAgentsTokenIsGoodForItsOwnNodeAlone(t *testing.T) {
 	}
 }
 
-// A token that is bound to nothing may be anybody's, and anywhere.
+// TestAnAgentsTokenThatSaysNoNodeChangesNothing checks an unbound token. It may belong to anyone, on any host.
 func TestAnAgentsTokenThatSaysNoNodeChangesNothing(t *testing.T) {
 	f := newFixture(t, "nowhere")
 	nobody := attempter{f, f.as(controlplane.TokenOptions{})}
@@ -165,7 +165,8 @@ func TestAnAgentsTokenThatSaysNoNodeChangesNothing(t *testing.T) {
 	nobody.expect(t, createLease("slipway-drain-0"), unbound)
 }
 
-// The manager's Lease is in the same namespace: with it a thief would keep every manager from leading.
+// TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone protects the manager's Lease in the same namespace. With it, a thief
+// could keep every manager from leading.
 func TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone(t *testing.T) {
 	f := newFixture(t, "leases")
 	agent := attempter{f, f.agent(own)}
@@ -200,7 +201,8 @@ func TestAnAgentsTokenDeletesPodsOfItsOwnNodeAlone(t *testing.T) {
 	agent.expect(t, deletePod("waiting", nil), "deletes no pods elsewhere")
 }
 
-// The condition tells Jobs that a deletion past a PodDisruptionBudget is no failure of the pod.
+// TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone checks the DisruptionTarget condition. It tells Jobs that a
+// forced deletion is not a failure of the pod.
 func TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone(t *testing.T) {
 	f := newFixture(t, "conditions")
 	agent := attempter{f, f.agent(own)}
@@ -224,8 +226,8 @@ func TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone(t *testing.T) {
 	unbound.expect(t, patchPodStatus(here.Name, disrupted), "does not say which node it is of")
 }
 
-// An Eviction does not say where its pod runs, so that no policy can tie it to the node. What is left to a stolen token is
-// what the budgets allow.
+// TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow checks evictions with a stolen token. An Eviction does not name the
+// pod's node, so no policy can bind it to the node. Only the PDBs limit the token.
 func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
 	f := newFixture(t, "evictions")
 	agent := attempter{f, f.agent(own)}
@@ -258,7 +260,7 @@ func TestAnAgentsTokenReportsOfItsOwnNodeAlone(t *testing.T) {
 	agent.expect(t, report("Pod", f.node(own)), "reports of nothing else")
 }
 
-// The policies are for agents: they are in nobody else's way.
+// TestOthersAreNotConcerned checks that the policies apply only to agents.
 func TestOthersAreNotConcerned(t *testing.T) {
 	f := newFixture(t, "others")
 	admin := attempter{f, f.Client()}
@@ -269,7 +271,8 @@ func TestOthersAreNotConcerned(t *testing.T) {
 	}
 }
 
-// A policy that the API server cannot type-check still refuses, and says why only to those who read its status.
+// TestThePoliciesFitTheirTypes checks the type-check status of the policies. A policy that fails the type check still
+// refuses, but only its status shows the reason.
 func TestThePoliciesFitTheirTypes(t *testing.T) {
 	f := newFixture(t, "types")
 	f.part("manager")
@@ -291,7 +294,7 @@ func TestThePoliciesFitTheirTypes(t *testing.T) {
 	}
 }
 
-// marks are what a thief could have changed on the nodes.
+// marks returns the marks that a thief could change on the nodes.
 func (f *fixture) marks() map[string]string {
 	f.t.Helper()
 	marks := map[string]string{}
@@ -302,7 +305,7 @@ func (f *fixture) marks() map[string]string {
 		for _, c := range n.Status.Conditions {
 			conditions[c.Type] = c.Status
 		}
-		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, in its own time
+		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller changes it at any time
 		raw, err := json.Marshal([]any{n.Labels, n.Annotations, n.Finalizers, n.Spec, conditions, n.Status.Allocatable})
 		f.check(err)
 		marks[n.Name] = string(raw)

@@ -21,13 +21,13 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// parts are the other parts' manifests, with every right that they can have.
+// parts lists the manifests of the other parts, with all of their possible rights.
 var parts = map[string][]string{
 	"manager":   append([]string{"manager/bootstrap.yaml"}, testbed.ManagerFiles...),
 	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"},
 }
 
-// part is a client with the token of a part's account, once its rights and what limits them are in force.
+// part returns a client with the token of a part's account. It first waits for the account's rights and their limits.
 func (f *fixture) part(name string) kubernetes.Interface {
 	f.t.Helper()
 	f.check(f.InstallTypes(f.ctx))
@@ -38,7 +38,7 @@ func (f *fixture) part(name string) kubernetes.Interface {
 	return client
 }
 
-// request is a request of a thief.
+// request is one request of a thief.
 type request struct {
 	method, path string
 	body         string
@@ -67,10 +67,10 @@ func send(r request) attempt {
 	}
 }
 
-// policyDelay bounds the time that the API server takes to read a new policy.
+// policyDelay is the maximum time for the API server to read a new policy.
 const policyDelay = time.Minute
 
-// await waits until the policies of a part are in force: an attempt of each is refused in its words.
+// await waits until the policies of a part are in force. For each policy, an attempt must fail with its words.
 func (a attempter) await(t *testing.T, attempts map[string]attempt) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(a.f.ctx, policyDelay)
@@ -121,7 +121,7 @@ func TestTheManagersTokenChangesWhatSlipwayWritesOnNodesAlone(t *testing.T) {
 	}
 }
 
-// crd is the definition of a type.
+// crd returns a request that creates a CustomResourceDefinition.
 func crd(plural, group, conversion string) request {
 	return request{method: http.MethodPost, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body: fmt.Sprintf(
 		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.%s"},"spec":{"group":%q,`+
@@ -130,7 +130,8 @@ func crd(plural, group, conversion string) request {
 		plural, group, group, plural, strings.TrimSuffix(plural, "s"), conversion)}
 }
 
-// A type may name a webhook. The API server sends all objects of the type there, and takes back the answers.
+// TestTheManagersTokenInstallsSlipwaysTypesAlone protects against conversion webhooks. A type may name a webhook. The
+// API server then sends all objects of the type there, and uses the answers.
 func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
 	f := newFixture(t, "types-of-others")
 	manager := attempter{f, f.part("manager")}
@@ -147,7 +148,7 @@ func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
 	manager.expect(t, send(change), "")
 }
 
-// writeConfigMaps gives a part's account the rights to create and change every ConfigMap of its namespace.
+// writeConfigMaps allows a part's account to create and update every ConfigMap of its namespace.
 func (f *fixture) writeConfigMaps(account string) {
 	f.t.Helper()
 	const name = "guard-configmaps"
@@ -170,7 +171,8 @@ func (f *fixture) writeConfigMaps(account string) {
 	})
 }
 
-// Another component may read its configuration from a ConfigMap of the namespace.
+// TestTheManagersTokenWritesNoConfigMapsButLaunchRecords protects other ConfigMaps of the namespace. Another component
+// may read its configuration from one.
 func TestTheManagersTokenWritesNoConfigMapsButLaunchRecords(t *testing.T) {
 	f := newFixture(t, "records")
 	manager := attempter{f, f.part("manager")}
@@ -212,14 +214,15 @@ func TestTheManagersTokenWritesNoConfigMapsButLaunchRecords(t *testing.T) {
 	manager.expect(t, update(configMap(record, "dashboard.json")), words)
 }
 
-// retirementOf is a NodeRetirement as a cloudpool makes them, with more in its metadata.
+// retirementOf returns a request for a NodeRetirement as a cloudpool creates it, with additional metadata.
 func retirementOf(metadata string) request {
 	return request{method: http.MethodPost, path: "/apis/slipway.dev/v1alpha1/noderetirements", body: fmt.Sprintf(
 		`{"apiVersion":"slipway.dev/v1alpha1","kind":"NodeRetirement","metadata":{"name":"r"%s},`+
 			`"spec":{"nodeName":"n","nodeUID":"u","reason":"Surplus"}}`, metadata)}
 }
 
-// A NodeRetirement that cannot be deleted would count in its group's disruption budget for ever.
+// TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted checks finalizers and owners. A permanent NodeRetirement
+// would count in its group's disruption budget forever.
 func TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted(t *testing.T) {
 	f := newFixture(t, "requests")
 	cloudpool := attempter{f, f.part("cloudpool")}
@@ -230,7 +233,7 @@ func TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted(t *testing.T) 
 	cloudpool.expect(t, send(retirementOf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]`)), words)
 }
 
-// nodeGroup creates a NodeGroup with a status, as a manager of an earlier version has left it.
+// nodeGroup creates a NodeGroup with the status of an earlier manager version.
 func (f *fixture) nodeGroup(name string) request {
 	f.t.Helper()
 	const path = "/apis/slipway.dev/v1alpha1/nodegroups"
@@ -245,7 +248,8 @@ func (f *fixture) nodeGroup(name string) request {
 	return status
 }
 
-// A wrong size or condition in a NodeGroup's status would mislead all that read it.
+// TestTheCloudpoolsTokenChangesTheLaunchRecordAlone protects a NodeGroup's status. A wrong size or condition would
+// mislead every reader.
 func TestTheCloudpoolsTokenChangesTheLaunchRecordAlone(t *testing.T) {
 	f := newFixture(t, "launches")
 	cloudpool := attempter{f, f.part("cloudpool")}
@@ -278,7 +282,7 @@ func TestTheCloudpoolsTokenHoldsNoLeaseForLong(t *testing.T) {
 	cloudpool.expect(t, createLease("slipway-manager"), "writes no Leases and ConfigMaps but those of pools")
 }
 
-// thefts are requests that RBAC refuses to every part, except to the parts in may.
+// thefts lists requests that RBAC refuses to every part, except to the parts in may.
 var thefts = map[string]struct {
 	request
 	may []string
@@ -341,7 +345,8 @@ var thefts = map[string]struct {
 	"priority over others":            {request{method: "PATCH", path: "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/slipway-agent", body: "{}"}, nil},
 }
 
-// TestNoTokenIsGoodForMoreThanItsPartNeeds makes each request with each token. RBAC refuses it before anything is read.
+// TestNoTokenIsGoodForMoreThanItsPartNeeds makes each request with each token. RBAC refuses it before the API server
+// reads anything.
 func TestNoTokenIsGoodForMoreThanItsPartNeeds(t *testing.T) {
 	f := newFixture(t, "thefts")
 	for part, client := range map[string]kubernetes.Interface{

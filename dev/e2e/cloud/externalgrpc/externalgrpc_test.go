@@ -1,5 +1,5 @@
-// Package externalgrpc_test has the client of the cluster autoscaler's external gRPC protocol meet a provider that was
-// written apart from it, over mutual TLS.
+// Package externalgrpc_test tests the client of the cluster autoscaler's external gRPC protocol over mutual TLS. Its
+// provider is an independent implementation.
 package externalgrpc_test
 
 import (
@@ -39,13 +39,12 @@ import (
 
 const group = "workers"
 
-// rack is a provider that is served.
+// rack is a running provider server with its client configuration.
 type rack struct {
 	*server.Server
 	config externalgrpc.Config
 }
 
-// serve serves a provider over mutual TLS.
 func serve(t *testing.T, s *server.Server) *rack {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +67,7 @@ func serve(t *testing.T, s *server.Server) *rack {
 	}}
 }
 
-// authority writes a CA, and a certificate of it that is good for both sides.
+// authority writes a CA and a certificate for both sides.
 func authority(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	var errs []error
@@ -180,7 +179,7 @@ func (r *rack) Inject(t *testing.T, f conformance.Fault) {
 		r.Fail(f.Machine)
 	case conformance.Full:
 		r.Misbehave(server.Faults{Quota: conformance.Machines})
-	case conformance.Stale: // as it always is: lists are renewed by Refresh alone
+	case conformance.Stale: // this is normal behavior: only Refresh renews the lists
 	default:
 		t.Fatalf("the provider cannot be one that %s", f.Misbehaviour)
 	}
@@ -354,7 +353,7 @@ func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
-	if n := r.Requests("Refresh"); n < 2 || n > 10 { // those who came late to a slow machine may have needed another
+	if n := r.Requests("Refresh"); n < 2 || n > 10 { // late callers on a slow host may have needed another
 		t.Errorf("101 questions took %d readings", n)
 	}
 }

@@ -1,4 +1,4 @@
-// Package nodes_test shows that the emulated Azure's machines are the nodes of a real control plane.
+// Package nodes_test checks that the emulated Azure's VMs are the nodes of a real control plane.
 package nodes_test
 
 import (
@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// newProvider is the provider as the manager makes it: with a workload's identity, through the token service.
+// newProvider returns the provider as the manager creates it. It has a workload's identity, with tokens from the token
+// service.
 func newProvider(t *testing.T, bed *testbed.Testbed) *provider.Provider {
 	t.Helper()
 	p, err := provider.New(bed.AzureConfig(), provider.Options{})
@@ -29,7 +30,7 @@ func newProvider(t *testing.T, bed *testbed.Testbed) *provider.Provider {
 	return p
 }
 
-// leaseOf gives when a node's kubelet was last heard of.
+// leaseOf returns the last heartbeat time of a node's kubelet.
 func leaseOf(t *testing.T, bed *testbed.Testbed, node string) metav1.MicroTime {
 	t.Helper()
 	lease, err := bed.Client().CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), node, metav1.GetOptions{})
@@ -123,7 +124,7 @@ func TestAPreemptedInstanceLeavesItsScaleSet(t *testing.T) {
 
 const pollInterval = 20 * time.Millisecond
 
-// follow begins an operation and waits for its good end.
+// follow starts an operation and waits for its success.
 func follow(t *testing.T, p cloud.Provider, begin func() (cloud.Operation, error)) {
 	t.Helper()
 	op, err := begin()
