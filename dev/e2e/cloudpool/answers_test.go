@@ -18,8 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing asks for all that has to be refused, of a server and of a
-// NodeGroup, and of each in today's answers and in those of kubeaware-cloudpool-proxy.
+// TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing sends every request that must be refused, to a server's pool
+// and to a NodeGroup's pool. It checks Slipway's own answers and those in the format of kubeaware-cloudpool-proxy.
 func TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("in front of a server", func(t *testing.T) {
@@ -32,13 +32,14 @@ func TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing(t *testing.T) {
 	})
 }
 
-// asker asks the same of two processes, of which one answers as kubeaware-cloudpool-proxy did.
+// asker sends the same request to two processes. One of them answers as kubeaware-cloudpool-proxy did.
 type asker struct {
 	*fixture
-	fronts map[bool]string // by whether it is strict
+	fronts map[bool]string // by whether the process is strict
 }
 
-// refused sends a request to both. The strict one answers 500, with a detail that begins as the old one's.
+// refused sends a request to both processes. The strict process answers 500, with a detail that begins like the old
+// tool's.
 func (a *asker) refused(path, body string, code int, strict string, words ...string) {
 	a.t.Helper()
 	for _, isStrict := range []bool{false, true} {
@@ -94,7 +95,7 @@ func refusals(f *fixture, flags ...string) {
 	}
 }
 
-// holdAll gives each of four nodes a reason of its own to stay, and gives the nodes in that order.
+// holdAll gives each of four nodes its own reason to stay, and returns the nodes in that order.
 func (a *asker) holdAll() []corev1.Node {
 	a.t.Helper()
 	list, err := a.Client().CoreV1().Nodes().List(a.ctx, metav1.ListOptions{
@@ -113,7 +114,7 @@ func (a *asker) holdAll() []corev1.Node {
 	return nodes
 }
 
-// machineOf is the ID of a node's machine.
+// machineOf returns the ID of a node's machine.
 func (a *asker) machineOf(node *corev1.Node) string {
 	a.t.Helper()
 	for _, m := range a.machines() {
@@ -127,7 +128,7 @@ func (a *asker) machineOf(node *corev1.Node) string {
 	return ""
 }
 
-// byItsReason asks for what the nodes, their pods and the machines do not allow.
+// byItsReason sends requests that the nodes, their pods or the machines do not allow.
 func (a *asker) byItsReason(nodes []corev1.Node) {
 	a.t.Helper()
 	const unsafe, none = "TerminateMachine: machine is not deemed safe to scale down: ", "found no viable candidates for scaling down: "
@@ -145,7 +146,7 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	for _, n := range []int{3, 0} {
 		a.refused("/pool/size", size(n), http.StatusConflict, none, every...)
 	}
-	// To be kept, whatever its node says.
+	// The membership keeps the machine, regardless of its node.
 	id := a.machineOf(&nodes[0])
 	a.want(a.post("/pool/membershipStatus", membership(id, true, false)), http.StatusOK)
 	a.refused("/pool/terminate", termination(id, true), http.StatusConflict, unsafe+viable(0), "not evictable")
@@ -154,12 +155,12 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	if a.pool == nil {
 		return
 	}
-	// It runs, and its node may come at any moment.
+	// The machine runs, and its node may register at any moment.
 	young := a.pool.Place(emulator.Running, nil)
 	a.refused("/pool/terminate", termination(young.ID, true), http.StatusConflict, "no kubernetes node with external ID "+young.ID+" exists")
 	a.refused("/pool/size", size(4), http.StatusConflict, none, "(machine-may-register)")
 	a.pool.Lose(young.ID)
-	// The server's own word.
+	// The refusal comes from the server itself.
 	a.pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusBadRequest, Method: http.MethodPost, Path: "/size", Message: "illegal input: 100%d"})
 	for strict, code := range map[bool]int{false: http.StatusBadRequest, true: http.StatusInternalServerError} {
 		got, err := send(a.ctx, http.DefaultClient, a.fronts[strict], http.MethodPost, "/pool/size", size(9))
@@ -172,7 +173,7 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	a.pool.Heal()
 }
 
-// whileTheServerIsAway asks while the machines cannot be read, in each of the ways in which that can be so.
+// whileTheServerIsAway sends requests while the machines cannot be read, for each possible cause.
 func (a *asker) whileTheServerIsAway(id string) {
 	a.t.Helper()
 	refused := func() {
@@ -199,7 +200,7 @@ func (a *asker) whileTheServerIsAway(id string) {
 		refused()
 		a.pool.Heal()
 	}
-	// None of what is asked for is passed on by itself.
+	// Slipway forwards none of these requests later.
 	for _, r := range a.pool.Requests() {
 		if r.Method == http.MethodPost && !strings.HasSuffix(r.Path, "/membershipStatus") && r.Body != size(9) {
 			a.t.Errorf("the server was asked to %s %s", r.Path, r.Body)
@@ -207,7 +208,8 @@ func (a *asker) whileTheServerIsAway(id string) {
 	}
 }
 
-// whileKubernetesIsAway asks while the API server answers nothing. What does not concern it goes on.
+// whileKubernetesIsAway sends requests while the API server does not answer. Requests that do not need the API server
+// still work.
 func (a *asker) whileKubernetesIsAway(id string) {
 	a.t.Helper()
 	a.refused("/pool/size", size(3), http.StatusServiceUnavailable, "failed to retrieve kubernetes worker nodes: ")
@@ -220,7 +222,7 @@ func (a *asker) whileKubernetesIsAway(id string) {
 	}
 }
 
-// nobodyThere asks when nobody listens where the server was.
+// nobodyThere sends requests after the server has stopped listening.
 func (f *fixture) nobodyThere(a *asker) {
 	f.t.Helper()
 	f.server.Close()
@@ -240,7 +242,7 @@ func membership(id string, active, evictable bool) string {
 	return string(raw)
 }
 
-// kindOf is a request without the names in it.
+// kindOf returns a request without the names in it.
 func kindOf(r faultproxy.Request) string {
 	segments := strings.Split(strings.Trim(r.Path, "/"), "/")
 	resource := segments[len(segments)-1]

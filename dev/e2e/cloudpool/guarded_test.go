@@ -28,11 +28,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 )
 
-// What kubeaware-cloudpool-proxy did to pods, and must not happen.
+// These tests check that Slipway does not treat pods as kubeaware-cloudpool-proxy did.
 
-// guarded has all that the product asks for from now on looked at before anybody hears of it: when a Node or a machine is to
-// go, no pod may be there that would go with it. Something may be done at each request, too. ended tells how many machines
-// were to go.
+// guarded checks every later request of the product before the server receives it. When the request deletes a Node or a
+// machine, no pod may be on it. do, if set, also runs at each request. ended returns how many machines were requested to
+// end.
 func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended func() int) {
 	f.t.Helper()
 	var machines atomic.Int32
@@ -66,7 +66,7 @@ func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended fun
 	return func() int { return int(machines.Load()) }
 }
 
-// nobodyIsOn checks that no pod is on a node, be it that it ends. It may be called by any goroutine.
+// nobodyIsOn checks that no pod is on a node, not even a terminating pod. Any goroutine may call it.
 func (f *fixture) nobodyIsOn(node, when string) {
 	pods, err := f.Client().CoreV1().Pods("").List(f.ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
@@ -83,7 +83,7 @@ func (f *fixture) nobodyIsOn(node, when string) {
 	}
 }
 
-// evictions are the evictions of a pod that were asked for; an empty name means all pods.
+// evictions counts the requested evictions of a pod. An empty name means all pods.
 func (f *fixture) evictions(pod string) int {
 	n := 0
 	for _, r := range f.between.Requests() {
@@ -117,8 +117,8 @@ func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
 	}
 }
 
-// TestI2AnEvictionThatIsDeniedIsAskedForAgain has the API server without time for the first evictions, and then a budget that
-// is made between the plan and the next one, so that the eviction API denies it.
+// TestI2AnEvictionThatIsDeniedIsAskedForAgain makes the API server too busy for the first evictions. Before the next
+// eviction it creates a PDB that the plan does not know, and the eviction API denies the eviction.
 func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "denied", 3, options{})
@@ -177,8 +177,8 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted binds a pod to a node right before the API server hears that nothing
-// is to be scheduled there.
+// TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted binds a pod to a node immediately before the API server receives
+// the cordon.
 func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "between", 3, options{})
@@ -188,7 +188,7 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	app := f.app("arrived", 1)
 	app.Stop = "3"
 	pod := app.Pod()
-	// Its controller would create it anew; here nobody does, so that it is known which pod it is.
+	// A controller would recreate the pod. Here no controller does, and the test can identify the pod.
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	var cordoned sync.Once
 	ended := f.guarded(func(r faultproxy.Request, body []byte) {
@@ -217,14 +217,15 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	}
 }
 
-// TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt has cluster-autoscaler's mark on the node that would be the first to go.
+// TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt sets cluster-autoscaler's taint on the node that Slipway would remove
+// first.
 func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "beside", 3, options{})
 	mark := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1800000000", Effect: corev1.TaintEffectNoSchedule}
 	marked := f.node(1)
 	f.taint(marked, mark)
-	// It counts as one that is unavailable; let that not be why the others stay.
+	// The marked node counts as unavailable. The disruption budget must not be the reason why the other nodes stay.
 	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Patch(f.ctx, f.name, types.MergePatchType,
 		[]byte(`{"spec":{"disruptionBudgets":[{"nodes":"100%"}]}}`), metav1.PatchOptions{})
 	f.check(err)
@@ -237,7 +238,7 @@ func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 	f.want(f.post("/pool/terminate", termination(f.machine(1), true)), http.StatusConflict, marked+" is not a viable", "(being-removed)")
 	f.want(f.post("/pool/membershipStatus", membership(f.machine(1), false, true)), http.StatusConflict, "(being-removed)")
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	// The one that is left has nowhere to send its pods: they do not go where no pod is to come any more.
+	// The pods of the last unmarked node have no other node, because no new pod may start on a node under removal.
 	f.want(f.post("/pool/size", size(1)), http.StatusConflict, "(being-removed)", "(no-room)")
 	for _, rt := range f.records() {
 		if rt.Spec.NodeName == marked {
@@ -254,7 +255,7 @@ func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 	}
 }
 
-// taint gives a node another taint.
+// taint adds a taint to a node.
 func (f *fixture) taint(node string, more corev1.Taint) {
 	f.t.Helper()
 	nodes := f.Client().CoreV1().Nodes()
@@ -271,7 +272,8 @@ func (f *fixture) taint(node string, more corev1.Taint) {
 	})
 }
 
-// TestI1WhatWasABypassIsNone makes a machine disposable, which its server would end at once, and detaches another.
+// TestI1WhatWasABypassIsNone makes one machine disposable, which its server would end at once, and detaches another
+// machine.
 func TestI1WhatWasABypassIsNone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "bypass", 3, options{})
@@ -291,7 +293,7 @@ func TestI1WhatWasABypassIsNone(t *testing.T) {
 			t.Errorf("the pool's server was told %s, and would end the machine by itself", r.Body)
 		}
 	}
-	// A machine that is detached runs on, and so do its pods, whatever becomes of the pool.
+	// A detached machine continues to run, and so do its pods, when the pool changes.
 	own := f.app("own", 2)
 	own.Node = f.node(1)
 	f.create(own.Deployment())
@@ -311,7 +313,7 @@ func TestI1WhatWasABypassIsNone(t *testing.T) {
 	}
 }
 
-// uids are those of an app's pods that are not on their way out, in order.
+// uids returns the sorted UIDs of an app's pods that are not terminating.
 func (f *fixture) uids(app string) []types.UID {
 	f.t.Helper()
 	var uids []types.UID

@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// What kubeaware-cloudpool-proxy did to a cluster, and must not happen.
+// These tests check that Slipway does not harm a cluster as kubeaware-cloudpool-proxy did.
 
 func TestI9TwoWorkersDoNotJustifyEachOthersRemoval(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,8 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	f.create(spread(app), app.Budget())
 	f.manage()
 	f.serve("a")
-	// Together the two machines would cost two disruptions: one is chosen, and the other one has its reason.
+	// Together the two machines would cost two disruptions. The plan chooses one machine, and gives a reason for the
+	// other.
 	f.await("the budget is known", func() bool {
 		var plan matching.Decision
 		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/budget/plan?desiredSize=1").body), &plan))
@@ -62,7 +63,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	least := f.fewest(app.Name)
 	a := f.post("/pool/size", size(1))
 	switch a.code {
-	case http.StatusOK: // the pods of the first came to run elsewhere in time
+	case http.StatusOK: // the pods of the first machine ran elsewhere in time
 	case http.StatusConflict:
 		f.want(a, http.StatusConflict, "disruption-budget")
 	default:
@@ -81,7 +82,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	}
 }
 
-// spread is an App's Deployment with its pods on as many nodes as there are.
+// spread returns an App's Deployment that spreads its pods over the available nodes.
 func spread(app workload.App) *appsv1.Deployment {
 	d := app.Deployment()
 	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -91,8 +92,7 @@ func spread(app workload.App) *appsv1.Deployment {
 	return d
 }
 
-// fewest watches an app's pods from now on, and then tells how many of them were ready at the least and not on their way
-// out.
+// fewest starts to watch an app's pods. stop returns the lowest number of pods that were ready and not terminating.
 func (f *fixture) fewest(app string) (stop func() int) {
 	f.t.Helper()
 	selector := metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app}
@@ -138,7 +138,7 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 	f := newFixture(t, "late", 3, options{})
 	slow := f.app("slow", 6)
 	f.create(slow.Deployment())
-	f.finalize(slow.Name, "example.com/keep") // the others have to be there before the second node's turn has come
+	f.finalize(slow.Name, "example.com/keep") // the late pods must exist before the second node is drained
 	f.manage()
 	f.serve("a")
 	accepted := f.post("/pool/size", size(1), "Prefer: respond-async")
@@ -190,7 +190,7 @@ func (f *fixture) finalize(app string, finalizers ...string) {
 	}
 }
 
-// awaitUpdate waits until an update is over.
+// awaitUpdate waits until an update has ended.
 func (f *fixture) awaitUpdate(path string) *controller.Update {
 	f.t.Helper()
 	up := &controller.Update{}
@@ -227,7 +227,7 @@ func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	}
 	f.check(first.Kill())
 	f.serve("b")
-	// The request again: it is told how the first one ends.
+	// A repeated request returns the result of the first request.
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
 	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
 		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())
@@ -237,8 +237,8 @@ func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	}
 }
 
-// TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded has another one end the update, and carry out the next one, while the
-// first stands still.
+// TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded pauses the first process. Another process ends the update and
+// carries out the next update.
 func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "paused", 4, options{})
@@ -286,7 +286,7 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 	f.serve("b")
 	b := f.front
 	var mu sync.Mutex
-	codes := map[int][]int{} // by the size that was asked for
+	codes := map[int][]int{} // by requested size
 	var all sync.WaitGroup
 	for _, ask := range []struct {
 		front string
@@ -306,7 +306,7 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 			}
 		})
 	}
-	// Reads are not held up by any of it.
+	// Updates do not delay reads.
 	reads := 0
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); reads++ {
 		if got, err := send(f.ctx, http.DefaultClient, a, http.MethodGet, "/pool/size", ""); err != nil || got.code != http.StatusOK {

@@ -15,12 +15,12 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// change is an update of a pool of three machines, and what it has to end with.
+// change is an update of a pool of three machines, and its required result.
 type change struct {
 	name string
-	// ask gives the request that a client repeats until it is told that it is done.
+	// ask returns the request that a client repeats until it succeeds.
 	ask func(f *fixture) (path, body string)
-	// machines are how many there are at the end, and retired how many were.
+	// machines is the number of machines at the end. retired is the number of retired machines.
 	machines, retired int
 }
 
@@ -37,10 +37,10 @@ var changes = []change{
 	},
 }
 
-// TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd kills slipway cloudpool with SIGKILL at each request by which it
-// changes anything, of the API server or of the pool's server, right after it was carried out and before the process has
-// heard of it. Whatever happens between two such requests leaves the world as the first of them did, so that these are all
-// the moments there are. A first run is left alone, and tells which requests there are.
+// TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd kills slipway cloudpool with SIGKILL at each write to the API
+// server or the pool's server. The kill comes after the server has carried out the write, and before the process receives
+// the answer. Events between two writes leave the same state as the first write. These kill points therefore cover every
+// moment. A first run without a kill records the requests.
 func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	for i, c := range changes {
@@ -53,7 +53,7 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 				t.Fatal("there is no request to be killed at")
 			}
 			var without atomic.Int32
-			t.Cleanup(func() { // when all the runs are over
+			t.Cleanup(func() { // after all runs have ended
 				t.Logf("%d of %d runs came to their end without the request that they were for", without.Load(), len(writes))
 				if int(without.Load()) == len(writes) {
 					t.Error("nothing was killed at any request")
@@ -73,11 +73,12 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 	}
 }
 
-// isRenewal reports a request that comes by the clock, whatever is under way, and also when all is over.
+// isRenewal reports whether a request renews a Lease. Renewals depend on the clock, and continue after the update has
+// ended.
 func isRenewal(r faultproxy.Request) bool { return r.Kind == "api PUT leases" }
 
-// walk has the change made, kills the process at a request, if there is one such, and checks the end. It returns the
-// requests of all processes since the client asked.
+// walk starts the change, kills the process at the given request if there is one, and checks the result. It returns the
+// requests of all processes since the client's request.
 func (c *change) walk(t *testing.T, name string, at faultproxy.Point) []faultproxy.Request {
 	t.Helper()
 	f := newFixture(t, name, 3, options{})
@@ -114,7 +115,7 @@ func (c *change) walk(t *testing.T, name string, at faultproxy.Point) []faultpro
 	return f.between.Requests()[before:]
 }
 
-// check looks at what there is once nothing is under way any more.
+// check verifies the state after all work has ended.
 func (c *change) check(f *fixture) {
 	f.t.Helper()
 	f.await("the pool is as it is meant to be", func() bool { return len(f.running()) == c.machines && f.nodes() == c.machines })

@@ -8,23 +8,23 @@ import (
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 )
 
-// TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo has a server that answers from a cache, whose calls take a
-// while to have any effect, whose desired size is off, which launches machines meanwhile and shrinks by age. No machine may
-// go by its choice that has a node.
+// TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo uses a server that answers from a cache and carries out
+// calls late. The server's desired size is wrong, it launches machines meanwhile, and it shrinks by age. The server must
+// not choose to remove a machine that has a node.
 func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "drift", 4, options{pool: emulator.Options{
 		Refresh: 700 * time.Millisecond, Lag: 100 * time.Millisecond, Launch: 500 * time.Millisecond, Terminate: 300 * time.Millisecond,
 		Linger: 300 * time.Millisecond, Resize: 400 * time.Millisecond, Register: 500 * time.Millisecond, Policy: emulator.Oldest,
-	}, settle: time.Minute}) // more than the lag, also on a busy machine
+	}, settle: time.Minute}) // longer than the lag, also on a busy host
 	f.create(f.app("web", 4).Deployment())
 	f.manage()
 	f.serve("a")
-	f.pool.SetDesired(6) // behind everybody's back: two more are being launched when the request comes
+	f.pool.SetDesired(6) // another client changes the size: the server is launching two more when the request comes
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	f.awaitSettled(3)
 	f.retiredAllThatWentWithANode()
-	// Between what there is and what is meant to be: nothing has to go, and nothing does.
+	// The requested size is between the current size and the desired size. Nothing must be retired, and nothing is.
 	before := len(f.records())
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	f.awaitSettled(3)
@@ -36,7 +36,7 @@ func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
 	f.retiredAllThatWentWithANode()
 }
 
-// awaitSettled waits until the server has nothing to do any more, and checks that it is as large as it is meant to be.
+// awaitSettled waits until the server has no more work, and checks the size.
 func (f *fixture) awaitSettled(n int) {
 	f.t.Helper()
 	if d := f.pool.Desired(); d != n {
@@ -50,15 +50,15 @@ func (f *fixture) awaitSettled(n int) {
 			}
 			running++
 		}
-		return running == n && f.nodes() >= n // one may have registered while its machine was going
+		return running == n && f.nodes() >= n // a node may have registered while its machine was terminating
 	})
 	if d := f.pool.Desired(); d != n {
 		f.t.Errorf("later the desired size is %d, want %d", d, n)
 	}
 }
 
-// retiredAllThatWentWithANode checks that each machine that was there from the beginning and is not any more has gone by a
-// retirement: the server has taken none by itself.
+// retiredAllThatWentWithANode checks that a retirement removed each original machine that is gone. The server must not
+// remove any on its own.
 func (f *fixture) retiredAllThatWentWithANode() {
 	f.t.Helper()
 	retired := map[string]bool{}

@@ -1,5 +1,5 @@
-// Package cloudpool_test sends the requests of cloudpool clients over HTTP to the real process in front of an emulated
-// cloudpool server, on a real control plane whose nodes are the server's machines, with the real manager.
+// Package cloudpool_test sends the HTTP requests of cloudpool clients to the real process. The process runs in front of
+// an emulated cloudpool server, with the real manager, on a real control plane. The nodes are the server's machines.
 package cloudpool_test
 
 import (
@@ -40,8 +40,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// patience bounds a test from when the control plane is there and the product built. Nothing takes nearly as long, but the
-// machine may be busy.
+// patience limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
+// the host may be busy.
 const patience = 8 * time.Minute
 
 var (
@@ -49,14 +49,14 @@ var (
 	retirements = schema.GroupVersionResource{Group: "slipway.dev", Version: "v1alpha1", Resource: "noderetirements"}
 )
 
-// The accounts of the shipped manifests.
+// These are the accounts of the shipped manifests.
 const (
 	namespace        = "slipway"
 	managerAccount   = "slipway-manager"
 	cloudpoolAccount = "slipway-cloudpool"
 )
 
-// shard is the label by which each test's manager finds its own retirements.
+// shard is the label that each test's manager selects its own retirements with.
 const shard = "e2e.slipway.dev/shard"
 
 var installed struct {
@@ -64,12 +64,12 @@ var installed struct {
 	err error
 }
 
-// shared is the package's testbed, with Slipway's types and rights.
+// shared returns the package's testbed, with Slipway's types and permissions installed.
 func shared(t *testing.T) *testbed.Testbed {
 	t.Helper()
 	bed := testbed.Shared(t)
 	installed.Do(func() {
-		_, err := testbed.Binary("slipway") // on no test's time
+		_, err := testbed.Binary("slipway") // builds outside the time limit of a test
 		installed.err = errors.Join(err, bed.InstallTypes(context.Background()),
 			bed.Deploy(context.Background(), "manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"))
 	})
@@ -79,7 +79,7 @@ func shared(t *testing.T) *testbed.Testbed {
 	return bed
 }
 
-// fixture is a pool of machines behind a cloudpool server, and a namespace of a test's own.
+// fixture holds a pool of machines behind a cloudpool server, and a namespace for one test.
 type fixture struct {
 	*testbed.Testbed
 	t      *testing.T
@@ -88,26 +88,26 @@ type fixture struct {
 	pool   *emulator.Pool
 	server *httptest.Server
 	clouds string
-	front  string // where the process in front of the server is
+	front  string // address of the process in front of the server
 	auth   provider.Auth
 	settle time.Duration // how long the pool's server may show a machine that it has terminated
-	// between, if set, is between the processes that are started from then on and the API server.
+	// between, if set, is a proxy between the API server and all processes that start later.
 	between *faultproxy.Proxy
-	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
+	// selector selects the pool's nodes. cloud locates the machines of the pool's NodeGroup.
 	selector map[string]string
 	cloud    v1alpha1.CloudGroup
 }
 
-// options are what a test wants otherwise.
+// options override the defaults of a fixture.
 type options struct {
 	pool emulator.Options
-	// auth is how the product shows the pool's server who it is.
+	// auth authenticates the product to the pool's server.
 	auth provider.Auth
-	// settle is how long the pool's server may show a machine that it has terminated: more than the pool's lag.
+	// settle is how long the pool's server may show a machine that it has terminated. It must exceed the pool's lag.
 	settle time.Duration
 }
 
-// newFixture makes a pool of n machines.
+// newFixture creates a pool of n machines.
 func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Helper()
 	bed := shared(t)
@@ -129,7 +129,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	return f
 }
 
-// pools are the clouds that there are, with the pool's server at an address.
+// pools returns the cloud configuration, with the pool's server at the given address.
 func (f *fixture) pools(address string) map[string]any {
 	settle := cloud.Duration(f.settle)
 	return map[string]any{"cloudpool": provider.Config{
@@ -138,7 +138,7 @@ func (f *fixture) pools(address string) map[string]any {
 	}}
 }
 
-// file writes down which clouds there are.
+// file writes the cloud configuration to a file.
 func (f *fixture) file(clouds map[string]any) string {
 	f.t.Helper()
 	raw, err := yaml.Marshal(clouds)
@@ -148,14 +148,14 @@ func (f *fixture) file(clouds map[string]any) string {
 	return path
 }
 
-// prepare makes the namespace and the NodeGroup.
+// prepare creates the namespace and the NodeGroup.
 func (f *fixture) prepare() {
 	f.t.Helper()
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
 	f.group()
 }
 
-// newNative makes a NodeGroup of n machines of the emulated Azure.
+// newNative creates a NodeGroup of n machines in the emulated Azure.
 func newNative(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := shared(t)
@@ -172,8 +172,8 @@ func newNative(t *testing.T, name string, n int) *fixture {
 	return f
 }
 
-// group makes the pool's NodeGroup. Nodes of no group would leave one at a time in the whole cluster, and so wait for those
-// of other tests.
+// group creates the pool's NodeGroup. Without a group, only one node in the whole cluster may retire at a time, and the
+// test would wait for other tests.
 func (f *fixture) group() {
 	f.t.Helper()
 	g := &v1alpha1.NodeGroup{
@@ -196,7 +196,7 @@ func (f *fixture) check(err error) {
 	}
 }
 
-// run starts a process of the product's, and says what it logged if the test fails.
+// start starts a process of the product, and prints its log if the test fails.
 func (f *fixture) start(name, ready string, args ...string) *controlplane.Process {
 	f.t.Helper()
 	path, err := testbed.Binary("slipway")
@@ -232,7 +232,7 @@ func (f *fixture) manage() *controlplane.Process {
 		"--retry-interval", "300ms")
 }
 
-// serve starts slipway cloudpool in front of the server, under a name of its own among replicas.
+// serve starts slipway cloudpool in front of the server, with its own replica name.
 func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	f.t.Helper()
 	address, err := controlplane.FreeAddress(f.ctx)
@@ -252,7 +252,7 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)
 }
 
-// answer is what a client was told.
+// answer is a response that a client received.
 type answer struct {
 	code    int
 	header  http.Header
@@ -263,7 +263,7 @@ type answer struct {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
 
-// send sends a request with headers as "Name: value".
+// send sends a request with headers in the format "Name: value".
 func (f *fixture) send(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
 	return send(ctx, http.DefaultClient, f.front, method, path, body, headers...)
 }
@@ -291,8 +291,7 @@ func send(ctx context.Context, client *http.Client, front, method, path, body st
 	return a, err
 }
 
-// ask sends a request as a client does that asks again when it is told to, because no replica has begun in
-// time: on a busy machine that may be.
+// ask repeats a request for as long as the answer says to retry. On a busy host, possibly no replica begins in time.
 func (f *fixture) ask(front, method, path, body string, headers ...string) (answer, error) {
 	for {
 		a, err := send(f.ctx, http.DefaultClient, front, method, path, body, headers...)
@@ -316,7 +315,7 @@ func (f *fixture) get(path string) answer {
 	return a
 }
 
-// want checks an answer: its code, and words that are in its body.
+// want checks the code of an answer, and the words in its body.
 func (f *fixture) want(a answer, code int, words ...string) {
 	f.t.Helper()
 	if a.code != code {
@@ -332,10 +331,10 @@ func (f *fixture) want(a answer, code int, words ...string) {
 	}
 }
 
-// node is the name of the node of a machine, by its number.
+// node returns the name of a machine's node, by the machine's number.
 func (f *fixture) node(i int) string { return fmt.Sprintf("%s-%d", f.name, i) }
 
-// machine is the ID of a machine by its number, while it is there.
+// machine returns the ID of an existing machine, by its number.
 func (f *fixture) machine(i int) string {
 	f.t.Helper()
 	for _, m := range f.pool.Machines() {
@@ -347,7 +346,7 @@ func (f *fixture) machine(i int) string {
 	return ""
 }
 
-// left checks which machines are there that have not begun to end, with their nodes, and the desired size.
+// left checks the desired size, and which machines have not begun to terminate, with their nodes.
 func (f *fixture) left(serials ...int) {
 	f.t.Helper()
 	var there []int
@@ -388,14 +387,14 @@ func (f *fixture) create(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// app is an App that runs on the pool's machines, wherever.
+// app returns an App that runs on any of the pool's machines.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{
 		Namespace: f.name, Name: name, Replicas: replicas, Stop: "0.3", NodeSelector: f.selector,
 	}
 }
 
-// pods are those of an app that are bound and not on their way out, by their nodes.
+// pods returns an app's bound pods that are not terminating, by node.
 func (f *fixture) pods(app string) map[string][]corev1.Pod {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Pods(f.name).List(f.ctx, metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app})
@@ -409,7 +408,7 @@ func (f *fixture) pods(app string) map[string][]corev1.Pod {
 	return on
 }
 
-// records are the test's NodeRetirements.
+// records returns the test's NodeRetirements.
 func (f *fixture) records() []v1alpha1.NodeRetirement {
 	f.t.Helper()
 	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(retirements).List(f.ctx, metav1.ListOptions{LabelSelector: shard + "=" + f.name})

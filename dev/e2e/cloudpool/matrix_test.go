@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup sends the same requests to both, and knows nothing of
-// what is behind.
+// TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup sends the same requests to both kinds of pool. The test
+// does not depend on the backend.
 func TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup(t *testing.T) {
 	t.Parallel()
 	t.Run("in front of a server", func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup(t *testing.T
 	})
 }
 
-// machines are those of GET /pool that have not ended.
+// machines returns the machines of GET /pool that have not terminated.
 func (f *fixture) machines() []api.Machine {
 	f.t.Helper()
 	var pool api.Pool
@@ -73,7 +73,7 @@ func matrix(f *fixture) {
 	f.changes()
 }
 
-// reads asks what changes nothing.
+// reads sends requests that change nothing.
 func (f *fixture) reads() {
 	f.t.Helper()
 	for _, m := range f.machines() {
@@ -90,7 +90,7 @@ func (f *fixture) reads() {
 	if config.code != http.StatusOK || !json.Valid([]byte(config.body)) {
 		f.t.Errorf("GET /config: %s", config)
 	}
-	f.want(f.post("/config", config.body), http.StatusOK) // it is so already
+	f.want(f.post("/config", config.body), http.StatusOK) // sets the current configuration
 	for _, path := range []string{"/pool", "/pool/size", "/status", "/config"} {
 		if a := f.get("/cloudpools/" + f.name + path); a.code != http.StatusOK {
 			f.t.Errorf("GET %s among several pools: %s", path, a)
@@ -101,7 +101,7 @@ func (f *fixture) reads() {
 	}
 }
 
-// badInput sends bodies that cannot be understood, none of which may change anything, and least of all be taken for 0.
+// badInput sends bodies that cannot be decoded. None may change anything, and above all none may count as size 0.
 func (f *fixture) badInput() {
 	f.t.Helper()
 	const sized, terminated = "failed to decode setDesiredSize message", "failed to decode terminateMachine message"
@@ -142,7 +142,7 @@ func (f *fixture) badInput() {
 	} {
 		a, err := f.ask(f.front, http.MethodPost, tt.path, tt.body)
 		if tt.code == http.StatusRequestEntityTooLarge && err != nil {
-			continue // the connection was closed while the body was being sent
+			continue // the server closed the connection while the client was sending the body
 		}
 		f.check(err)
 		if a.code != tt.code || tt.message != "" && a.message != tt.message {
@@ -161,7 +161,7 @@ func (f *fixture) badInput() {
 	}
 }
 
-// spellings sends what would be a scale to nothing, if it was understood, in paths that somebody may take for others.
+// spellings sends requests for size 0 to malformed paths. Some server could interpret these paths as /pool/size.
 func (f *fixture) spellings() {
 	f.t.Helper()
 	for _, path := range []string{
@@ -172,7 +172,7 @@ func (f *fixture) spellings() {
 			f.t.Errorf("POST %s: %s", path, a)
 		}
 	}
-	// Others that some server takes for the same: the reference server cuts parameters off before it decodes.
+	// Some servers accept more spellings: the reference server removes parameters before it decodes the path.
 	for _, path := range []string{
 		"/pool/size;%2F..%2F..%2Fx", "/pool/size;%5C..%5C..%5Cx", "/pool/size/a%2F..%2F..%2Fb/..", "/x/..;/y/../pool/./size;%2fz", "/pool/size%3Fx",
 		"/pool/size%23x", "/pool/size/%2e%2e/size;%2F..%2Fx", "/../" + f.name + "/pool/size", "/%2e%2e/other/pool/size", "/pool/size%253Fx",
@@ -191,7 +191,7 @@ func (f *fixture) spellings() {
 	f.want(f.post("/pool/size?x=y", size(4), "Content-Type: application/x-www-form-urlencoded"), http.StatusOK)
 }
 
-// members changes what is kept of machines.
+// members changes the stored state of machines.
 func (f *fixture) members() {
 	f.t.Helper()
 	id := f.machines()[0].ID
@@ -208,7 +208,7 @@ func (f *fixture) members() {
 	}
 }
 
-// blessed is the code for a machine that must not be detached; the reference server has none of its own for it.
+// blessed returns the code for a machine that must not be detached. The reference server has no code of its own for it.
 func (f *fixture) blessed() int {
 	if f.pool != nil {
 		return http.StatusBadGateway
@@ -216,26 +216,26 @@ func (f *fixture) blessed() int {
 	return http.StatusConflict
 }
 
-// changes comes and goes.
+// changes adds and removes machines.
 func (f *fixture) changes() {
 	f.t.Helper()
 	all := f.machines()
-	// A machine goes, and its pool is as much smaller.
+	// Terminating a machine also reduces the desired size.
 	f.want(f.post("/pool/terminate", termination(all[0].ID, true)), http.StatusOK)
 	f.unchanged(3)
-	f.want(f.post("/pool/terminate", termination(all[0].ID, true)), http.StatusOK) // again: it is so
+	f.want(f.post("/pool/terminate", termination(all[0].ID, true)), http.StatusOK) // repeated: the machine is already terminated
 	f.unchanged(3)
-	// One is replaced.
+	// A disposable machine is replaced.
 	disposed := f.machines()[0].ID
 	f.want(f.post("/pool/membershipStatus", `{"machineId":"`+disposed+`","membershipStatus":{"active":false}}`), http.StatusOK)
 	f.await("a replacement runs", func() bool { return len(f.running()) == 3 && f.size().Desired == 3 })
 	if slices.ContainsFunc(f.machines(), func(m api.Machine) bool { return m.ID == disposed }) {
 		f.t.Error("the machine that was made disposable is there")
 	}
-	// More, and fewer, without waiting.
+	// The pool grows and shrinks, and the client does not wait.
 	f.want(f.post("/pool/size", size(4)), http.StatusOK)
 	f.await("the pool has grown", func() bool { return len(f.running()) == 4 && f.nodes() == 4 })
-	f.await("the plan is to remove two", func() bool { // the front hears of the new nodes by its own watch
+	f.await("the plan is to remove two", func() bool { // the cloudpool process sees new nodes through its own watch
 		var plan matching.Decision
 		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/"+f.name+"/plan?desiredSize=2").body), &plan))
 		return plan.Excess() == 2 && len(plan.Victims) == 2
@@ -249,7 +249,7 @@ func (f *fixture) changes() {
 		f.t.Errorf("%+v", up.Outcome)
 	}
 	f.unchanged(2)
-	// One leaves the pool, and runs on; it comes back, and leaves again.
+	// A machine is detached and continues to run. It is attached, and detached again.
 	left := f.machines()[0].ID
 	f.want(f.post("/pool/detach", termination(left, true)), http.StatusOK)
 	f.unchanged(1)
@@ -274,7 +274,7 @@ func (f *fixture) running() []api.Machine {
 	return slices.DeleteFunc(f.machines(), func(m api.Machine) bool { return m.State != api.Running || !m.Active() })
 }
 
-// nodes counts the pool's.
+// nodes counts the pool's nodes.
 func (f *fixture) nodes() int {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: f.selector})})

@@ -13,8 +13,8 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// TestI8ANodeGroupsPoolIsAfterAKillWhatItWas kills slipway cloudpool over a NodeGroup with SIGKILL, in the middle of a set-size
-// and otherwise. What the pool keeps of its machines is kept by nobody else: no server is behind it.
+// TestI8ANodeGroupsPoolIsAfterAKillWhatItWas kills slipway cloudpool over a NodeGroup with SIGKILL, during a set-size and
+// at other times. Only the pool stores the state of its machines, because no server is behind it.
 func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
 	t.Parallel()
 	for name, anew := range map[string]bool{"again": false, "elsewhere": true} {
@@ -34,7 +34,7 @@ func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
 					return
 				}
 				replicas++
-				p = f.native(fmt.Sprint("b", replicas)) // which the Lease is not of
+				p = f.native(fmt.Sprint("b", replicas)) // the new process does not own the Lease
 			})
 		})
 	}
@@ -46,7 +46,7 @@ func (f *fixture) native(replica string) *controlplane.Process {
 	return f.serve(replica, "--native", f.name, "--native-refresh", "0s")
 }
 
-// killedInTheMiddle has the process killed, and another one in its place, at each of the moments that matter.
+// killedInTheMiddle kills the process at each relevant moment. kill starts the process again, or starts another process.
 func (f *fixture) killedInTheMiddle(kill func()) {
 	f.t.Helper()
 	all := f.machines()
@@ -76,7 +76,7 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	})
 	kill()
 	kept()
-	f.want(f.post("/pool/size", size(2)), http.StatusOK) // told how the first one ends
+	f.want(f.post("/pool/size", size(2)), http.StatusOK) // returns the result of the first request
 	up := f.awaitUpdate(accepted.header.Get("Location"))
 	if up.Outcome.Removed != 2 || up.DesiredSize != 2 {
 		f.t.Errorf("%+v, %+v; want 2 removed", up, up.Outcome)
@@ -85,7 +85,7 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	f.succeeded(2)
 	kept()
 
-	// More machines are asked for, and nobody is there when they come.
+	// The client requests more machines, and no process runs when they join.
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	kill()
 	f.sized(3, 3, 4, 5)
@@ -107,7 +107,7 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	f.uncordoned()
 }
 
-// uncordoned checks that no node of the pool is left as if it was to go.
+// uncordoned checks that no node of the pool is still prepared for removal.
 func (f *fixture) uncordoned() {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{

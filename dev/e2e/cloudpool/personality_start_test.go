@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
-// ran is how a process ended that was started for its words.
+// ran holds the exit code and the output of a process.
 type ran struct {
 	code           int
 	stdout, stderr string
 }
 
-// personality runs the stand-in until it ends by itself, which it has to.
+// personality runs the compatibility mode until it exits on its own, which it must do.
 func personality(t *testing.T, args ...string) ran {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -38,8 +38,8 @@ func personality(t *testing.T, args ...string) ran {
 	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords has each start end with 1, and with the tool's own words in
-// a line of its own at the end of the standard error. What is after the words is Slipway's.
+// TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords checks that each failed start exits with 1. The last
+// line of stderr begins with the original tool's message. The rest of that line is Slipway's.
 func TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords(t *testing.T) {
 	t.Parallel()
 	const (
@@ -94,7 +94,7 @@ func TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords(t *testing.
 	})
 }
 
-// saysWhyNot checks how a process ended that could not start, and the last line that it wrote.
+// saysWhyNot checks the exit code of a process that could not start, and its last line.
 func saysWhyNot(t *testing.T, got ran, code int, last string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
@@ -103,7 +103,8 @@ func saysWhyNot(t *testing.T, got ran, code int, last string) {
 	}
 }
 
-// TestThePersonalityHasTheToolsFlags asks for what ends before any configuration is read, with one dash and with two.
+// TestThePersonalityHasTheToolsFlags checks flags that end the process before it reads a configuration, with one dash and
+// with two.
 func TestThePersonalityHasTheToolsFlags(t *testing.T) {
 	t.Parallel()
 	for _, dashes := range []string{"-", "--"} {
@@ -112,7 +113,7 @@ func TestThePersonalityHasTheToolsFlags(t *testing.T) {
 		if got.code != 0 || !says || len(strings.TrimSpace(version)) == 0 || strings.Count(got.stdout, "\n") != 1 || got.stderr != "" {
 			t.Errorf("%sversion: %+v", dashes, got)
 		}
-		// Go's flag package ends so.
+		// Go's flag package exits in this way.
 		got = personality(t, dashes+"prot=1")
 		if !strings.HasPrefix(got.stderr, "flag provided but not defined: -prot\nUsage of "+kubeaware.Tool+":\n") || !strings.Contains(got.stderr, "-config-file") {
 			t.Errorf("an unknown flag: %s; want what is wrong, and the usage", got.stderr)
@@ -128,7 +129,7 @@ func TestThePersonalityHasTheToolsFlags(t *testing.T) {
 	saysWhyNot(t, personality(t), 1, "error: failed to open configuration file: open "+kubeaware.DefaultFile+": ")
 }
 
-// TestAPersonalityWhosePortIsTakenEnds has somebody else listen where it is to.
+// TestAPersonalityWhosePortIsTakenEnds occupies the port before the process starts.
 func TestAPersonalityWhosePortIsTakenEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "taken", 1, options{})

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
-// TestThePersonalityDoesAllOfItInOneProcess has a configuration of kubeaware-cloudpool-proxy, in front of a server of
+// TestThePersonalityDoesAllOfItInOneProcess uses a configuration of kubeaware-cloudpool-proxy, in front of a server of
 // several pools.
 func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -30,7 +30,7 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	if a := f.get(pool + "/pool"); a.code != http.StatusOK {
 		t.Errorf("GET: %s", a)
 	}
-	f.list(f.name, kind.Name) // as the server of several has it
+	f.list(f.name, kind.Name) // in the format of a server of several pools
 	f.want(f.post(pool+"/pool/size", `{}`), http.StatusBadRequest, "setDesiredSize message did not specify a desiredSize")
 	f.want(f.post(pool+"/terminate", termination("i-0000000000000000", true)), http.StatusInternalServerError,
 		"failed to terminate machine", "no kubernetes node with external ID i-0000000000000000 exists")
@@ -47,11 +47,11 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
 		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
 	}
-	// The last one has nowhere to send its pods.
+	// The pods of the last node have no other node.
 	f.want(f.post(pool+"/pool/size", size(0)), http.StatusInternalServerError, "found no viable candidates for scaling down: ")
 }
 
-// TestThePersonalityShowsTheAPIServerACertificate has the second form of apiServer.auth.
+// TestThePersonalityShowsTheAPIServerACertificate uses the second form of apiServer.auth.
 func TestThePersonalityShowsTheAPIServerACertificate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "certified", 2, options{})
@@ -72,7 +72,7 @@ func TestThePersonalityShowsTheAPIServerACertificate(t *testing.T) {
 	}
 }
 
-// personality starts the stand-in, strict, in front of a server. auth is how it shows the API server who it is.
+// personality starts the compatibility mode, strict, in front of a server. auth authenticates it to the API server.
 func (f *fixture) personality(auth map[string]any, backend string) {
 	f.t.Helper()
 	config, err := json.Marshal(map[string]any{

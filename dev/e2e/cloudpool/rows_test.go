@@ -19,11 +19,11 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// More rows of the matrix: the forms of answers, the methods and paths, and what is asked of one machine.
+// These are more rows of the matrix: the format of answers, methods and paths, and requests about one machine.
 
 const notStarted = "attempt to invoke cloudpool before being started"
 
-// inBoth runs a test with a pool of n machines in front of a server, and with one over a NodeGroup.
+// inBoth runs a test twice with a pool of n machines: in front of a server, and over a NodeGroup.
 func inBoth(t *testing.T, name string, n int, o options, do func(f *fixture)) {
 	t.Helper()
 	t.Run("in front of a server", func(t *testing.T) {
@@ -42,7 +42,7 @@ func inBoth(t *testing.T, name string, n int, o options, do func(f *fixture)) {
 	})
 }
 
-// What a document of the API has, and what it may have: a key that may be absent is never null.
+// These are the required and the optional keys of each API document. An optional key may be absent, but is never null.
 var (
 	poolKeys    = []string{"machines", "timestamp"}
 	sizeKeys    = []string{"active", "allocated", "desiredSize", "timestamp"}
@@ -53,7 +53,7 @@ var (
 	optionalKeys = []string{"launchTime", "metadata", "requestTime"}
 )
 
-// forms looks at documents as they are sent, of which clients read every byte in their own way.
+// forms checks the raw documents, because each client parses the bytes in its own way.
 func (f *fixture) forms() {
 	f.t.Helper()
 	pool := f.document("/pool", poolKeys)
@@ -82,7 +82,7 @@ func (f *fixture) forms() {
 	}
 }
 
-// document reads an object that has just these keys, whose times are in the API's form.
+// document reads an object. It checks that the object has exactly these keys, and times in the API's format.
 func (f *fixture) document(path string, keys []string) map[string]json.RawMessage {
 	f.t.Helper()
 	a := f.get(path)
@@ -92,7 +92,7 @@ func (f *fixture) document(path string, keys []string) map[string]json.RawMessag
 	if a.header.Get("Content-Type") != "application/json" || !strings.HasPrefix(a.body, "{\n  \"") {
 		f.t.Errorf("GET %s: %v, %.40q; want indented JSON", path, a.header, a.body)
 	}
-	if f.pool == nil { // a server's times are its own
+	if f.pool == nil { // a server chooses its own time format
 		times := regexp.MustCompile(`"(timestamp|requestTime|launchTime)": "[^"]*"`).FindAllString(a.body, -1)
 		form := regexp.MustCompile(`: "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"$`)
 		if slices.ContainsFunc(times, func(text string) bool { return !form.MatchString(text) }) {
@@ -116,10 +116,10 @@ func (f *fixture) hasKeys(what string, object map[string]json.RawMessage, keys, 
 	}
 }
 
-// unspoilt compares what is read in front of a server with what that one says, byte by byte.
+// unspoilt checks that Slipway returns a server's documents unchanged, byte by byte.
 func (f *fixture) unspoilt() {
 	f.t.Helper()
-	f.pool.Inject(emulator.Fault{Kind: emulator.Stale}) // of one moment
+	f.pool.Inject(emulator.Fault{Kind: emulator.Stale}) // all answers show the same moment
 	defer f.pool.Heal()
 	for _, path := range []string{"/pool", "/pool/size", "/status", "/config"} {
 		its, err := send(f.ctx, http.DefaultClient, f.server.URL, http.MethodGet, path, "")
@@ -130,7 +130,7 @@ func (f *fixture) unspoilt() {
 	}
 }
 
-// methods asks with every method for every path.
+// methods sends every method to every path.
 func (f *fixture) methods() {
 	f.t.Helper()
 	paths := map[string][]string{"/pool": {"GET"}, "/status": {"GET"}, "/pool/size": {"GET", "POST"}, "/config": {"GET", "POST"}}
@@ -167,7 +167,7 @@ func (f *fixture) methods() {
 	f.unchanged(4)
 }
 
-// list asks which pools there are.
+// list reads the list of pools.
 func (f *fixture) list(names ...string) {
 	f.t.Helper()
 	a := f.get("/cloudpools")
@@ -190,8 +190,8 @@ func (f *fixture) list(names ...string) {
 	}
 }
 
-// badMachineInput sends what passes through to a server as it is. The reference server takes a state that it does not know
-// for a fault of its own, and a machine that is not named for one of that name.
+// badMachineInput sends invalid input that Slipway forwards to a server unchanged. The reference server reports an
+// unknown state as its own error. It treats a missing machine ID as a machine of that name.
 func (f *fixture) badMachineInput() {
 	f.t.Helper()
 	id := f.machines()[0].ID
@@ -199,9 +199,9 @@ func (f *fixture) badMachineInput() {
 	with := func(more string) string { return `{"machineId":"` + id + `"` + more + `}` }
 	for _, tt := range []struct {
 		path, body string
-		code       int // of a server
+		code       int // with a server
 		message    string
-		self       string // what is said, with 400, where there is no server; empty when it is the same
+		self       string // expected 400 message without a server; empty when it is the same
 	}{
 		{"/pool/serviceState", with(`,"serviceState":"SLEEPING"`), 500, "internal error", unknown},
 		{"/pool/serviceState", with(`,"serviceState":"in_service"`), 500, "internal error", unknown},
@@ -228,7 +228,7 @@ func (f *fixture) badMachineInput() {
 	}
 }
 
-// shortPaths asks of one machine where a server of several pools has it: without /pool before it.
+// shortPaths sends requests about one machine to the paths of a server of several pools, which have no /pool prefix.
 func (f *fixture) shortPaths() {
 	f.t.Helper()
 	const nobody = "no-such-machine"
@@ -252,7 +252,7 @@ func (f *fixture) shortPaths() {
 	}
 }
 
-// othersMachines asks of a machine that is another pool's, and whose Node is in the same cluster.
+// othersMachines sends requests about a machine of another pool. Its Node is in the same cluster.
 func (f *fixture) othersMachines() {
 	f.t.Helper()
 	id := f.othersMachine()
@@ -273,7 +273,7 @@ func (f *fixture) othersMachines() {
 	f.unchanged(4)
 }
 
-// othersMachine makes a pool of one machine beside the test's, on the same cluster.
+// othersMachine creates another pool of one machine in the same cluster.
 func (f *fixture) othersMachine() string {
 	f.t.Helper()
 	name := f.name + "other"
@@ -286,7 +286,7 @@ func (f *fixture) othersMachine() string {
 	return strings.Replace(own[:strings.LastIndex(own, "/")+1], f.cloud.Group, pool.ScaleSet(), 1) + "0"
 }
 
-// another makes another pool of a server, of one machine.
+// another creates another pool of one machine on a server.
 func (f *fixture) another(o emulator.Options) *emulator.Pool {
 	f.t.Helper()
 	o.Nodes = emulator.ClusterNodes{Cluster: f.Cluster, Pool: o.Name}
@@ -297,7 +297,7 @@ func (f *fixture) another(o emulator.Options) *emulator.Pool {
 	return pool
 }
 
-// listed is a machine as GET /pool has it, in whichever state; nil when there is none.
+// listed returns a machine from GET /pool in any state. It returns nil if there is none.
 func (f *fixture) listed(id string) *api.Machine {
 	f.t.Helper()
 	var pool api.Pool
@@ -308,10 +308,10 @@ func (f *fixture) listed(id string) *api.Machine {
 	return nil
 }
 
-// TestOneMachineIsToldWhatToDoInEachWay goes through memberships, replacements and a pool that is stopped.
+// TestOneMachineIsToldWhatToDoInEachWay checks memberships, replacements and a stopped pool.
 func TestOneMachineIsToldWhatToDoInEachWay(t *testing.T) {
 	t.Parallel()
-	// A size that is raised for a machine which counts again has no other one launched before it does.
+	// The size is raised for a machine that counts again. The pool must not launch another machine before that.
 	slow := options{pool: emulator.Options{Lag: 2 * time.Second}, settle: time.Minute}
 	inBoth(t, "one", 3, slow, func(f *fixture) {
 		f.create(f.app("web", 2).Deployment())
@@ -324,8 +324,8 @@ func TestOneMachineIsToldWhatToDoInEachWay(t *testing.T) {
 	})
 }
 
-// sized waits until a pool has that size, of which some machines may not count, and that many nodes. A server may have
-// launched one more, which has registered while it was going: its node stays.
+// sized waits for the given sizes of a pool, and the given number of nodes. Some machines may not count. A server may
+// have launched one more machine, which registered while it terminated. The node of that machine stays.
 func (f *fixture) sized(desired, active, allocated, nodes int) {
 	f.t.Helper()
 	want := api.Size{Desired: desired, Active: active, Allocated: allocated}
@@ -337,7 +337,7 @@ func (f *fixture) sized(desired, active, allocated, nodes int) {
 	})
 }
 
-// memberships leads a machine through all that can be said of it.
+// memberships sets every combination of membership states on one machine.
 func (f *fixture) memberships() {
 	f.t.Helper()
 	id := f.machines()[0].ID
@@ -351,13 +351,13 @@ func (f *fixture) memberships() {
 		f.t.Helper()
 		f.want(f.post("/pool/membershipStatus", `{"machineId":"`+id+`","membershipStatus":`+status+`}`), http.StatusOK)
 	}
-	say(`{"evictable":false}`) // blessed: what is missing is true
+	say(`{"evictable":false}`) // blessed: a missing field means true
 	is(true, false)
 	f.sized(3, 3, 3, 3)
 	say(`{"active":false,"evictable":false}`) // awaiting service: replaced, and kept
 	is(false, false)
 	f.sized(3, 3, 4, 4)
-	say(`{"active":false,"evictable":false}`) // it is so, and replaced once
+	say(`{"active":false,"evictable":false}`) // unchanged, and replaced once
 	f.sized(3, 3, 4, 4)
 	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusConflict, "not evictable")
 	f.want(f.post("/pool/detach", termination(id, true)), f.blessed(), "evict")
@@ -367,24 +367,24 @@ func (f *fixture) memberships() {
 	is(true, false)
 	again := 4
 	if f.pool != nil {
-		again = 3 // the pool's server takes one of the others away
+		again = 3 // the pool's server removes one of the others
 	}
 	f.sized(again, again, again, again)
 	say(`{}`)
 	is(true, true)
 	f.sized(again, again, again, again)
 	say(`{"active":true,"evictable":false}`)
-	f.want(f.post("/pool/size", size(3)), http.StatusOK) // others go
+	f.want(f.post("/pool/size", size(3)), http.StatusOK) // other machines are removed
 	is(true, false)
 	f.sized(3, 3, 3, 3)
-	say(`{"active":false,"evictable":true}`) // disposable, even though it was blessed
+	say(`{"active":false,"evictable":true}`) // disposable, although it was blessed
 	f.sized(3, 3, 3, 3)
 	if m := f.listed(id); m != nil && !m.State.Over() {
 		f.t.Errorf("the machine that was made disposable is there: %+v", m)
 	}
 }
 
-// replacements has machines go that are to be replaced: decrementDesiredSize is false, also where it is missing.
+// replacements terminates machines that must be replaced. decrementDesiredSize is false, or missing.
 func (f *fixture) replacements() {
 	f.t.Helper()
 	nodes := 3
@@ -400,7 +400,7 @@ func (f *fixture) replacements() {
 		}
 		id = f.machines()[0].ID
 		f.want(f.post("/pool/detach", `{"machineId":"`+id+`"`+decrement+`}`), http.StatusOK)
-		nodes++ // it runs on
+		nodes++ // the node keeps running
 		f.sized(3, 3, 3, nodes)
 		if m := f.listed(id); m != nil {
 			f.t.Errorf("detached with %q, and a member: %+v", decrement, m)
@@ -408,14 +408,14 @@ func (f *fixture) replacements() {
 	}
 }
 
-// stopped asks all that a pool which is not started does not do.
+// stopped sends every request that a stopped pool refuses.
 func (f *fixture) stopped() {
 	f.t.Helper()
 	id := f.machines()[0].ID
 	f.want(f.post("/stop", ""), http.StatusOK)
 	for _, tt := range []struct {
 		method, path, body string
-		// judged requests read the pool first, and say of its server that it does not answer.
+		// judged requests first read the pool, and report that its server does not answer.
 		judged bool
 	}{
 		{"GET", "/pool", "", false},
@@ -450,7 +450,7 @@ func (f *fixture) stopped() {
 	f.unchanged(3)
 }
 
-// unconfigured asks a server that has no configuration. A NodeGroup has always one.
+// unconfigured queries a server without a configuration. A NodeGroup always has a configuration.
 func (f *fixture) unconfigured() {
 	f.t.Helper()
 	f.pool.Unconfigure()
@@ -468,7 +468,7 @@ func (f *fixture) unconfigured() {
 	f.unchanged(3)
 }
 
-// TestAMachineThatDoesNotRunIsTerminatedWhereItMay has a machine in each of the states.
+// TestAMachineThatDoesNotRunIsTerminatedWhereItMay creates a machine in each state.
 func TestAMachineThatDoesNotRunIsTerminatedWhereItMay(t *testing.T) {
 	t.Parallel()
 	inBoth(t, "state", 4, options{}, func(f *fixture) {
@@ -485,7 +485,7 @@ func (f *fixture) terminateInEachState() {
 	place := func(s emulator.State) string { return f.pool.Place(s, nil).ID }
 	for state, want := range map[emulator.State]int{
 		emulator.Rejected: http.StatusNotFound, emulator.Terminated: http.StatusNotFound,
-		emulator.Terminating: http.StatusOK, // it is on its way
+		emulator.Terminating: http.StatusOK, // already terminating
 	} {
 		a := f.post("/pool/terminate", termination(place(state), true))
 		if a.code != want || want == http.StatusNotFound && a.message != "failed to terminate machine" {
@@ -502,7 +502,7 @@ func (f *fixture) terminateInEachState() {
 	if n := f.pool.Count(http.MethodPost, "/terminate"); n > 0 || f.pool.Desired() != 6 {
 		f.t.Errorf("%d terminations, a desired size of %d; want none, and 6", n, f.pool.Desired())
 	}
-	f.want(f.post("/pool/size", size(5)), http.StatusOK) // demands it
+	f.want(f.post("/pool/size", size(5)), http.StatusOK) // requests the machine
 	f.await("the machine is gone", func() bool { m := f.listed(requested); return m == nil || m.State.Over() })
 	if n := f.pool.Count(http.MethodPost, "/terminate"); n != 1 || f.pool.Desired() != 5 {
 		f.t.Errorf("%d terminations, a desired size of %d; want 1, and 5", n, f.pool.Desired())
@@ -512,7 +512,7 @@ func (f *fixture) terminateInEachState() {
 	}
 }
 
-// terminateInEachAzureState has one machine without a node, and two with one that are not well.
+// terminateInEachAzureState creates one machine without a node, and two unhealthy machines with a node.
 func (f *fixture) terminateInEachAzureState() {
 	f.t.Helper()
 	var resources []string
@@ -551,7 +551,7 @@ func (f *fixture) terminateInEachAzureState() {
 	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusConflict, bare, "(machine-may-register)")
 	become(0, azure.Deleting, azure.Stopped)
 	is(bare, api.Terminating, api.UnknownState)
-	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusOK) // it is on its way
+	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusOK) // already terminating
 	if _, there := f.ARM.VM(resources[0]); !there {
 		f.t.Error("a machine was deleted that was on its way")
 	}

@@ -16,7 +16,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-// token makes an account of the test's with some rights to a pool's scale, and gives its token.
+// token creates an account with some permissions on a pool's scale, and returns its token.
 func (f *fixture) token(account string, verbs ...string) string {
 	f.t.Helper()
 	_, err := f.Client().CoreV1().ServiceAccounts(f.name).Create(f.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
@@ -37,7 +37,8 @@ func (f *fixture) token(account string, verbs ...string) string {
 	return f.tokenFor(account, "slipway-cloudpool")
 }
 
-// tokenFor gives a token of an account for some audiences, as a header; without any it is for the API server.
+// tokenFor returns a token of an account for the given audiences, as a header. Without audiences, the token is for the
+// API server.
 func (f *fixture) tokenFor(account string, audiences ...string) string {
 	f.t.Helper()
 	made, err := f.Client().CoreV1().ServiceAccounts(f.name).CreateToken(f.ctx, account,
@@ -77,7 +78,7 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 			t.Errorf("%s writes: %s, want %d", tt.name, got, tt.post)
 		}
 	}
-	// Those that it makes itself too, to make the pool smaller.
+	// Requests that the process makes on its own to shrink the pool must also carry the pool's token.
 	f.manage()
 	if got := f.post("/pool/size", size(1), writer); got.code != http.StatusOK {
 		t.Errorf("to 1: %s", got)

@@ -8,8 +8,8 @@ import (
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 )
 
-// TestI7AnAnswerToAChangeThatIsNoAnswerLosesNothing has the server, or what is between, answer a size and terminations with
-// what is no cloudpool's word. The client is told so with 502, and whoever asks again comes to the end.
+// TestI7AnAnswerToAChangeThatIsNoAnswerLosesNothing makes the server, or a proxy before it, answer changes with invalid
+// responses. The client receives 502, and a retry succeeds.
 func TestI7AnAnswerToAChangeThatIsNoAnswerLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]emulator.Fault{
@@ -33,7 +33,7 @@ func TestI7AnAnswerToAChangeThatIsNoAnswerLosesNothing(t *testing.T) {
 	}
 }
 
-// badGateway checks that a client is told what has failed, and why.
+// badGateway checks that the client receives the failed operation and its cause.
 func (f *fixture) badGateway(a answer, message string) {
 	f.t.Helper()
 	if a.code != http.StatusBadGateway || a.message != message || a.detail == "" {
@@ -43,7 +43,7 @@ func (f *fixture) badGateway(a answer, message string) {
 
 const passing = "failed to forward request to backend: failed to complete backend cloudpool request"
 
-// spoiltSize asks for one machine more.
+// spoiltSize requests one more machine.
 func (f *fixture) spoiltSize(fault emulator.Fault) {
 	f.t.Helper()
 	fault.Path = "/size"
@@ -53,33 +53,33 @@ func (f *fixture) spoiltSize(fault emulator.Fault) {
 	f.pool.Heal()
 	f.want(f.post("/pool/size", size(4)), http.StatusOK)
 	f.sized(4, 4, 4, 4)
-	// One that was carried out, whose answer alone is lost, is not carried out twice.
+	// If only the answer to a completed request is lost, the request is not carried out twice.
 	f.pool.Inject(emulator.Fault{Kind: emulator.Lost, Method: http.MethodPost, Path: "/size", Times: 1})
 	f.badGateway(f.post("/pool/size", size(5)), passing)
 	f.want(f.post("/pool/size", size(5)), http.StatusOK)
 	f.sized(5, 5, 5, 5)
 }
 
-// spoiltTermination asks for one machine less, by its name. The node is gone when the server is asked, and the machine is
-// asked for until it is gone, whoever still waits.
+// spoiltTermination terminates one machine by its ID. The node is already deleted when the server receives the request.
+// Slipway repeats the request until the machine is gone, also without a waiting client.
 func (f *fixture) spoiltTermination(fault emulator.Fault) {
 	f.t.Helper()
 	id := f.machine(0)
 	fault.Path = "/terminate"
 	f.pool.Inject(fault)
 	f.badGateway(f.post("/pool/terminate", termination(id, true)), "failed to terminate machine")
-	f.badGateway(f.post("/pool/terminate", termination(id, true)), "failed to terminate machine") // it is tried still
+	f.badGateway(f.post("/pool/terminate", termination(id, true)), "failed to terminate machine") // Slipway still retries
 	if m := f.listed(id); m == nil || m.State.Over() || f.pool.Desired() != 5 {
 		f.t.Errorf("%+v, a desired size of %d; want it to be there, and 5", m, f.pool.Desired())
 	}
 	f.pool.Heal()
 	f.await("the machine is gone", func() bool { m := f.listed(id); return m == nil || m.State.Over() })
-	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusOK) // it is so
+	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusOK) // already done
 	f.sized(4, 4, 4, 4)
 	f.succeeded(1)
 }
 
-// spoiltScaleDown asks for fewer machines.
+// spoiltScaleDown requests fewer machines.
 func (f *fixture) spoiltScaleDown(fault emulator.Fault) {
 	f.t.Helper()
 	fault.Path = "/terminate"
@@ -91,7 +91,7 @@ func (f *fixture) spoiltScaleDown(fault emulator.Fault) {
 	f.succeeded(3)
 }
 
-// succeeded checks that so many machines were retired, each once, and to its end.
+// succeeded checks that n machines were retired, each once and completely.
 func (f *fixture) succeeded(n int) {
 	f.t.Helper()
 	var records []v1alpha1.NodeRetirement

@@ -18,19 +18,20 @@ import (
 
 const old = "aks_node_termination_handler_"
 
-// markers is a template with every marker of the old tool.
+// markers is a template with every marker of the original tool.
 const markers = `{{ .Event.EventId }}|{{ .Event.EventType }}|{{ .Event.ResourceType }}|{{ .Event.Resources }}|{{ .Event.EventStatus }}|` +
 	`{{ .Event.NotBefore }}|{{ .Event.Description }}|{{ .Event.EventSource }}|{{ .Event.DurationInSeconds }}|{{ .NodeName }}|` +
 	`{{ index .NodeLabels "kubernetes.io/hostname" }}|{{ .ClusterName }}|{{ .InstanceType }}|{{ .NodeArch }}|{{ .NodeOS }}|` +
 	`{{ .NodeRole }}|{{ .NodeRegion }}|{{ .NodeZone }}|{{ .NodePods }}`
 
-// TestEveryOutputOfTheTerminationHandlerIsThere goes through a Reboot: taint, Kubernetes Events, messages, metrics, HTTP.
+// TestEveryOutputOfTheTerminationHandlerIsThere checks all outputs for a Reboot: taint, Kubernetes Events, messages,
+// metrics, HTTP.
 func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "outputs")
 	in, bot := newInbox(t), newInbox(t)
 	web := f.app("web", 1)
-	web.MinAvailable = "1" // the machine goes once the node is drained, and the metrics with it
+	web.MinAvailable = "1" // the instance disappears after the drain, and its metrics too
 	daemon := f.app("daemon", 1)
 	f.run(web.StatefulSet(), web.Budget(), daemon.DaemonSet())
 	history, err := f.RecordNode(f.ctx, f.node())
@@ -112,7 +113,7 @@ func (f *fixture) checkMetrics(a *testbed.Agent) {
 	} {
 		family := families[old+name]
 		if name == "error_reading_endpoint_total" && family == nil {
-			continue // nothing failed
+			continue // no request failed
 		}
 		if family == nil {
 			f.t.Errorf("no metric %s%s", old, name)
@@ -150,7 +151,7 @@ func TestFreezeIsOnlySaidUnlessAskedFor(t *testing.T) {
 			a := f.aksnth(append(flags, "-webhook.url="+in.URL+"/hook", "-webhook.template=x")...)
 			outage := time.Second
 			if flags != nil {
-				outage = time.Hour // after it the pods come back, which would look as if they had never left
+				outage = time.Hour // the pods return after the outage, and would look as if they were never evicted
 			}
 			r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 20 * time.Second, DurationSeconds: new(-1), Outage: outage})
 			f.awaitEvent("Freeze")
@@ -177,7 +178,7 @@ func TestW09ExitAfterNodeDrainExits(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "exit")
 	f.run(f.app("web", 2).Deployment())
-	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // a Freeze leaves the process alive
+	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // the process continues after a Freeze
 	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute, Outage: time.Second})
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
 	if !a.Logged("the node is drained, and this process was to end then") {
@@ -232,7 +233,7 @@ func TestDrainNodeGivesUpAfterNodeGracePeriodSecondsAndSaysSo(t *testing.T) {
 	kept.MinAvailable = "1"
 	f.run(kept.Deployment(), kept.Budget())
 	a := f.aksnth("-nodeGracePeriodSeconds=2")
-	for range 2 { // W13: the second call is no less honest than the first
+	for range 2 { // W13: the second call answers as correctly as the first
 		code, body := f.ask(a, http.MethodPost, "/drainNode", nil)
 		if code != http.StatusInternalServerError || !strings.Contains(body, "is not drained") {
 			t.Errorf("%d %s", code, body)

@@ -24,10 +24,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// agentUser is whom all agents of the testbed ask as.
+// agentUser is the API user of all agents of the testbed.
 const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
 
-// asked gives what agents asked for in the test's namespace.
+// asked returns the agents' requests in the test's namespace.
 func (f *fixture) asked(verb, resource string) []auditv1.Event {
 	f.t.Helper()
 	events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns})
@@ -35,7 +35,7 @@ func (f *fixture) asked(verb, resource string) []auditv1.Event {
 	return events
 }
 
-// requests counts it.
+// requests counts the agents' requests in the test's namespace.
 func (f *fixture) requests(verb, resource string) int {
 	f.t.Helper()
 	return len(f.asked(verb, resource))
@@ -65,8 +65,8 @@ func TestW02AnObstacleThatGoesAwayLetsTheDrainFinish(t *testing.T) {
 	f.aksnth("-nodeGracePeriodSeconds=1")
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	f.awaitEvent("DrainBlocked")
-	time.Sleep(3 * time.Second) // past what the tool would have tried for
-	// W7: denied evictions are not repeated without pause, 5 in each second.
+	time.Sleep(3 * time.Second) // longer than the tool would have tried
+	// W7: the agent does not repeat denied evictions continuously, at 5 per second.
 	asked := f.asked("create", "pods/eviction")
 	took := asked[len(asked)-1].RequestReceivedTimestamp.Sub(asked[0].RequestReceivedTimestamp.Time)
 	if most := 5 + 3*took/(2*time.Second); len(asked) > int(most) {
@@ -83,7 +83,7 @@ func TestW03EveryEventIsHandledAndTheNodeGivenBack(t *testing.T) {
 	f := newFixture(t, "w03")
 	f.run(f.app("web", 1).Deployment())
 	f.aksnth("-taint.node")
-	for _, kind := range []azure.EventType{azure.Reboot, azure.Redeploy, azure.Reboot} { // W14: a taint key comes again
+	for _, kind := range []azure.EventType{azure.Reboot, azure.Redeploy, azure.Reboot} { // W14: a taint key repeats
 		r := f.announce(azure.Announcement{Type: kind, Notice: 5 * time.Minute, Outage: time.Second})
 		if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
 			t.Errorf("%s started %s, want it acknowledged (W4)", kind, over.StartedBy)
@@ -122,15 +122,16 @@ func TestW06W08W15M20ManyPodsLeaveAtOnceAndLittleIsRead(t *testing.T) {
 	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 5 * time.Minute})
 	f.awaitPods(0)
 	events := f.asked("create", "pods/eviction")
-	// At 5 a second, after a burst of 10, nothing would be asked for most of (60-10)/5 = 10 s.
+	// With a limit of 5 requests per second after a burst of 10, most of (60-10)/5 = 10 s would have no request in
+	// flight.
 	if idle := unasked(events); len(events) < pods || idle > 5*time.Second {
 		t.Errorf("%d evictions, with %s in between in which none was under way", len(events), idle)
 	}
 	f.checkW08W15()
 }
 
-// unasked is for how long, between the first request and the last, none was under way. However slow the server and the
-// machine are, it is what a limit to requests a second adds to.
+// unasked returns the total time without a request in flight, between the first request and the last. A rate limit
+// increases this time. A slow server or a slow host does not.
 func unasked(events []auditv1.Event) (idle time.Duration) {
 	slices.SortFunc(events, func(a, b auditv1.Event) int {
 		return a.RequestReceivedTimestamp.Compare(b.RequestReceivedTimestamp.Time)
@@ -150,8 +151,8 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// checkW08W15 looks at what all agents of the testbed have asked for: pods of one node only (W8), no DaemonSet (W15),
-// and never a whole Node to be written (M20).
+// checkW08W15 checks the requests of all agents of the testbed. They list pods of one node only (W8), evict no DaemonSet
+// pods (W15), and never write a whole Node (M20).
 func (f *fixture) checkW08W15() {
 	f.t.Helper()
 	lists, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "list", Resource: "pods"})
@@ -192,7 +193,7 @@ func TestW10AKubernetesEventThatCannotBeWrittenStopsNothing(t *testing.T) {
 	f.awaitOver(r.EventID)
 }
 
-// aksnthBehind starts the stand-in behind a server that answers some of its requests to the API server itself.
+// aksnthBehind starts the compatibility mode behind a server that answers some of its API requests itself.
 func (f *fixture) aksnthBehind(answers func(http.ResponseWriter, *http.Request) bool, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	config := f.RESTConfig()
@@ -241,7 +242,7 @@ func TestW12AWebhookThatHangsHoldsNothingUp(t *testing.T) {
 	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer hole.Close()
 	defer close(release)
-	// W19: Telegram is away from the start.
+	// W19: Telegram is unavailable from the start.
 	a := f.aksnth("-webhook.url="+hole.URL+"/s3cret", "-webhook.template=x", "-webhook.timeout=1s", "-telegram.token=1:s3cret",
 		"-telegram.chatID=1", "-telegram.url=http://127.0.0.1:1")
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
@@ -285,7 +286,7 @@ func TestW17ASignalLetsTheDrainUnderWayGoOn(t *testing.T) {
 	slow.Grace, slow.Stop = 20*time.Second, "6"
 	f.run(slow.Deployment())
 	a := f.aksnth("-gracePeriodSeconds=30")
-	// The machine's return would start it again.
+	// The return of the instance would start the agent again.
 	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Hour})
 	f.awaitEvent("Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
@@ -383,7 +384,7 @@ func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
 	if n := f.awaitNode("there", func(*corev1.Node) bool { return true }); !free(n) {
 		t.Fatal("a false condition has cordoned the node")
 	}
-	// M8: a condition of its own kind drains, and the node stays held through the looks that follow.
+	// M8: a condition of a custom type drains the node. The node stays cordoned during the later polls.
 	f.setCondition("KernelDeadlock", "True")
 	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
 	f.awaitPods(0)
@@ -413,7 +414,7 @@ func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
-	// A file alone, however bad, ends no start: see TestRefusedFileEndsNoAgentAtStart.
+	// An invalid file alone never prevents the start: see TestRefusedFileEndsNoAgentAtStart.
 	if out, err := f.slipway("mechanic", "--config", testbed.File(f.t, "bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
 		!strings.Contains(out, "$MECHANIC_NODE_NAME") {
 		t.Errorf("%v: %s", err, out)

@@ -1,5 +1,5 @@
-// Package compat_test runs the personalities against a real control plane and an emulated Azure, and compares what they
-// show with what the tools they stand in for showed. A test named W… or M… is about a fault of such a tool.
+// Package compat_test runs the compatibility modes against a real control plane and an emulated Azure. It compares their
+// output with the output of the original tools. A test named W… or M… covers a fault of such a tool.
 package compat_test
 
 import (
@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// fixture is a pool of machines and a namespace of a test's own.
+// fixture holds a pool of instances and a namespace for one test.
 type fixture struct {
 	*testbed.Testbed
 	t    testing.TB
@@ -37,7 +37,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	bed := testbed.Shared(t) // this call and the next may be slow the first time
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,13 +66,13 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// aksnth starts aks-node-termination-handler's stand-in.
+// aksnth starts the compatibility mode for aks-node-termination-handler.
 func (f *fixture) aksnth(flags ...string) *testbed.Agent {
 	f.t.Helper()
 	return f.aksnthOn(0, flags...)
 }
 
-// aksnthOn starts it on one of several machines.
+// aksnthOn starts the same mode on one of several instances.
 func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	return f.startOn(instance, "/readyz", func(w testbed.Where) (args, env []string) {
@@ -84,7 +84,7 @@ func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
 	})
 }
 
-// mechanic starts mechanic's stand-in with the file at path.
+// mechanic starts the compatibility mode for mechanic with the file at path.
 func (f *fixture) mechanic(path string) *testbed.Agent {
 	f.t.Helper()
 	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
@@ -115,7 +115,7 @@ func (f *fixture) startOn(instance int, ready string, command func(testbed.Where
 	return a
 }
 
-// announce announces an event for the machine.
+// announce announces an event for the instance.
 func (f *fixture) announce(a azure.Announcement) azure.Record {
 	f.t.Helper()
 	a.ScaleSet, a.Resources = f.pool.ScaleSet(), []string{f.pool.Resource(0)}
@@ -145,7 +145,7 @@ func (f *fixture) awaitEvent(reason string) *corev1.Event {
 	return e
 }
 
-// awaitPods waits until exactly so many pods of the test's namespace are bound to the machine.
+// awaitPods waits until exactly want pods of the test's namespace are bound to the node.
 func (f *fixture) awaitPods(want int) {
 	f.t.Helper()
 	_, err := f.AwaitPods(f.ctx, f.node(), "as many as wanted", func(pods []corev1.Pod) bool { return f.count(pods) == want })
@@ -190,7 +190,7 @@ func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header)
 	return resp.StatusCode, string(body)
 }
 
-// slipway runs the command-line program and returns what it printed.
+// slipway runs the command-line program and returns its output.
 func (f *fixture) slipway(args ...string) (string, error) {
 	f.t.Helper()
 	var out bytes.Buffer
@@ -222,7 +222,7 @@ func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) bo
 	}
 }
 
-// inbox is a server that takes everything.
+// inbox is a server that accepts every request.
 type inbox struct {
 	*httptest.Server
 	mu  sync.Mutex

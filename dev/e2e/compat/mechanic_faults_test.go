@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen has the service answer nothing at all for a while.
+// TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen makes the metadata service hang for a while.
 func TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m13")
@@ -33,13 +33,13 @@ func TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen(t *testing.T)
 	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultHang, Times: 2, ScaleSet: f.pool.ScaleSet()}))
 	f.check(testbed.Poll(f.ctx, "two looks are given up", func() bool { return len(f.Azure.Faults()) == 0 && f.failedPolls(a) >= 2 }))
 	polls, _ = a.Metric(f.ctx, good)
-	f.awaitMetric(a, good, polls+5) // one after the other, each over the connection of the one before
+	f.awaitMetric(a, good, polls+5) // sequential polls, each on the connection of the previous poll
 	if after, _ := a.Metric(f.ctx, open); after > before+2 {
 		t.Errorf("%.0f files and connections are open, %.0f were before: each look leaves one", after, before)
 	}
 }
 
-// failedPolls is how many looks at the metadata service have failed, whatever the reason.
+// failedPolls counts the failed polls of the metadata service, for any reason.
 func (f *fixture) failedPolls(a *testbed.Agent) (failed float64) {
 	for line := range strings.Lines(a.Metrics(f.ctx)) {
 		series, _, ok := strings.Cut(strings.TrimSpace(line), " ")
@@ -51,8 +51,8 @@ func (f *fixture) failedPolls(a *testbed.Agent) (failed float64) {
 	return failed
 }
 
-// TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne drains what kubectl's library had warnings for: a pod of a DaemonSet, an
-// emptyDir, a pod that nobody replaces; and what is a warning here: a budget that keeps a pod for a while.
+// TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne drains pods that kubectl's library warned about: a DaemonSet pod, an
+// emptyDir, and a pod without a controller. It also covers a warning of Slipway: a PDB that blocks a pod for a while.
 func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m22")
@@ -67,7 +67,7 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	warned := false
 	for _, line := range a.Log() {
 		switch msg, _ := line["msg"].(string); {
-		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "reconcile failed, will retry"): // that is of a busy machine
+		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "reconcile failed, will retry"): // a busy host can cause this error
 			t.Errorf("%v", line)
 		case msg == "drain is blocked":
 			warned = line["level"] == "WARN"
@@ -79,7 +79,7 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	f.awaitOver(r.EventID)
 }
 
-// TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone is all that the tool could not be given.
+// TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone checks all settings that the original tool lacked.
 func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m23")
@@ -102,7 +102,7 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 	}
 }
 
-// withPlugin copies a kubeconfig so that a program gives the token that is in it.
+// withPlugin copies a kubeconfig, and lets a program return its token.
 func (f *fixture) withPlugin(kubeconfig string) string {
 	f.t.Helper()
 	config, err := clientcmd.LoadFromFile(kubeconfig)
@@ -115,7 +115,7 @@ func (f *fixture) withPlugin(kubeconfig string) string {
 			token = strings.TrimSpace(string(raw))
 		}
 		credential := fmt.Sprintf(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":%q}}`, token)
-		f.check(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700)) //nolint:gosec // it is to be run
+		f.check(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700)) //nolint:gosec // it must be executable
 		*user = clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
 			APIVersion: "client.authentication.k8s.io/v1", Command: plugin, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		}}
@@ -125,8 +125,8 @@ func (f *fixture) withPlugin(kubeconfig string) string {
 	return path
 }
 
-// TestANodeThatAnotherHasCordonedGetsNoLabel has mechanic's label set by the cordon of its own alone. Its kubeconfig has a program
-// that gives the credentials, and its file is one that mechanic warned of and started with.
+// TestANodeThatAnotherHasCordonedGetsNoLabel checks that only Slipway's own cordon sets mechanic's label. The
+// kubeconfig gets its credentials from a program. Mechanic also started with such a file, and logged a warning.
 func TestANodeThatAnotherHasCordonedGetsNoLabel(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "found")

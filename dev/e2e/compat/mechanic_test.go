@@ -19,11 +19,11 @@ func sorted(s []string) []string {
 
 func labelled(n *corev1.Node) bool { return n.Labels["mechanic.cordoned"] == "true" }
 
-// shipped is the configuration of mechanic's own manifests, in the spelling that it passed over.
+// shipped is the configuration of mechanic's own manifests. It keeps the spelling that mechanic ignored.
 const shipped = "vmEvents:\n  freeze: false\n  reboot: true\n  redeploy: false\n  preempt: true\n  terminate: true\n  liveMigration: true\n"
 
-// TestEveryOutputOfMechanicIsThere goes through a Reboot, which the shipped configuration asks to drain for (M1, M3), to
-// the node's return (M2).
+// TestEveryOutputOfMechanicIsThere checks a Reboot, which the shipped configuration drains for (M1, M3), until the node
+// returns (M2).
 func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "mechanic")
@@ -59,7 +59,7 @@ func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 	f.check(testbed.Poll(f.ctx, "the broken file is refused", func() bool {
 		return a.Logged("the changed configuration is not used: the last good one stands")
 	}))
-	f.check(os.WriteFile(path, []byte("runtimeEnv: prod\n"), 0o600)) // what is left out has its default, which is to drain
+	f.check(os.WriteFile(path, []byte("runtimeEnv: prod\n"), 0o600)) // a missing key has its default: drain
 	f.check(testbed.Poll(f.ctx, "the agent has begun anew", func() bool {
 		n := 0
 		for _, line := range a.Log() {

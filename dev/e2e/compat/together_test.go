@@ -16,16 +16,16 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// phase is how far the node's record says that an event is.
+// phase returns the phase of an event from the node's labels.
 func phase(n *corev1.Node, id string) string { return n.Labels["notice.slipway.dev/azure-"+id] }
 
-// TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates has a pod beside the others that tolerates every taint, as the
-// agents' own DaemonSet does.
+// TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates adds a pod that tolerates every taint, as the agents' own
+// DaemonSet does.
 func TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w16")
 	slow := f.app("slow", 2)
-	slow.Stop = "2" // there is a while between the first eviction and the last end
+	slow.Stop = "2" // some time passes between the first eviction and the last pod's end
 	guard := f.app("guard", 1).DaemonSet()
 	guard.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	f.run(slow.Deployment(), guard)
@@ -80,8 +80,8 @@ func TestW23NamesAreTheSameInAnyCase(t *testing.T) {
 	}
 }
 
-// TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained drains for an event, which a budget holds up for as long as it
-// takes, and looks whether its being called off gets through, and a more urgent one after it.
+// TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained drains for an event while a PDB blocks the drain. The agent must
+// notice the event's cancellation, and then a more urgent event.
 func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w24")
@@ -99,15 +99,15 @@ func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
 	waits := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 	f.awaitNode("held for the event that can wait", func(n *corev1.Node) bool { return phase(n, waits.EventID) == "draining" })
 	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 30 * time.Second})
-	f.awaitPods(0) // the budget holds it up for the first, and past it goes only the second
+	f.awaitPods(0) // the PDB blocks the first event's drain, and only the second event forces the deletion
 }
 
-// TestW25NoMoreNodesAreDrainedAtOnceThanAllowed has one event name two machines.
+// TestW25NoMoreNodesAreDrainedAtOnceThanAllowed announces one event for two instances.
 func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w25b")
 	f.check(f.AddNodes(f.ctx, f.pool.Node(1)))
-	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests have slots too
+	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests use drain slots too
 	var histories []*testbed.NodeHistory
 	for i := range 2 {
 		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), Stop: "2"}
@@ -130,7 +130,7 @@ func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	for _, h := range histories {
 		all = append(all, h.States()...)
 	}
-	version := func(n *corev1.Node) int { // the API server's own order of things
+	version := func(n *corev1.Node) int { // resource versions show the API server's order
 		v, err := strconv.Atoi(n.ResourceVersion)
 		f.check(err)
 		return v

@@ -24,11 +24,11 @@ import (
 const (
 	nodeGroups = "nodegroups.slipway.dev"
 	added      = "replacement" // a field that an older definition lacks
-	toCome     = "toCome"      // one that only a newer definition has
+	toCome     = "toCome"      // a field that only a newer definition has
 )
 
-// installs starts a manager on a cluster without the types, and some on a cluster with an older version of one, which has
-// the same number, as among builds of one release, or none that can be read.
+// installs starts a manager on a cluster without the types. It then starts managers on clusters with an older definition.
+// The older definition has the same number, as builds of one release do, or an unreadable number.
 func (b bed) installs(t *testing.T) {
 	b.t = t
 	first := b.installer("installs", b.credentials())
@@ -59,7 +59,7 @@ func (b bed) installs(t *testing.T) {
 	}
 }
 
-// leavesNewer starts a manager on a cluster whose definition is that of a newer one, with an object that makes use of it.
+// leavesNewer starts a manager on a cluster with a newer definition, and with an object that uses it.
 func (b bed) leavesNewer(t *testing.T) {
 	b.t = t
 	b.check(b.renew())
@@ -88,14 +88,14 @@ func (b bed) leavesNewer(t *testing.T) {
 	b.check(p.Kill())
 }
 
-// leavesUpgraded has a newer manager come between the reading of an older definition and its upgrade.
+// leavesUpgraded installs a newer definition after the manager has read the older one, and before it upgrades it.
 func (b bed) leavesUpgraded(t *testing.T) {
 	b.t = t
 	b.check(b.age(""))
 	b.overtaken("overtaken-applying")
 }
 
-// leavesInstalled has a newer manager come between finding no definition and its installation.
+// leavesInstalled installs a newer definition after the manager has found none, and before it installs its own.
 func (b bed) leavesInstalled(t *testing.T) {
 	b.t = t
 	there := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(definitionResource)
@@ -107,7 +107,7 @@ func (b bed) leavesInstalled(t *testing.T) {
 	b.overtaken("overtaken-creating")
 }
 
-// overtaken starts a manager whose definition is renewed by somebody else right before it first writes one.
+// overtaken starts a manager. Another client renews the definition immediately before the manager first writes one.
 func (b bed) overtaken(name string) {
 	b.t.Helper()
 	var once sync.Once
@@ -125,7 +125,7 @@ func (b bed) overtaken(name string) {
 		return faultproxy.Fault{}
 	})
 	p := b.installer(name, b.through(proxy))
-	once.Do(func() {}) // so that what was met can be read
+	once.Do(func() {}) // lets the test read the recorded value
 	if !met {
 		b.t.Fatal("it wrote none")
 	}
@@ -133,7 +133,7 @@ func (b bed) overtaken(name string) {
 	b.check(p.Kill())
 }
 
-// installer starts a manager that is to install the types, and waits until it is ready.
+// installer starts a manager with --install-crds, and waits until it is ready.
 func (b bed) installer(name, kubeconfig string) *process {
 	b.t.Helper()
 	p := b.start(name, "--kubeconfig", kubeconfig, "--leader-elect=false", "--install-crds")
@@ -141,7 +141,7 @@ func (b bed) installer(name, kubeconfig string) *process {
 	return p
 }
 
-// left holds the newer definition to be as it was, and the manager to have said so.
+// left checks that the newer definition is unchanged, and that the manager has logged this.
 func (b bed) left(p *process) {
 	b.t.Helper()
 	if !b.knows(toCome) {
@@ -154,7 +154,7 @@ func (b bed) left(p *process) {
 
 var definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// definitions are Slipway's.
+// definitions returns the names of Slipway's definitions.
 func (b bed) definitions() []string {
 	b.t.Helper()
 	list, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(definitionResource).List(b.ctx, metav1.ListOptions{})
@@ -185,13 +185,13 @@ func (b bed) knows(field string) bool {
 
 func generation(d *unstructured.Unstructured) uint64 { return crds.Generation(d.GetAnnotations()) }
 
-// age makes the definition of NodeGroups one that lacks a field and has another number, as that of an older manager, which
-// installed it.
+// age removes a field from the definition of NodeGroups and changes its number. The result looks like the definition of
+// an older manager.
 func (b bed) age(number string) error {
 	return b.put(number, func(fields map[string]any) { delete(fields, added) })
 }
 
-// renew makes it one that has a field more, as that of a newer manager.
+// renew adds a field to the definition, as a newer manager would.
 func (b bed) renew() error {
 	raw, err := shipped()
 	if err != nil {
@@ -202,8 +202,8 @@ func (b bed) renew() error {
 	})
 }
 
-// put applies the definition of NodeGroups as a manager does, with another number and other fields of the spec. It may be
-// called by any goroutine.
+// put applies the definition of NodeGroups as a manager does, with another number and other fields of the spec. Any
+// goroutine may call it.
 func (b bed) put(number string, change func(fields map[string]any)) error {
 	d, err := shipped()
 	if err != nil {
@@ -230,7 +230,7 @@ func (b bed) put(number string, change func(fields map[string]any)) error {
 	return err
 }
 
-// shipped is the definition of NodeGroups in this build.
+// shipped returns the definition of NodeGroups in this build.
 func shipped() (*unstructured.Unstructured, error) {
 	raw, err := crds.Files.ReadFile("slipway.dev_nodegroups.yaml")
 	if err != nil {
@@ -240,7 +240,7 @@ func shipped() (*unstructured.Unstructured, error) {
 	return d, yaml.Unmarshal(raw, &d.Object)
 }
 
-// specOf is the one version in a definition, and the properties of NodeGroup.spec in it.
+// specOf returns the only version in a definition, and the properties of its NodeGroup.spec.
 func specOf(d *unstructured.Unstructured) (version, fields map[string]any, err error) {
 	versions, _, err := unstructured.NestedSlice(d.Object, "spec", "versions")
 	if err != nil || len(versions) != 1 {

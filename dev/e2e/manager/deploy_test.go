@@ -18,14 +18,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// deployment reads the shipped one.
+// deployment reads the shipped Deployment.
 func (b bed) deployment() *appsv1.Deployment {
 	b.t.Helper()
 	root, err := testbed.Root()
 	b.check(err)
 	f, err := os.Open(filepath.Join(root, "deploy", "manager", "deployment.yaml"))
 	b.check(err)
-	defer func() { _ = f.Close() }() // It was only read.
+	defer func() { _ = f.Close() }() // read only
 	d := &appsv1.Deployment{}
 	b.check(yaml.NewYAMLOrJSONDecoder(bufio.NewReader(f), 4096).Decode(d))
 	return d
@@ -38,7 +38,7 @@ func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	t.Cleanup(func() {
 		_ = b.Client().AppsV1().Deployments(namespace).Delete(t.Context(), account, metav1.DeleteOptions{})
 	})
-	// Pod Security's strictest level: https://kubernetes.io/docs/concepts/security/pod-security-standards/
+	// This is the strictest level of Pod Security: https://kubernetes.io/docs/concepts/security/pod-security-standards/
 	const strict = "manager-restricted"
 	_, err := b.Client().CoreV1().Namespaces().Create(b.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: strict, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
@@ -51,7 +51,7 @@ func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	d := b.deployment()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manager", Labels: d.Spec.Template.Labels}, Spec: d.Spec.Template.Spec}
 	pod.Spec.ServiceAccountName = "default"
-	// Priorities of the system's are for its own namespaces.
+	// System priority classes are only allowed in the system's own namespaces.
 	pod.Spec.PriorityClassName = ""
 	if _, err := b.Client().CoreV1().Pods(strict).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		t.Errorf("as restricted as can be: %v", err)
@@ -69,8 +69,8 @@ func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// TestTheDeploymentsArgumentsAreTheBinarys runs the binary with the arguments of the manifest, and looks at the paths
-// and the port of its probes.
+// TestTheDeploymentsArgumentsAreTheBinarys runs the binary with the arguments of the manifest. It checks the paths and
+// the port of the probes.
 func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -87,7 +87,7 @@ func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
 	args := []string{"--kubeconfig", b.credentials(), "--selector", "e2e.slipway.dev/shard=deploy", "--leader-elect=false"}
 	for _, arg := range c.Args[1:] {
 		switch name, _, _ := strings.Cut(arg, "="); name {
-		case "--listen": // the test's own
+		case "--listen": // the test sets its own address
 		case "--cloud-config":
 			args = append(args, name+"="+clouds)
 		default:
@@ -109,7 +109,7 @@ func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
 	}
 }
 
-// TestEveryFileOfTheManifestsIsInTheKustomization but what is left to the user.
+// TestEveryFileOfTheManifestsIsInTheKustomization excludes the files that are optional for the user.
 func TestEveryFileOfTheManifestsIsInTheKustomization(t *testing.T) {
 	t.Parallel()
 	root, err := testbed.Root()
@@ -121,7 +121,7 @@ func TestEveryFileOfTheManifestsIsInTheKustomization(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = f.Close() }() // It was only read.
+	defer func() { _ = f.Close() }() // read only
 	var k struct {
 		Resources []string `json:"resources"`
 	}

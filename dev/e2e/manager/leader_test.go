@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAManagerLeadsInSpiteOfALeaseOf68Years: before there was a policy, a stolen token of an agent could create such a Lease.
+// TestAManagerLeadsInSpiteOfALeaseOf68Years covers Leases from before the admission policy. At that time, a stolen token
+// of an agent could create such a Lease.
 func TestAManagerLeadsInSpiteOfALeaseOf68Years(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -22,7 +23,7 @@ func TestAManagerLeadsInSpiteOfALeaseOf68Years(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	b.check(err)
-	// A manager that does not renew its Lease in two thirds of this time ends, and a busy machine may be slow.
+	// A manager exits if it does not renew its Lease within two thirds of this time, and a busy host may be slow.
 	p := b.start("leads", "--kubeconfig", b.credentials(), "--selector", shard+"=leads", "--leader-election-lease-duration=15s")
 	p.await("/metrics", "says that it leads", func(status int, body string) bool {
 		return status == http.StatusOK && strings.Contains(body, `leader_election_master_status{name="slipway-manager"} 1`)

@@ -1,5 +1,5 @@
-// Package manager_test runs the manager as it is shipped, on real control planes: how it begins, what its manifests are
-// good for, and what it does about machines that their cloud takes away.
+// Package manager_test runs the shipped manager on real control planes. It checks the start, the manifests, and the
+// reaction to instances that their cloud deletes.
 package manager_test
 
 import (
@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// The account of the shipped manifests.
+// This is the account of the shipped manifests.
 const (
 	namespace = "slipway"
 	account   = "slipway-manager"
@@ -34,7 +34,7 @@ var (
 	retirements = v1alpha1.GroupVersion.WithResource("noderetirements")
 )
 
-// bed is a testbed, and a test that runs on it.
+// bed holds a testbed, and a test that runs on it.
 type bed struct {
 	*testbed.Testbed
 	t   *testing.T
@@ -64,7 +64,7 @@ func (b bed) deploy(files ...string) {
 	}
 }
 
-// credentials are those of the shipped account.
+// credentials returns the kubeconfig of the shipped account.
 func (b bed) credentials() string {
 	b.t.Helper()
 	path, err := b.ServiceAccountKubeconfig(b.ctx, namespace, account, controlplane.TokenOptions{})
@@ -72,14 +72,14 @@ func (b bed) credentials() string {
 	return path
 }
 
-// through is a kubeconfig of the shipped account whose requests go through a proxy.
+// through returns a kubeconfig of the shipped account that sends all requests through a proxy.
 func (b bed) through(proxy *faultproxy.Proxy) string {
 	b.t.Helper()
 	b.t.Cleanup(func() { _ = proxy.Close() })
 	return b.Behind(b.t, proxy, b.credentials())
 }
 
-// clouds is a file for --cloud-config about the testbed's Azure, with more beside.
+// clouds returns a file for --cloud-config with the testbed's Azure and the given additional clouds.
 func (b bed) clouds(more map[string]any) string {
 	b.t.Helper()
 	raw, err := json.Marshal(b.AzureConfig())
@@ -96,14 +96,13 @@ func (b bed) clouds(more map[string]any) string {
 	return to
 }
 
-// process is a manager process.
 type process struct {
 	*controlplane.Process
 	bed
 	address string
 }
 
-// start starts a manager, and waits for nothing.
+// start starts a manager, and does not wait for it.
 func (b bed) start(name string, args ...string) *process {
 	b.t.Helper()
 	path, err := testbed.Binary("slipway")
@@ -134,7 +133,7 @@ func (p *process) log() string {
 	return string(raw)
 }
 
-// get asks for a path of the manager's own server; 0 is no answer.
+// get requests a path of the manager's own server. Status 0 means no answer.
 func (p *process) get(path string) (status int, body string) {
 	r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, "http://"+p.address+path, nil)
 	p.check(err)
@@ -142,13 +141,13 @@ func (p *process) get(path string) (status int, body string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer func() { _ = answer.Body.Close() }() // It was only read.
+	defer func() { _ = answer.Body.Close() }() // read only
 	var text bytes.Buffer
 	_, _ = io.Copy(&text, answer.Body)
 	return answer.StatusCode, text.String()
 }
 
-// await waits until an answer of the manager's is as wanted, while it lives.
+// await waits until an answer matches, while the manager lives.
 func (p *process) await(path, what string, is func(status int, body string) bool) {
 	p.t.Helper()
 	status, body, died := 0, "", false
@@ -169,7 +168,7 @@ func (p *process) awaitReady() {
 	p.await("/readyz", "is good", func(status int, _ string) bool { return status == http.StatusOK })
 }
 
-// ended waits until the manager has ended, and gives what it said.
+// ended waits until the manager has exited, and returns its output.
 func (p *process) ended() string {
 	p.t.Helper()
 	p.check(testbed.Poll(p.ctx, "the manager has ended", func() bool { return !p.Alive() }))
@@ -181,7 +180,7 @@ var installed struct {
 	err error
 }
 
-// ready is the package's shared testbed, with Slipway's types and the manager's rights on it.
+// ready returns the package's shared testbed, with Slipway's types and the manager's permissions installed.
 func ready(t *testing.T) bed {
 	t.Helper()
 	b := on(t, testbed.Shared(t))

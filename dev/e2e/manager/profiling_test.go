@@ -8,8 +8,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestProfilesAreServedToTheLoopbackInterfaceAlone asks each shipped command. A request that a proxy passed on is not from
-// the loopback interface.
+// TestProfilesAreServedToTheLoopbackInterfaceAlone checks each shipped command. A request that a proxy forwarded does not
+// count as a loopback request.
 func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -32,7 +32,7 @@ func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
 	}
 }
 
-// startCloudpool starts a cloudpool in front of a server that is not there, and gives the address of its metrics.
+// startCloudpool starts a cloudpool in front of a server that does not exist, and returns the address of its metrics.
 func (b bed) startCloudpool(args ...string) string {
 	b.t.Helper()
 	path, err := testbed.Binary("slipway")
@@ -52,7 +52,7 @@ func (b bed) startCloudpool(args ...string) string {
 	return metrics
 }
 
-// ask gives the status of an answer; 0 is none.
+// ask returns the status of an answer. Status 0 means no answer.
 func (b bed) ask(url string, header http.Header) int {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url, nil)
@@ -64,6 +64,6 @@ func (b bed) ask(url string, header http.Header) int {
 	if err != nil {
 		return 0
 	}
-	_ = answer.Body.Close() // its status is what counts
+	_ = answer.Body.Close() // only the status matters
 	return answer.StatusCode
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// shard is the label by which each test's manager finds its own groups.
+// shard is the label that each test's manager selects its own groups with.
 const shard = "e2e.slipway.dev/shard"
 
-// poolBed is a Spot pool of a test's own, with an agent on its first machine.
+// poolBed is a Spot pool for one test, with an agent on its first instance.
 type poolBed struct {
 	bed
 	pool   controlplane.AKSPool
@@ -58,8 +58,8 @@ func (b *poolBed) manage(flags ...string) *process {
 	return p
 }
 
-// fill runs a pod on each of the machines, beside which there is room for no other of them. They take some time to stop,
-// so that a machine can come before the old one goes.
+// fill runs one pod on each instance, and each pod fills its node. The pods stop slowly, which gives a replacement time
+// to join before the old instance disappears.
 func (b *poolBed) fill(machines int) workload.App {
 	b.t.Helper()
 	app := workload.App{
@@ -72,7 +72,7 @@ func (b *poolBed) fill(machines int) workload.App {
 	return app
 }
 
-// slipway runs a command of the product's to its end.
+// slipway runs a command of the product, and waits until it ends.
 func (b *poolBed) slipway(args ...string) (string, error) {
 	b.t.Helper()
 	var out bytes.Buffer
@@ -82,7 +82,7 @@ func (b *poolBed) slipway(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// record is the NodeRetirement of a machine's node; nil when there is none.
+// record returns the NodeRetirement of an instance's node, or nil if there is none.
 func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
 	b.t.Helper()
 	list, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(retirements).List(b.ctx, metav1.ListOptions{
@@ -100,7 +100,7 @@ func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
 	return nil
 }
 
-// awaitRecord waits for a state of it.
+// awaitRecord waits for a state of the NodeRetirement.
 func (b *poolBed) awaitRecord(i int, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
 	b.t.Helper()
 	var rt *v1alpha1.NodeRetirement
@@ -119,7 +119,7 @@ func inState(state v1alpha1.ReplacementState) func(*v1alpha1.NodeRetirement) boo
 	}
 }
 
-// silence does what the node lifecycle controller does of a node that is silent for long enough.
+// silence changes the node as the node lifecycle controller does when the node has been silent long enough.
 func (b *poolBed) silence(i int) {
 	b.t.Helper()
 	b.check(testbed.Poll(b.ctx, "the node is called Unknown", func() bool {
@@ -129,7 +129,7 @@ func (b *poolBed) silence(i int) {
 	}))
 }
 
-// capacities are those that the scale set was asked to have, in order.
+// capacities returns the capacities that clients requested for the scale set, in order.
 func (b *poolBed) capacities() []string {
 	var asked []string
 	for _, r := range b.ARM.Requests() {
@@ -142,7 +142,7 @@ func (b *poolBed) capacities() []string {
 	return asked
 }
 
-// saw waits for an Event of a reason about one of the pool's nodes, and gives its words.
+// saw waits for an Event with the reason about one of the pool's nodes, and returns its note.
 func (b *poolBed) saw(i int, reason string) string {
 	b.t.Helper()
 	var note string
@@ -160,8 +160,8 @@ func (b *poolBed) saw(i int, reason string) string {
 	return note
 }
 
-// TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter has slipway ask Azure for a simulated eviction, of
-// a full machine among full ones. The manager is killed once it has written down what it orders.
+// TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter simulates an Azure eviction with slipway. All
+// instances of the pool are full. The test kills the manager after it has written the launch record.
 func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *testing.T) {
 	t.Parallel()
 	b := newPool(t, "evicted", 2, "maxSize: 3")
@@ -204,7 +204,8 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 	b.saw(0, "ReplacementReady")
 }
 
-// TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.
+// TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion retires a node beside an empty pool that is kept for
+// cluster-autoscaler.
 func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	t.Parallel()
 	b := newPool(t, "autoscaled", 2, "maxSize: 3")
@@ -218,7 +219,7 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	p := b.manage()
 	b.retire(1)
 	b.awaitRecord(1, "the machine is deleted", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Times.InstanceDeleted != nil })
-	b.check(p.Kill()) // it may have told nobody yet
+	b.check(p.Kill()) // it may have reported nothing yet
 	b.check(p.Restart(b.ctx))
 	var maxima []string
 	b.check(testbed.Poll(b.ctx, "the maximum is changed and put back", func() bool {
@@ -244,14 +245,14 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
 			strings.Contains(metrics, `slipway_cas_sync_max_size_changed{pool="nudged"} 0`)
 	}))
-	// Azure marks no machines as the cluster's, so that the manager looks for Nodes without a machine alone.
+	// Azure does not mark instances as the cluster's. The manager therefore searches only for orphaned Nodes.
 	p.await("/metrics", "tells of orphaned Nodes", func(_ int, metrics string) bool {
 		return strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Node",state="proven"} 0`) &&
 			!strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Instance"`)
 	})
 }
 
-// retire creates a NodeRetirement that the test's manager finds.
+// retire creates a NodeRetirement for the test's manager.
 func (b *poolBed) retire(i int) {
 	b.t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"nodeName": b.pool.NodeName(i)}}}

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne follows the first manager of a cluster: its API server does not
-// answer at first, it has no types, and the manager lacks the rights to install them.
+// TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne starts the first manager of a cluster. The API server does not
+// answer at first, and the types are missing. The manager may not install them.
 func TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne(t *testing.T) {
 	t.Parallel()
 	b := on(t, testbed.ForTest(t, testbed.Options{}))
@@ -32,7 +32,7 @@ func TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne(t *testing.T) {
 	t.Run("it leaves a newer one that is installed while it starts", b.leavesInstalled)
 }
 
-// waits starts a manager before an API server that answers 503, then nothing, then as it should.
+// waits starts a manager before an API server that first answers 503, then does not answer, and then works.
 func (b bed) waits(t *testing.T) {
 	b.t = t
 	var mode atomic.Pointer[faultproxy.Fault]
@@ -60,7 +60,7 @@ func (b bed) waits(t *testing.T) {
 	}
 }
 
-// lacksRight starts a manager that is to install the types and may not.
+// lacksRight starts a manager with --install-crds that lacks the permission to install the types.
 func (b bed) lacksRight(t *testing.T) {
 	b.t = t
 	said := b.start("lacks", "--kubeconfig", b.credentials(), "--leader-elect=false", "--install-crds").ended()
@@ -76,7 +76,7 @@ func (b bed) lacksRight(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsToldToEndBeforeItCouldBeginEnds also while it waits for an API server.
+// TestAManagerThatIsToldToEndBeforeItCouldBeginEnds also covers a manager that waits for an API server.
 func TestAManagerThatIsToldToEndBeforeItCouldBeginEnds(t *testing.T) {
 	t.Parallel()
 	b := ready(t)

@@ -1,5 +1,5 @@
-// Package monitoring_test holds the dashboard and the rules of deploy/monitoring against what the real processes tell a real
-// Prometheus, and against their runbooks.
+// Package monitoring_test checks the dashboard and the rules of deploy/monitoring. It compares them with the metrics that
+// the real processes expose to a real Prometheus, and with their runbooks.
 package monitoring_test
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// peer finds another's program, on the machine or where dev/peers/install has put it.
+// peer returns the path of another project's program, from the host or from the directory of dev/peers/install.
 func peer(t *testing.T, name string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -33,7 +33,7 @@ func peer(t *testing.T, name string) string {
 	return path
 }
 
-// shipped is a path in the repository.
+// shipped returns a path in the repository.
 func shipped(t *testing.T, path ...string) string {
 	t.Helper()
 	root, err := testbed.Root()
@@ -52,7 +52,7 @@ func read(t *testing.T, path string) []byte {
 	return raw
 }
 
-// query is an expression, and who asks it.
+// query is an expression and its source.
 type query struct{ by, expr string }
 
 type rule struct {
@@ -92,7 +92,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// dashboard gives the panels, and what the variables ask for.
+// dashboard returns the panels and the queries of the variables.
 func dashboard(t *testing.T) (panels []panel, variables []query) {
 	t.Helper()
 	var d struct {
@@ -113,10 +113,10 @@ func dashboard(t *testing.T) (panels []panel, variables []query) {
 	return d.Panels, variables
 }
 
-// inPanels stands for what Grafana puts in the place of its variables.
+// inPanels replaces the variables as Grafana would.
 var inPanels = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*")
 
-// queries are all expressions of the rules and the dashboard.
+// queries returns all expressions of the rules and the dashboard.
 func queries(t *testing.T) []query {
 	t.Helper()
 	panels, all := dashboard(t)
@@ -154,7 +154,7 @@ func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
 	}
 }
 
-// block is the one block of shell commands of docs/alerts.md, with the prompts before its lines.
+// block matches the only block of shell commands in docs/alerts.md, with the prompts before its lines.
 var block = regexp.MustCompile("(?s)```console\n(.*?)```")
 
 var prompt = regexp.MustCompile(`(?m)^[$>] `)

@@ -10,8 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// noServers is an OpenStack that has no servers: as much of one as the manager needs to tell that it has found no strays, of
-// which it tells for a cloud that marks its machines. The real one is met in e2e/openstack.
+// noServers is an OpenStack without servers. It implements as much as the manager needs to report that no orphaned
+// instances exist. The manager reports this only for a cloud that marks its instances. e2e/openstack tests the real
+// OpenStack.
 func noServers(t *testing.T) openstack.Config {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -20,7 +21,7 @@ func noServers(t *testing.T) openstack.Config {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("X-Subject-Token", "token")
 			w.WriteHeader(status)
-			_, _ = fmt.Fprint(w, body) // who has gone does not read it
+			_, _ = fmt.Fprint(w, body) // a disconnected client does not read it
 		})
 	}
 	expires := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z")

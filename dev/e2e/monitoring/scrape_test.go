@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 // ns is the namespace of all workloads.
 const ns = "monitoring"
 
-// fixture is a cluster in which a bit of everything happens.
+// fixture is a cluster that produces as many kinds of events and metrics as possible.
 type fixture struct {
 	*testbed.Testbed
 	t       *testing.T
@@ -51,7 +51,7 @@ func (f *fixture) check(err error) {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{Testbed: testbed.Shared(t), t: t, targets: map[string][]string{}}
-	if _, err := testbed.Binary("slipway"); err != nil { // it may take its time, the first time
+	if _, err := testbed.Binary("slipway"); err != nil { // it may be slow the first time
 		t.Fatal(err)
 	}
 	ctx := testbed.Context(t)
@@ -62,13 +62,13 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// group makes a NodeGroup over a scale set.
+// group creates a NodeGroup over a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, name, nil, testbed.ScaleSetSpec(name, scaleSet)+spec))
 }
 
-// pool is a pool of n machines with a NodeGroup.
+// pool creates a pool of n instances with a NodeGroup.
 func (f *fixture) pool(name string, n int, spec string) controlplane.AKSPool {
 	f.t.Helper()
 	p := controlplane.AKSPool{Name: name}
@@ -77,21 +77,21 @@ func (f *fixture) pool(name string, n int, spec string) controlplane.AKSPool {
 	return p
 }
 
-// on is an App whose pods run in a pool.
+// on returns an App that runs its pods in a pool.
 func on(pool, name, cpu string) workload.App {
 	return workload.App{
 		Namespace: ns, Name: name, CPU: resource.MustParse(cpu), Stop: "0.1", NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": pool},
 	}
 }
 
-// stuck runs a pod on a machine that its disruption budget never lets go.
+// stuck runs a pod on an instance. The pod's PDB always denies the eviction.
 func (f *fixture) stuck(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
 	app := workload.App{Namespace: ns, Name: "stuck-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", Stop: "0.1"}
 	f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
 }
 
-// start starts a process of the product's that tells its metrics.
+// start starts a process of the product that exposes metrics.
 func (f *fixture) start(job, account string, args ...string) {
 	f.t.Helper()
 	address, err := controlplane.FreeAddress(f.ctx)
@@ -125,10 +125,10 @@ func (f *fixture) run(c controlplane.Command) {
 	f.check(err)
 }
 
-// nudged is the agent pool whose maximum is changed for the cluster autoscaler.
+// nudged is the agent pool that the product changes the maximum of, for cluster-autoscaler.
 const nudged = "nudged"
 
-// clouds is a file for --cloud-config, which says what the machines of empty scale sets will be like.
+// clouds returns a file for --cloud-config. The file describes the instances of empty scale sets.
 func (f *fixture) clouds(empty ...string) string {
 	f.t.Helper()
 	config := f.AzureConfig()
@@ -141,7 +141,7 @@ func (f *fixture) clouds(empty ...string) string {
 	return testbed.File(f.t, "clouds.yaml", string(raw))
 }
 
-// agent guards a machine, and has somebody to tell who does not answer.
+// agent starts the agent of an instance, with a receiver that does not answer.
 func (f *fixture) agent(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
 	config := testbed.File(f.t, fmt.Sprintf("agent-%s-%d.yaml", p.Name, instance),
@@ -154,7 +154,7 @@ func (f *fixture) agent(p controlplane.AKSPool, instance int) {
 
 const write = "Microsoft.Compute/virtualMachineScaleSets/write"
 
-// noQuota has the cloud refuse machines of a scale set, so many times, or for as long as it goes when times is 0.
+// noQuota makes the cloud refuse launches for a scale set, the given number of times. 0 means always.
 func (f *fixture) noQuota(scaleSet string, times int) {
 	f.t.Helper()
 	f.check(f.ARM.Inject(azure.ARMFault{
@@ -163,18 +163,18 @@ func (f *fixture) noQuota(scaleSet string, times int) {
 	}))
 }
 
-// stage is where it happens.
+// stage holds the pools and the addresses of the scenario.
 type stage struct {
 	spot, leaving controlplane.AKSPool
 	front         string // of the cloudpool process
 }
 
-// prepare starts the processes, and makes the groups, the machines and the pods.
+// prepare starts the processes, and creates the groups, the instances and the pods.
 func (f *fixture) prepare() stage {
 	f.t.Helper()
 	const free = "disruptionBudgets: [{nodes: '100%'}]"
-	// A machine that Azure takes away, with a pod that has no room elsewhere: its replacement is refused once. Beside it one
-	// whose drain is blocked.
+	// Azure deletes one instance with a pod that fits nowhere else, and refuses its replacement once. The drain of
+	// another instance is blocked.
 	spot := controlplane.AKSPool{Name: "spot", Spot: true}
 	f.check(f.AddPool(f.ctx, spot, 2))
 	full := on("spot", "full", "12")
@@ -183,12 +183,12 @@ func (f *fixture) prepare() stage {
 	f.stuck(spot, 1)
 	f.group("spot", spot.ScaleSet(), "maxSize: 3")
 	f.noQuota(spot.ScaleSet(), 3)
-	// Nodes that leave: one that does, and one that a budget holds.
+	// One node is retired, and a PDB blocks the retirement of another.
 	leaving := f.pool("leaving", 2, free)
 	f.stuck(leaving, 1)
-	// Two idle nodes, of which one has to stay.
+	// Of two idle nodes, one must stay.
 	f.pool("idle", 2, "minSize: 1\n"+free+"\nscaleDown: {idleByLabel: {podSelector: {matchLabels: {work: it}}, cooldown: 1s}}")
-	// Pods without room: machines come for them, or do not join, or are refused.
+	// For unschedulable pods, instances join, do not join, or are refused.
 	grow := f.pool("grow", 0, "maxSize: 2\nscaleUp: {}\nscaleDown: {underutilized: {cooldown: 1h}}")
 	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "mute", Size: "Standard_D16ds_v5"}, 0)
 	f.group("mute", "mute", "maxSize: 1\nscaleUp: {joinTimeout: 10s}")
@@ -205,7 +205,7 @@ func (f *fixture) prepare() stage {
 	f.agent(spot, 0)
 	f.agent(spot, 1)
 	clouds := f.clouds(grow.ScaleSet(), "mute", broke.ScaleSet())
-	// A file with a group of the name of one that is there.
+	// The file contains a group with the name of an existing group.
 	groups := testbed.File(f.t, "groups.yaml", "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: grow}\n"+
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
 	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
@@ -218,7 +218,7 @@ func (f *fixture) prepare() stage {
 	return stage{spot, leaving, front}
 }
 
-// play has happen what does not happen by itself.
+// play triggers what does not happen on its own.
 func (f *fixture) play(s stage) {
 	f.t.Helper()
 	for instance, kind := range map[int]azure.EventType{0: azure.Preempt, 1: azure.Redeploy} {
@@ -232,7 +232,6 @@ func (f *fixture) play(s stage) {
 	f.check(err)
 }
 
-// slipway runs a command of the product's.
 func (f *fixture) slipway(args ...string) {
 	f.t.Helper()
 	if out, err := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
@@ -249,11 +248,11 @@ func (f *fixture) get(from string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
+	defer func() { _ = answer.Body.Close() }() // read only
 	return io.ReadAll(answer.Body)
 }
 
-// prometheus is one that scrapes all that was started, each second.
+// prometheus is a Prometheus that scrapes all started processes every second.
 type prometheus struct {
 	*fixture
 	url string
@@ -284,7 +283,7 @@ func (f *fixture) prometheus(program string) *prometheus {
 	return &prometheus{f, "http://" + address + "/api/v1/"}
 }
 
-// ask asks its API, and decodes the answer's data.
+// ask sends a request to the API, and decodes the answer's data.
 func (p *prometheus) ask(path string, params url.Values, data any) error {
 	raw, err := p.get(p.url + path + "?" + params.Encode())
 	if err != nil {
@@ -311,14 +310,14 @@ var (
 	grouping   = regexp.MustCompile(`\b(?:by|on) \(([^)]*)\)`)
 )
 
-// want is a label that a query takes for granted in at least one of some metrics; every metric has to be there by itself,
-// for which the label is __name__.
+// want is a label that a query expects in at least one of several metrics. A metric alone uses the label __name__,
+// because every metric must exist.
 type want struct {
 	by, label string
 	of        []string
 }
 
-// wants are what the queries take for granted.
+// wants returns the labels that the queries expect.
 func wants(all []query) (list []want) {
 	for _, q := range all {
 		names := metricName.FindAllString(q.expr, -1)
@@ -339,7 +338,7 @@ func wants(all []query) (list []want) {
 	return list
 }
 
-// labels are those that each metric has had in any of its series.
+// labels returns all labels in any series of each metric.
 func (p *prometheus) labels() (map[string][]string, error) {
 	var series []map[string]string
 	if err := p.ask("series", url.Values{"match[]": {`{__name__=~"slipway_.+"}`}}, &series); err != nil {
@@ -354,7 +353,7 @@ func (p *prometheus) labels() (map[string][]string, error) {
 	return known, nil
 }
 
-// missing says what the queries take for granted that is not there.
+// missing lists the expected labels that do not exist.
 func missing(list []want, known map[string][]string) (lines []string) {
 	for _, w := range list {
 		if !slices.ContainsFunc(w.of, func(name string) bool { return slices.Contains(known[name], w.label) }) {
@@ -374,7 +373,7 @@ func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses
 	}
 	f := newFixture(t)
 	set := f.prepare()
-	p := f.prometheus(program) // before anything happens that is over soon
+	p := f.prometheus(program) // before any short-lived state occurs
 	f.play(set)
 	var lacks []string
 	if err := testbed.Poll(f.ctx, "all metrics have been told", func() bool {
@@ -398,7 +397,7 @@ func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses
 	p.documented()
 }
 
-// documented sees that each metric of ours that was told is in the reference.
+// documented checks that the reference lists each exposed metric of Slipway.
 func (p *prometheus) documented() {
 	p.t.Helper()
 	known, err := p.labels()
@@ -418,11 +417,11 @@ func (p *prometheus) documented() {
 	}
 }
 
-// lint has promtool look at the metrics of a process of each kind.
+// lint runs promtool on the metrics of one process of each kind.
 func (f *fixture) lint(promtool string) {
 	f.t.Helper()
 	for job, addresses := range f.targets {
-		told, err := f.get("http://" + addresses[len(addresses)-1] + "/metrics") // that agent's machine is not taken away
+		told, err := f.get("http://" + addresses[len(addresses)-1] + "/metrics") // Azure does not delete the instance of this agent
 		f.check(err)
 		cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
 		cmd.Stdin = bytes.NewReader(told)
@@ -432,7 +431,7 @@ func (f *fixture) lint(promtool string) {
 	}
 }
 
-// rulesAreGood waits until Prometheus has evaluated every rule, and sees that none has failed.
+// rulesAreGood waits until Prometheus has evaluated every rule, and checks that none has failed.
 func (p *prometheus) rulesAreGood() {
 	p.t.Helper()
 	type state struct{ Name, Health, LastError string }

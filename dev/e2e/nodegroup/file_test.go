@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// nonsense are NodeGroups that the API server refuses, by what of them is changed. Its own words are in the definition.
+// nonsense returns invalid NodeGroups, by the changed part. The definition contains the API server's messages.
 func nonsense() map[string]map[string]any {
 	spec := func(change map[string]any) map[string]any { return map[string]any{"spec": change} }
 	budget := func(change map[string]any) map[string]any {
@@ -76,7 +76,7 @@ func nonsense() map[string]map[string]any {
 	}
 }
 
-// TestI10AFileIsRefusedWhereTheAPIServerRefuses asks both about the same NodeGroups.
+// TestI10AFileIsRefusedWhereTheAPIServerRefuses checks the same NodeGroups as a file and at the API server.
 func TestI10AFileIsRefusedWhereTheAPIServerRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nonsense", 1)

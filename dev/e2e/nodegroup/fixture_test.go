@@ -1,5 +1,5 @@
-// Package nodegroup_test has real nodes of a real control plane leave by themselves, by the real manager and with the
-// rights of its shipped manifests.
+// Package nodegroup_test lets the real manager retire real nodes of a real control plane automatically. The manager has
+// the permissions of its shipped manifests.
 package nodegroup_test
 
 import (
@@ -37,9 +37,9 @@ var (
 )
 
 const (
-	// shard is the label by which each test's manager finds its own groups.
+	// shard is the label that each test's manager selects its own groups with.
 	shard = "e2e.slipway.dev/shard"
-	// work is the label of the pods that keep nodes.
+	// work is the label of the pods that keep nodes in service.
 	work = "e2e.slipway.dev/work"
 
 	since    = "nodegroup.slipway.dev/idle-since"
@@ -47,7 +47,7 @@ const (
 	disabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 )
 
-// fixture is a pool of machines and a namespace of a test's own.
+// fixture holds a pool of instances and a namespace for one test.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
@@ -58,7 +58,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string, n int) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	bed := testbed.Shared(t) // this call and the next may be slow the first time
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +81,13 @@ func (f *fixture) objects(resource schema.GroupVersionResource) dynamic.Resource
 	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(resource)
 }
 
-// group creates a NodeGroup of the test's pool. What is given is added to its spec.
+// group creates a NodeGroup of the test's pool. more is added to its spec.
 func (f *fixture) group(name, more string) {
 	f.t.Helper()
 	f.create(name, testbed.ScaleSetSpec(f.name, f.pool.ScaleSet())+more)
 }
 
-// idle is the rule of a group whose nodes leave without a pod of the test's.
+// idle returns the rule of a group that retires nodes without a pod of the test.
 func (f *fixture) idle(cooldown, more string) string {
 	return fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: %s}}, namespaces: [%[2]s], cooldown: %s%s}}\n",
 		work, f.name, cooldown, more)
@@ -107,7 +107,7 @@ func (f *fixture) change(name, spec string) {
 	f.check(err)
 }
 
-// cooldown sets that of a group's rule.
+// cooldown sets the cooldown of a group's rule.
 func (f *fixture) cooldown(name, d string) {
 	f.t.Helper()
 	f.change(name, "scaleDown: {idleByLabel: {cooldown: "+d+"}}")
@@ -144,7 +144,7 @@ func (f *fixture) awaitAccepted(name string) {
 	f.awaitGroup(name, "accepted", func(g *v1alpha1.NodeGroup) bool { return acceptedAs(g).Status == metav1.ConditionTrue })
 }
 
-// node is the name of one of the pool's nodes.
+// node returns the name of one of the pool's nodes.
 func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
 
 // awaitNode waits for a state of one of the pool's nodes.
@@ -157,7 +157,7 @@ func (f *fixture) awaitNode(i int, what string, is func(*corev1.Node) bool) *cor
 
 func marked(n *corev1.Node) bool { return n.Annotations[since] != "" }
 
-// awaitGone waits until nodes of the pool and their machines are gone.
+// awaitGone waits until nodes of the pool and their instances are gone.
 func (f *fixture) awaitGone(instances ...int) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
@@ -173,7 +173,7 @@ func (f *fixture) awaitGone(instances ...int) {
 	}))
 }
 
-// here checks that machines and their nodes are there, and that nobody is taking them away.
+// here checks that instances and their nodes exist, and that nothing is removing them.
 func (f *fixture) here(instances ...int) {
 	f.t.Helper()
 	for _, i := range instances {
@@ -185,7 +185,7 @@ func (f *fixture) here(instances ...int) {
 	}
 }
 
-// app is one that keeps the node that it is on.
+// app returns an App that keeps its node in service.
 func (f *fixture) app(name string, i int) workload.App {
 	return workload.App{Namespace: f.name, Name: name, Node: f.node(i), Labels: map[string]string{work: f.name}, Stop: "0.1"}
 }
@@ -195,7 +195,8 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// bind runs a pod that keeps a node on it past the scheduler, as one that was bound right before the cordon.
+// bind runs a pod that keeps a node in service. It bypasses the scheduler, like a pod that was bound immediately before
+// the cordon.
 func (f *fixture) bind(name string, i int) {
 	f.t.Helper()
 	p := f.app(name, i).Pod()
@@ -238,7 +239,7 @@ func contains[T any](all []T, is func(T) bool) (found bool) {
 	return found
 }
 
-// record gives the NodeRetirement of one of the pool's nodes, or nil.
+// record returns the NodeRetirement of one of the pool's nodes, or nil.
 func (f *fixture) record(i int) *v1alpha1.NodeRetirement {
 	f.t.Helper()
 	list, err := f.objects(retirements).List(f.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + f.node(i)})
@@ -262,14 +263,14 @@ func (f *fixture) awaitPhase(i int, want v1alpha1.Phase) {
 	}))
 }
 
-// manage starts a manager with the rights of the shipped manifests.
+// manage starts a manager with the permissions of the shipped manifests.
 func (f *fixture) manage(flags ...string) *controlplane.Process {
 	f.t.Helper()
 	args := append([]string{"manager", "--selector", shard + "=" + f.name}, f.flags()...)
 	return f.start("manager-"+f.name, nil, append(args, flags...)...)
 }
 
-// flags are those that every manager here has.
+// flags returns the flags that all managers of the test share.
 func (f *fixture) flags() []string {
 	f.t.Helper()
 	raw, err := yaml.Marshal(map[string]any{"azure": f.AzureConfig()})
@@ -301,7 +302,7 @@ func (f *fixture) start(name string, env []string, args ...string) *controlplane
 	return p
 }
 
-// slipway runs a command for people, and gives what it prints.
+// slipway runs a command, and returns its output.
 func (f *fixture) slipway(args ...string) string {
 	f.t.Helper()
 	var out, problems bytes.Buffer
@@ -314,7 +315,7 @@ func (f *fixture) slipway(args ...string) string {
 	return out.String()
 }
 
-// shown is what slipway status says of one group.
+// shown is the entry of one group in slipway status.
 type shown struct {
 	Name     string `json:"name"`
 	Accepted string `json:"accepted"`
@@ -345,7 +346,7 @@ func (f *fixture) status(group string) shown {
 	return shown{}
 }
 
-// awaitLog waits for a line of a process's log.
+// awaitLog waits for a text in a process's log.
 func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
 	return testbed.Poll(f.ctx, fmt.Sprintf("the log of %s has %q", p.Name(), text), func() bool {
 		raw, _ := os.ReadFile(p.LogFile())
@@ -353,7 +354,7 @@ func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
 	})
 }
 
-// awaitOne waits until one machine of the pool is left, and its node.
+// awaitOne waits until the pool has one instance and one node.
 func (f *fixture) awaitOne() {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "one machine is left", func() bool {

@@ -54,7 +54,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	}
 }
 
-// stuck starts to retire the first node of the pool, which an application holds by its disruption budget.
+// stuck starts to retire the pool's first node. The PDB of an application blocks its drain.
 func stuck(t *testing.T, name string) *fixture {
 	f := newFixture(t, name, 1)
 	held := workload.App{Namespace: name, Name: "held", Node: f.node(0), MinAvailable: "1"}
@@ -166,7 +166,7 @@ func TestI4ANodeWhoseMachineAzureKnowsByAnotherNameStaysWithTheReason(t *testing
 	t.Parallel()
 	f := newFixture(t, "other", 1)
 	liar := f.pool.Node(7)
-	liar.ProviderID = f.pool.ProviderID(0) // the name's last six characters say machine 7
+	liar.ProviderID = f.pool.ProviderID(0) // the last six characters of the name encode instance 7
 	f.check(f.AddNodes(f.ctx, liar))
 	f.run(f.app("job", 0).Pod())
 	f.group("other", f.idle("0s", ""))

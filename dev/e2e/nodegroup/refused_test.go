@@ -14,14 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone has one manager and one pool for each group.
+// TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone uses one manager, and one pool for each group.
 func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "bad", 1)
 	f.manage()
 	for name, tt := range map[string]struct {
 		prepare        func(t *testing.T, f *fixture)
-		group          func(f *fixture) string // the group in the cloud
+		group          func(f *fixture) string
 		provider, more string
 		reason, text   string
 	}{
@@ -35,7 +35,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 		},
 		"overlap": {
 			prepare: func(_ *testing.T, f *fixture) {
-				// Also by its name, which decides between groups that were created in the same second.
+				// The name also decides, between groups that were created in the same second.
 				f.create("earlier", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
 					"cloud: {provider: azure, group: "+f.pool.ScaleSet()+"}")
 				f.awaitAccepted("earlier")

@@ -22,7 +22,7 @@ import (
 
 const vmssDelete = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
 
-// agentPool gives the pool's nodes the label that the tool knew them by, as AKS does.
+// agentPool sets the label on the pool's nodes that the original tool identified them by, as AKS does.
 func (f *fixture) agentPool(n int) {
 	f.t.Helper()
 	for i := range n {
@@ -36,7 +36,8 @@ func (f *fixture) patchNode(i int, patch string) {
 	f.check(err)
 }
 
-// watcher starts the VMSS pod watcher's stand-in. What it is told beside the tool's environment is where the emulator is.
+// watcher starts the compatibility mode for the VMSS pod watcher. In addition to the tool's environment, it receives the
+// address of the emulator.
 func (f *fixture) watcher(env []string, flags ...string) *controlplane.Process {
 	f.t.Helper()
 	env = append([]string{
@@ -47,9 +48,9 @@ func (f *fixture) watcher(env []string, flags ...string) *controlplane.Process {
 	return f.start("watcher-"+f.name, env, append(args, flags...)...)
 }
 
-// TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays has a pod end on one node, another go on on the second, and
-// none on the third; on all of them stands a placeholder. Azure wants to be left alone at first, and what a crash left of
-// the synchronisation is put back.
+// TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays ends a pod on one node and keeps a pod on the second node.
+// The third node never has a pod. Every node has a placeholder pod. Azure throttles at first. Slipway restores what a
+// crash left of the synchronisation.
 func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "watch", 3)
@@ -72,7 +73,7 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 		"COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=" + testbed.ManagedClusterGroup,
 		"AKS_NAME=" + testbed.ManagedCluster, "FAKE_NODEPOOL=fake",
 	})
-	f.awaitGone(2) // which never had a pod
+	f.awaitGone(2) // this node never had a pod
 	f.here(0, 1)
 	f.finish("ends", "")
 	f.awaitGone(0)
@@ -91,7 +92,7 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 	f.check(testbed.Poll(f.ctx, "the process has ended", func() bool { return !p.Alive() }))
 }
 
-// finish has a pod end by itself, as its kubelet would say. The status is more of it.
+// finish ends a pod, as its kubelet would report. more adds fields to the status.
 func (f *fixture) finish(name, more string) {
 	f.t.Helper()
 	status := map[string]any{"phase": corev1.PodSucceeded}
@@ -104,8 +105,8 @@ func (f *fixture) finish(name, more string) {
 	f.check(err)
 }
 
-// TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver: it leaves, and the one that never had a pod stays, as
-// without the tool's periodic check.
+// TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver checks that this node is retired. A node that never had a
+// pod stays, as without the tool's periodic check.
 func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "missed", 2)
@@ -120,8 +121,8 @@ func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
 	f.here(1)
 }
 
-// TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept: it is counted from the pod's end, whatever is written
-// on the node.
+// TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept checks that the cooldown starts at the pod's end. The
+// node's annotation does not matter.
 func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "ended", 2)
@@ -147,8 +148,8 @@ func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing
 	f.here(0)
 }
 
-// TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode has Azure refuse the deletion for as long as the first
-// process lives. The next one finds a pool without a node, and one that finds nothing to do is alive and ready.
+// TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode makes Azure refuse the deletion while the first
+// process runs. The next process finds a pool without a node. A process without work is alive and ready.
 func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "last", 1)
@@ -173,7 +174,7 @@ func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *te
 	}
 }
 
-// answers says whether a GET is answered with 200.
+// answers reports whether a GET returns 200.
 func (f *fixture) answers(url string) bool {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, url, nil)
@@ -182,11 +183,11 @@ func (f *fixture) answers(url string) bool {
 	if err != nil {
 		return false
 	}
-	_ = answer.Body.Close() // It was only read.
+	_ = answer.Body.Close() // read only
 	return answer.StatusCode == http.StatusOK
 }
 
-// TestANodeIsRetiredByHandUnderTheStandIn has a node leave that has no pod and no mark but whose it is.
+// TestANodeIsRetiredByHandUnderTheStandIn retires a node without a pod. The node has only the annotations of its group.
 func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "asked", 1)

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// fixture is a machine and a namespace of a test's own, and a receiver.
+// fixture holds an instance, a namespace for one test, and a receiver.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
@@ -72,7 +72,7 @@ func (f *fixture) app(name string, replicas int32, maxUnavailable string) worklo
 	}
 }
 
-// agent starts the machine's agent with a configuration file.
+// agent starts the instance's agent with a configuration file.
 func (f *fixture) agent(config string, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	path := filepath.Join(f.t.TempDir(), "agent.yaml")
@@ -97,7 +97,7 @@ func (f *fixture) announce(a azure.Announcement) azure.Record {
 	return r
 }
 
-// moments are those that were told, in order.
+// moments returns the received moments in order.
 func (f *fixture) moments() []notify.Moment {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *fixture) moments() []notify.Moment {
 	return all
 }
 
-// awaitTold waits until exactly these moments were told.
+// awaitTold waits until the receiver has received exactly these moments.
 func (f *fixture) awaitTold(want ...notify.Moment) notify.Message {
 	f.t.Helper()
 	err := testbed.Poll(f.ctx, fmt.Sprintf("%v are told", want), func() bool { return len(f.moments()) >= len(want) })
@@ -199,13 +199,13 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 	t.Cleanup(hanging.Close)
 	t.Cleanup(func() { close(over) })
 	a := f.agent(strings.NewReplacer(`"URL"`, fmt.Sprintf(`"%s", timeout: 10m`, hanging.URL), "acknowledge: false", "acknowledge: true").Replace(everything))
-	// A Freeze, since the agent lives through it and its metrics with it.
+	// The event is a Freeze, because the agent survives it and keeps its metrics.
 	e := f.announce(azure.Announcement{
 		Type: azure.Freeze, DurationSeconds: new(60), Notice: 15 * time.Minute, Outage: time.Second,
 	})
 	r, err := f.AwaitNotice(f.ctx, e.EventID, "acknowledged", func(r azure.Record) bool { return len(r.Approvals) > 0 })
 	f.check(err)
-	// A request hangs for 10 min, and there are several.
+	// One request hangs for 10 min, and the agent sends several.
 	if took := r.Approvals[0].At.Sub(r.VisibleAt); took > 5*time.Minute {
 		t.Errorf("acknowledged after %s", took)
 	}
@@ -214,9 +214,9 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 	}
 }
 
-// What an idle agent may hold of memory, in MiB. `make bench GROUP=agent` wants the whole to be 16 at most without receivers,
-// and it is within half a per cent of that with them, which is less than it differs by from one process to the next. What
-// receivers could cost is of its own: some 4.8, where all else is of the program's file.
+// These are the memory limits of an idle agent, in MiB. `make bench GROUP=agent` allows at most 16 in total without
+// receivers. With receivers the total is within 0.5 % of that, which is less than the difference between two processes.
+// Receivers could only increase the anonymous memory, which is some 4.8. All other memory is of the program's file.
 const (
 	most    = 17
 	mostOwn = 6

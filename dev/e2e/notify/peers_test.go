@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package notify_test runs notifications against other people's programs, and real agents that send them.
+// Package notify_test runs notifications against other projects' programs, and runs real agents that send them.
 package notify_test
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// peer finds another's program, on the machine or where dev/peers/install has put it.
+// peer returns the path of another project's program, from the host or from the directory of dev/peers/install.
 func peer(t *testing.T, name string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -46,7 +46,7 @@ func peersDir(t *testing.T) string {
 	return filepath.Join(root, "bin", "peers")
 }
 
-// freeAddress is a loopback address that nobody listens at.
+// freeAddress returns an unused loopback address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	address, err := controlplane.FreeAddress(t.Context())
@@ -61,7 +61,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, path, args...)
-	// Its group is ended with it: the program may be a script's child.
+	// The test ends the whole process group, because the program may be a script's child.
 	ended := make(chan error, 1)
 	var out output
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -95,7 +95,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	}
 }
 
-// output is what a program writes.
+// output collects a program's output.
 type output struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -126,7 +126,6 @@ func send(t *testing.T, m notify.Moment, w notify.Webhook) error {
 	return n.Send(ctx, notify.Sample(m, time.Now()))
 }
 
-// get reads a page.
 func get(t *testing.T, address string) string {
 	t.Helper()
 	resp, err := http.Get(address)
@@ -176,7 +175,8 @@ func TestAPushgatewayTakesTheEventAndShowsIt(t *testing.T) {
 func squid(t *testing.T) string {
 	t.Helper()
 	program := peer(t, "squid")
-	// Files that Squid reads after it has given up root's rights must be open to others, as t.TempDir's are not.
+	// Squid reads some files after it has dropped root's permissions. Other users must be able to read them, but cannot
+	// read those in t.TempDir.
 	dir, err := os.MkdirTemp("", "slipway-squid-")
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestSquidWithBasicAuthIsGoneThrough(t *testing.T) {
 	for _, c := range []struct {
 		name, receiver, password string
 		ok                       bool
-		via                      string // what the receiver hears of the proxy: nothing inside TLS
+		via                      string // what the receiver sees of the proxy: nothing inside TLS
 	}{
 		{"a webhook", plain.URL, "pass-word", true, "squid"},
 		{"a webhook behind TLS", encrypted.URL, "pass-word", true, ""},

@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// own gives a program a process group, and has the whole group ended.
+// own puts a program into its own process group, and makes cancellation end the whole group.
 func own(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
 
-// certificate is a file with a server's certificate.
+// certificate returns a file with a server's certificate.
 func certificate(t *testing.T, s *httptest.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ca.pem")

@@ -48,15 +48,14 @@ OpenStackFlavours:
   Flavours: [{Name: t.1c512m, VCPU: 1, Memory: 512}, {Name: m.2c4g, VCPU: 2, Memory: 4096}]
 `
 
-// A worker that the OpenStack autoscaler has made is taken out of service by Slipway with that tool's own file: the Node
-// drained and deleted, and the server gone from Nova. A pod that finds no room gets a server of the first flavour of the
-// file that is large enough.
+// Slipway retires a worker of the OpenStack autoscaler with that tool's own file. It drains and deletes the Node, and
+// deletes the server from Nova. An unschedulable pod gets a server with the first sufficient flavour of the file.
 func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOne(t *testing.T) {
 	c := openstackdev.ForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	bed := testbed.Shared(t)
-	const name = "kube-worker-a1b2" // as it named them
+	const name = "kube-worker-a1b2" // the autoscaler's name format
 	client := nova(t, c, openstackdev.Demo)
 	made, err := servers.Create(ctx, client, servers.CreateOpts{
 		Name: name, ImageRef: c.IDs.Image, FlavorRef: c.IDs.Flavors["t.1c512m"], Networks: []servers.Network{{UUID: c.IDs.Network}},
@@ -118,7 +117,7 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 	getsServer(ctx, t, bed, c)
 }
 
-// getsServer has a pod wait that fits nowhere, until it runs on a server that was made for it.
+// getsServer creates an unschedulable pod, and waits until it runs on a new server.
 func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
 	mark := map[string]string{openstack.GroupKey: openstackautoscaler.Group}
@@ -156,7 +155,7 @@ func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *open
 	}
 }
 
-// run starts slipway in the autoscaler's place.
+// run starts slipway instead of the autoscaler.
 func run(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
 	path, err := testbed.Binary("slipway")

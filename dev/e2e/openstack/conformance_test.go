@@ -1,5 +1,6 @@
-// Package openstack_test has the tests of the OpenStack provider that need a real OpenStack. `make test-openstack` starts
-// one; without it they are skipped. They change quotas, images and the like of one project, and are not parallel.
+// Package openstack_test contains the tests of the OpenStack provider that need a real OpenStack. `make test-openstack`
+// starts an OpenStack. Without it the tests are skipped. They change quotas, images and similar settings of one project,
+// and do not run in parallel.
 package openstack_test
 
 import (
@@ -21,10 +22,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// spare is the group of the servers that tests have left, for those that follow.
+// spare is the group of servers that a test passes to the next tests.
 const spare = "spare"
 
-// novaCloud is a group of servers of the real Nova, with a front that misbehaves in its place.
+// novaCloud is a group of servers of the real Nova. A proxy in front of Nova simulates the faults.
 type novaCloud struct {
 	*openstackdev.Cloud
 	t     *testing.T
@@ -32,9 +33,9 @@ type novaCloud struct {
 	group string
 
 	mu      sync.Mutex
-	held    map[string]string // servers whose deletion was accepted and not passed on, with the token that asked
-	holding string            // the server that the next deletion of is held
-	failing bool              // in ERROR, rather than being deleted for ever
+	held    map[string]string // servers with an accepted deletion that was not forwarded, with the token of the request
+	holding string            // the server for which the next deletion is held
+	failing bool              // in ERROR, rather than deleting forever
 }
 
 func newNova(t *testing.T) conformance.Cloud {
@@ -48,7 +49,7 @@ func newNova(t *testing.T) conformance.Cloud {
 	return c
 }
 
-// fill takes servers that other tests have left, and makes those that lack.
+// fill reuses servers of other tests, and launches the missing servers.
 func (c *novaCloud) fill(want int) {
 	c.moveTo(spare, c.group)
 	launch(c.t, c.Cloud, c.group, max(0, want-len(c.active())))
@@ -63,7 +64,7 @@ func (c *novaCloud) active() []servers.Server {
 	})
 }
 
-// moveTo changes the group of servers, all of them at most six. What is not as it should be is deleted.
+// moveTo changes the group of servers, at most six. It deletes servers in an unexpected state.
 func (c *novaCloud) moveTo(from, to string) {
 	ctx := context.WithoutCancel(c.t.Context())
 	client := nova(c.t, c.Cloud, openstackdev.Demo)
@@ -181,13 +182,13 @@ func (c *novaCloud) Inject(t *testing.T, f conformance.Fault) {
 	case conformance.Stale:
 		c.front.behave(c.stale(t), nil, false)
 	case conformance.Full:
-		setQuota(t, c.Cloud, 0, -1) // what is there already may stay
+		setQuota(t, c.Cloud, 0, -1) // existing servers may stay
 	default:
 		t.Fatalf("Nova cannot be made to behave so: it %s", f.Misbehaviour)
 	}
 }
 
-// hold accepts a deletion in Nova's place.
+// hold accepts a deletion instead of Nova.
 func (c *novaCloud) hold(w http.ResponseWriter, r *http.Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +200,7 @@ func (c *novaCloud) hold(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// show has Nova say of a server whose deletion is held that it is being deleted, or that this has failed.
+// show changes Nova's answer about a server with a held deletion. The server appears as deleting, or as failed.
 func (c *novaCloud) show(server map[string]any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +216,7 @@ func (c *novaCloud) show(server map[string]any) {
 	server["OS-EXT-STS:task_state"] = "deleting"
 }
 
-// stale has the list stay as it is now.
+// stale freezes the list in its current state.
 func (c *novaCloud) stale(t *testing.T) func(http.ResponseWriter, *http.Request) bool {
 	client := nova(t, c.Cloud, openstackdev.Demo)
 	var list json.RawMessage

@@ -23,19 +23,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// clusterName is that of the tests' servers.
+// clusterName is the cluster name of the tests' servers.
 const clusterName = "e2e"
 
-// lookPause is the time between two looks at something that takes its time.
+// lookPause is the time between two polls of a slow operation.
 const lookPause = 50 * time.Millisecond
 
-// the real thing, for what a test does behind the provider's back.
+// direct holds clients of the real OpenStack, for actions that bypass the provider.
 var direct struct {
 	sync.Mutex
 	clients map[string]*gophercloud.ProviderClient
 }
 
-// as gives a client of a user, past every proxy.
+// as returns a client of a user that bypasses every proxy.
 func as(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ProviderClient {
 	t.Helper()
 	direct.Lock()
@@ -60,7 +60,7 @@ func as(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ProviderC
 	return client
 }
 
-// nova is a client of Nova itself.
+// nova returns a client of Nova itself.
 func nova(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
 	t.Helper()
 	client, err := gopher.NewComputeV2(as(t, c, user), gophercloud.EndpointOpts{Region: "RegionOne"})
@@ -89,7 +89,7 @@ func glance(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.Servi
 	return client
 }
 
-// groupOf is a group of small servers.
+// groupOf returns a group of small servers.
 func groupOf(name string) openstack.GroupConfig {
 	return openstack.GroupConfig{
 		Name: name, Flavors: []string{"t.1c512m", "m.2c4g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},
@@ -97,7 +97,7 @@ func groupOf(name string) openstack.GroupConfig {
 	}
 }
 
-// configOf is a configuration with one group.
+// configOf returns a configuration with one group.
 func configOf(c *openstackdev.Cloud, group openstack.GroupConfig) openstack.Config {
 	return openstack.Config{
 		Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: clusterName, Groups: []openstack.GroupConfig{group},
@@ -113,7 +113,7 @@ func providerOf(t *testing.T, config openstack.Config, o openstack.Options) *ope
 	return p
 }
 
-// serversOf lists the servers of a group by Nova's own account, ordered by ID.
+// serversOf lists the servers of a group directly from Nova, ordered by ID.
 func serversOf(t *testing.T, c *openstackdev.Cloud, group string) []servers.Server {
 	t.Helper()
 	all, err := openstackdev.Servers(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Demo), markOf(group))
@@ -124,12 +124,12 @@ func serversOf(t *testing.T, c *openstackdev.Cloud, group string) []servers.Serv
 	return all
 }
 
-// markOf is the metadata of a group's servers.
+// markOf returns the metadata of a group's servers.
 func markOf(group string) map[string]string {
 	return map[string]string{openstack.ClusterKey: clusterName, openstack.GroupKey: group}
 }
 
-// removeGroup deletes what is left of a group, and waits for that.
+// removeGroup deletes the remaining servers of a group, and waits until they are gone.
 func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
@@ -139,7 +139,7 @@ func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
 	}
 }
 
-// follow follows an operation to its end.
+// follow polls an operation until it ends.
 func follow(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 	t.Helper()
 	for {
@@ -163,7 +163,7 @@ func look(t *testing.T) {
 	}
 }
 
-// setQuota sets how many servers the project may have; -1 is any number.
+// setQuota limits the instances and cores of the project. -1 means no limit.
 func setQuota(t *testing.T, c *openstackdev.Cloud, instances, cores int) {
 	t.Helper()
 	_, err := quotasets.Update(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Admin), c.IDs.Project,
@@ -173,7 +173,7 @@ func setQuota(t *testing.T, c *openstackdev.Cloud, instances, cores int) {
 	}
 }
 
-// launch makes servers of a group past the provider.
+// launch creates servers of a group without the provider.
 func launch(t *testing.T, c *openstackdev.Cloud, group string, count int) {
 	t.Helper()
 	if count == 0 {
@@ -212,7 +212,7 @@ var groups struct {
 	n int
 }
 
-// newGroupName is one that no other test has.
+// newGroupName returns a name that no other test uses.
 func newGroupName(t *testing.T) string {
 	t.Helper()
 	groups.Lock()

@@ -17,22 +17,22 @@ import (
 	"time"
 )
 
-// front stands before the real Nova, and lets a test have it answer otherwise than it would: what goes wrong between a
-// provider and a cloud, or what Nova's fake driver cannot be made to do.
+// front is a proxy before the real Nova that can change Nova's answers. It simulates faults between a provider and a
+// cloud, and faults that Nova's fake driver cannot produce.
 type front struct {
 	*httptest.Server
 	forward *httputil.ReverseProxy
 
 	mu sync.Mutex
-	// instead answers in Nova's place when it returns true.
+	// instead answers instead of Nova when it returns true.
 	instead func(w http.ResponseWriter, r *http.Request) bool
-	// rewrite changes what is said of a server, in lists and alone.
+	// rewrite changes the data of a server, in lists and in single answers.
 	rewrite  func(server map[string]any)
 	cut      bool // every answer is cut off in the middle
 	requests []seenRequest
 }
 
-// seenRequest is a request that came to the front.
+// seenRequest is a request that the front received.
 type seenRequest struct {
 	method, path string
 	token        string
@@ -56,7 +56,7 @@ func newFront(t *testing.T, nova string) *front {
 	return f
 }
 
-// Compute is the address to use in Nova's place.
+// Compute returns the address to use instead of Nova's.
 func (f *front) Compute() string { return f.URL + "/v2.1/" }
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +75,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.forward.ServeHTTP(w, r)
 }
 
-// count counts the requests so far of a method whose path matches.
+// count counts the requests so far with the method and a matching path.
 func (f *front) count(method, path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,14 +88,14 @@ func (f *front) count(method, path string) int {
 	return n
 }
 
-// seen gives the requests so far.
+// seen returns the requests so far.
 func (f *front) seen() []seenRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]seenRequest(nil), f.requests...)
 }
 
-// behave sets how Nova is made to answer; the zero behaviour is its own.
+// behave sets the changes of Nova's answers. Zero values forward Nova's own answers.
 func (f *front) behave(instead func(http.ResponseWriter, *http.Request) bool, rewrite func(map[string]any), cut bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +148,7 @@ func rewritten(body []byte, change func(map[string]any)) []byte {
 	return changed
 }
 
-// always answers every request alike.
+// always answers every request in the same way.
 func always(code int, contentType, body string, header map[string]string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Content-Type", contentType)
@@ -171,7 +171,7 @@ func html(code int) func(http.ResponseWriter, *http.Request) bool {
 	return always(code, htmlType, fmt.Sprintf(page, code, http.StatusText(code)), nil)
 }
 
-// novaError answers as Nova does.
+// novaError answers with an error in Nova's format.
 func novaError(code int, kind, message string) func(http.ResponseWriter, *http.Request) bool {
 	return always(code, jsonType, fmt.Sprintf(`{%q: {"code": %d, "message": %q}}`, kind, code, message), nil)
 }

@@ -28,7 +28,7 @@ func keystone(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.Ser
 	return client
 }
 
-// inline is a configuration whose credential is given in it, as the old five fields were.
+// inline returns a configuration that contains its credential, as the old five fields did.
 func inline(t *testing.T, c *openstackdev.Cloud, group openstack.GroupConfig) openstack.Config {
 	t.Helper()
 	password, err := c.Password()
@@ -61,7 +61,7 @@ func TestEveryCredentialSignsIn(t *testing.T) {
 	}
 	for name, config := range map[string]openstack.Config{"five fields": five, "application credential": credential, "clouds.yaml": configOf(c, g)} {
 		if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); err != nil {
-			// The key pair is the user's own, and an application credential is of the same user.
+			// A key pair belongs to its user, and an application credential belongs to the same user.
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
 		}
 	}
 	config := inline(t, c, g)
-	config.Region = "LK" // which the OpenStack autoscaler had built in
+	config.Region = "LK" // the OpenStack autoscaler's built-in region
 	if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "RegionOne") {
 		t.Errorf("a region that is not there: %v", err)
 	}
@@ -121,7 +121,7 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed := old
-	for renewed == old { // each worker of Nova remembers a token for two seconds
+	for renewed == old { // each worker of Nova caches a token for two seconds
 		look(t)
 		if _, err := p.Group(t.Context(), g.Name); err != nil {
 			t.Fatalf("with a token that was revoked: %v", err)
@@ -132,7 +132,7 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 	if renewed == "" {
 		t.Error("it went on without a token")
 	}
-	// A regression of the OpenStack autoscaler, which signed in for each call.
+	// This is a regression test: the OpenStack autoscaler signed in for each call.
 	for range 3 {
 		if _, err := p.Group(t.Context(), g.Name); err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/orphans"
 )
 
-// issuer is a Joiner that remembers.
+// issuer is a Joiner that records its calls.
 type issuer struct {
 	mu        sync.Mutex
 	issued    []string
@@ -48,7 +48,7 @@ func (i *issuer) Withdraw(_ context.Context, machine string) error {
 	return nil
 }
 
-// grow orders machines and waits for what becomes of them.
+// grow launches servers, and waits for the result.
 func grow(t *testing.T, p *openstack.Provider, group string, order cloud.Order) cloud.Status {
 	t.Helper()
 	op, err := p.Grow(t.Context(), group, order)
@@ -92,7 +92,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		i.Created.IsZero() || i.State != cloud.Running {
 		t.Errorf("%+v", i)
 	}
-	// A list has no server groups.
+	// A list does not contain server groups.
 	s, err := servers.Get(t.Context(), nova(t, c, openstackdev.Demo), serverOf(i.ProviderID)).Extract()
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,8 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	if data := userDataOf(t, front); len(data) != 1 || data[0] != fmt.Sprintf("#cloud-config\n# %s t.1c512m west token-of-%s\n", i.Name, i.Name) {
 		t.Errorf("user data %q", data)
 	}
-	// The zone has one host: the second server has no place beside the first, and is given up with the reason.
+	// The zone has one host. The second server cannot run on the same host as the first, and its launch fails with the
+	// reason.
 	status := grow(t, p, g.Name, cloud.Order{Count: 1})
 	if cloud.RefusalOf(status.Err) != cloud.NoCapacity {
 		t.Errorf("a second server on one host: %v, want %s", status.Err, cloud.NoCapacity)
@@ -125,7 +126,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	}
 }
 
-// userDataOf gives the user data of the servers that were asked for through a front.
+// userDataOf returns the user data of the servers that were requested through a front.
 func userDataOf(t *testing.T, f *front) []string {
 	t.Helper()
 	var all []string
@@ -135,7 +136,7 @@ func userDataOf(t *testing.T, f *front) []string {
 		}
 		var body struct {
 			Server struct {
-				UserData []byte `json:"user_data"` // encoding/json reads base64
+				UserData []byte `json:"user_data"` // encoding/json decodes base64
 			} `json:"server"`
 		}
 		if err := json.Unmarshal(r.body, &body); err != nil {
@@ -182,7 +183,7 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 	g.UserData = "{{.Join.Token}}"
 	join := &issuer{}
 	config := configOf(c, g)
-	config.ParallelCreates = 1 // Nova's own count is not exact when it is asked side by side
+	config.ParallelCreates = 1 // Nova's own count is not exact for concurrent requests
 	p := providerOf(t, config, openstack.Options{Joiner: join})
 	t.Cleanup(func() {
 		setQuota(t, c, -1, -1)
@@ -208,7 +209,7 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 	}
 }
 
-// newImage makes an image, which is deleted with the test.
+// newImage creates an image, and deletes it after the test.
 func newImage(t *testing.T, c *openstackdev.Cloud, name string, tags ...string) string {
 	t.Helper()
 	client := glance(t, c, openstackdev.Demo)
@@ -340,7 +341,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	other.ClusterName = "another"
 	refused(providerOf(t, other, openstack.Options{}), "cluster another")
 
-	// Without any mark, as the OpenStack autoscaler has made them, it is a group's that adopts it.
+	// The OpenStack autoscaler creates servers without any mark. Such a server belongs to the group that adopts it.
 	for _, key := range []string{openstack.ClusterKey, openstack.GroupKey} {
 		if err := servers.DeleteMetadatum(t.Context(), client, s.ID, key).ExtractErr(); err != nil {
 			t.Fatal(err)
@@ -401,7 +402,7 @@ func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
 	config.Endpoints = map[string]string{"compute": front.Compute()}
 	p := providerOf(t, config, openstack.Options{})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
-	// There is no Cinder here, so that the server ends in ERROR; what Nova is asked for is what counts.
+	// This OpenStack has no Cinder, and the server therefore ends in ERROR. Only the request to Nova matters.
 	if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1}); err != nil {
 		t.Logf("without Cinder: %v", err)
 	}
@@ -434,7 +435,7 @@ func TestI7AListOfACloudWithACellThatIsDownIsAnError(t *testing.T) {
 	config := configOf(c, g)
 	config.Endpoints = map[string]string{"compute": front.Compute()}
 	p := providerOf(t, config, openstack.Options{})
-	// As Nova answers from microversion 2.69 on, see its guide "Handling Down Cells".
+	// Nova answers in this way from microversion 2.69, see its guide "Handling Down Cells".
 	front.behave(nil, func(server map[string]any) {
 		for key := range server {
 			if key != "id" && key != "tenant_id" && key != "created" && key != "links" {

@@ -17,16 +17,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// Groups whose servers have several of what most have one of.
+// These tests cover groups with several values where most groups have one.
 
 func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
 	c := openstackdev.ForTest(t)
 	g := groupOf(newGroupName(t))
 	network, secgroup := secondNetwork(t, c, g.Name)
-	g.Networks = append(g.Networks, network) // by its ID, as the first by its name
+	g.Networks = append(g.Networks, network) // by its ID, while the first is by its name
 	g.SecurityGroups = append(g.SecurityGroups, g.Name)
 	p := providerOf(t, configOf(c, g), openstack.Options{})
-	t.Cleanup(func() { removeGroup(t, c, g.Name) }) // before the network goes
+	t.Cleanup(func() { removeGroup(t, c, g.Name) }) // before the network is deleted
 	if status := grow(t, p, g.Name, cloud.Order{Count: 1}); status.Err != nil {
 		t.Fatal(status.Err)
 	}
@@ -63,7 +63,7 @@ func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
 	}
 }
 
-// secondNetwork makes a network with a subnet and a security group, of the project's own and of a name.
+// secondNetwork creates a network with a subnet and a security group, in the project, with the given name.
 func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, secgroup string) {
 	t.Helper()
 	client := neutron(t, c, openstackdev.Demo)
@@ -72,7 +72,7 @@ func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the subnet goes with it
+	t.Cleanup(func() { // this also deletes the subnet
 		if err := networks.Delete(ctx, client, made.ID).ExtractErr(); err != nil {
 			t.Error(err)
 		}
@@ -96,7 +96,7 @@ func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, s
 	return made.ID, group.ID
 }
 
-// TestServersAreSpreadOverTheZonesOfTheirGroup has the two zones that the OpenStack of the tests has, of one host each.
+// TestServersAreSpreadOverTheZonesOfTheirGroup uses the two zones of the test OpenStack, which have one host each.
 func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 	c := openstackdev.ForTest(t)
 	g := groupOf(newGroupName(t))
@@ -128,7 +128,7 @@ func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 			t.Errorf("Nova has %v, and we say %v; want %v", has, says, tt.want)
 		}
 	}
-	// A zone that there is not is told of as one, and not taken for a lack of room.
+	// The error reports an unknown zone as such, and not as a lack of capacity.
 	g.AvailabilityZones = []string{"nowhere"}
 	p = providerOf(t, configOf(c, g), openstack.Options{})
 	_, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1})

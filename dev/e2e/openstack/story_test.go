@@ -19,10 +19,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// storyPods fit onto as many servers of m.2c4g, one on each, and onto none of t.1c512m, which the group would rather have.
+// storyPods is the number of pods. Each fits on its own m.2c4g server. None fits on t.1c512m, which the group prefers.
 const storyPods = 4
 
-// joined has the servers of a group of this cluster join a control plane as long as the test lasts.
+// joined makes the servers of a group of this cluster join a control plane until the test ends.
 func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata, labels map[string]string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -36,7 +36,7 @@ func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata,
 	})
 }
 
-// storyGroup makes the NodeGroup of a group of servers.
+// storyGroup creates the NodeGroup of a group of servers.
 func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name string) {
 	t.Helper()
 	err := bed.CreateNodeGroup(ctx, name, nil, fmt.Sprintf(`
@@ -53,7 +53,7 @@ disruptionBudgets: [{nodes: "100%%"}]
 	}
 }
 
-// manage starts a manager with the rights of its shipped manifests.
+// manage starts a manager with the permissions of its shipped manifests.
 func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config openstack.Config) {
 	t.Helper()
 	p, err := bed.StartManager(ctx, "manager-of-openstack", map[string]any{openstack.Name: config},

@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// unthrottled is a client that does not slow itself down.
+// unthrottled returns a client without a client-side rate limit.
 func unthrottled(t *testing.T, bed *testbed.Testbed) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
@@ -45,7 +45,7 @@ func unthrottled(t *testing.T, bed *testbed.Testbed) kubernetes.Interface {
 	return client
 }
 
-// inParallel calls fn for 0 to n-1, some at a time, and returns the first error.
+// inParallel calls fn for 0 to n-1, some concurrently, and returns the first error.
 func inParallel(n int, fn func(i int) error) error {
 	const workers = 8
 	errs := make(chan error, workers)
@@ -67,7 +67,7 @@ func inParallel(n int, fn func(i int) error) error {
 	return first
 }
 
-// eventually asks until the answer is yes.
+// eventually polls until is returns true.
 func eventually(ctx context.Context, t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for !is() {
@@ -137,8 +137,8 @@ func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
 
 var crowd = flag.Int("crowd", 40, "how many nodes, with ten pods each, a cluster has that is read whole")
 
-// TestAClusterIsReadWholeInEveryWay says in its log how long each way of reading a cluster takes. The nodes and pods are
-// objects alone, with no machine behind them.
+// TestAClusterIsReadWholeInEveryWay logs the duration of each way to read a cluster. The nodes and pods are only objects,
+// without instances.
 func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	nodes, pods := *crowd, 10**crowd
 	bed := testbed.ForTest(t, testbed.Options{})

@@ -1,5 +1,5 @@
-// Package placement_test carries a plan out on a real control plane, and asks for it as a person would, with no more
-// rights than the shipped manifest gives.
+// Package placement_test carries out a plan on a real control plane. It requests the plan as a user would, with only the
+// permissions of the shipped manifest.
 package placement_test
 
 import (
@@ -43,7 +43,7 @@ const (
 	stranger  = "stranger"
 )
 
-// town is about sixty pods, each kind with its own wish for a place, half of them behind budgets.
+// town returns about sixty pods. Each kind has its own placement constraints, and half of the pods have PDBs.
 func town() (objects []runtime.Object, pods int) {
 	app := func(name string, replicas int32, cpu string) workload.App {
 		pods += int(replicas)
@@ -81,7 +81,7 @@ func town() (objects []runtime.Object, pods int) {
 }
 
 func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
-	bed := testbed.ForTest(t, testbed.Options{}) // the plan is for all nodes of a cluster
+	bed := testbed.ForTest(t, testbed.Options{}) // the plan covers all nodes of a cluster
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	specs := make([]controlplane.NodeSpec, nodes)
@@ -117,7 +117,8 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	step("all pods run")
 }
 
-// counted waits until the budgets have counted all of their pods: what a plan may cost them would grow between two looks.
+// counted waits until the PDBs have counted all of their pods. Before that, the allowed cost of a plan could grow between
+// two reads.
 func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
 	eventually(ctx, t, "the budgets to have counted their pods", func() bool {
@@ -128,7 +129,7 @@ func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 	})
 }
 
-// choose plans through the administrator's eyes.
+// choose makes a plan with the administrator's permissions.
 func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Selection {
 	t.Helper()
 	o, err := live.List(ctx, bed.Client())
@@ -150,7 +151,8 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Se
 	return p.Remove
 }
 
-// asked is what slipway plan says to somebody with the rights of the viewer alone, and to nobody else.
+// asked returns the output of slipway plan for an account with only the viewer's permissions. It also checks that other
+// accounts get no plan.
 func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
 	t.Helper()
 	root, err := testbed.Root()
@@ -207,7 +209,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 	return p.Remove.Victims
 }
 
-// slipway runs the command with the token of a ServiceAccount, which it makes when there is none.
+// slipway runs the command with the token of a ServiceAccount, and creates the account if it does not exist.
 func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account string, args ...string) ([]byte, error) {
 	t.Helper()
 	accounts := bed.Client().CoreV1().ServiceAccounts(namespace)
@@ -231,7 +233,7 @@ func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account st
 	return out, err
 }
 
-// onlyLists holds what the viewer has asked of the API server against the rights that it was given: no more, no less.
+// onlyLists checks that the viewer's API requests use exactly the permissions that it has.
 func onlyLists(t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
 	events, err := bed.Audit(controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + viewer})
@@ -241,7 +243,7 @@ func onlyLists(t *testing.T, bed *testbed.Testbed) {
 	used := map[string]bool{}
 	for _, e := range events {
 		if e.ObjectRef == nil && strings.HasPrefix(e.RequestURI, "/api") {
-			continue // which types there are is told to everybody
+			continue // every account may discover the types
 		}
 		if e.ObjectRef == nil {
 			t.Errorf("%s %s", e.Verb, e.RequestURI)
@@ -273,7 +275,7 @@ func onlyLists(t *testing.T, bed *testbed.Testbed) {
 	}
 }
 
-// carryOut does what the plan says: all victims are cordoned, then each is drained and its node removed, in order.
+// carryOut carries out the plan. It cordons all victims, then drains each and removes its node, in order.
 func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.Selection) {
 	t.Helper()
 	config, err := kubeapi.LoadConfig(bed.Kubeconfig())
@@ -303,7 +305,7 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 	}
 }
 
-// settle watches until all pods run on nodes that have stayed.
+// settle watches until all pods run on the remaining nodes.
 func settle(ctx context.Context, t *testing.T, bed *testbed.Testbed, gone []string, want int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)

@@ -21,7 +21,7 @@ var (
 	retirements = schema.GroupVersionResource{Group: "slipway.dev", Version: "v1alpha1", Resource: "noderetirements"}
 )
 
-// parse reads an object from YAML, and names it after the test.
+// parse reads an object from YAML, and gives it a name based on the test.
 func parse(t *testing.T, kind, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -151,7 +151,8 @@ func TestTheExamplesAreTaken(t *testing.T) {
 	}
 }
 
-// refused checks that the API server found the object invalid and said why, or took it where nothing is wanted.
+// refused checks that the API server rejected the object with the given message. If want is empty, it checks that the API
+// server accepted the object.
 func refused(t *testing.T, err error, want string) {
 	t.Helper()
 	switch {

@@ -21,41 +21,41 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// An agent pool of so many machines, of which the first so many are retired, all at once.
+// These are the number of instances in the agent pool, and the number of instances that are retired at once.
 const (
 	poolMachines = 3
 	poolLeaving  = 2
 )
 
-// gathering is how long a deletion waits for others of its pool: long enough for a busy machine to bring the second one.
+// gathering is how long a deletion waits for other deletions of its pool. It is long enough for the second deletion on a
+// busy host.
 const gathering = "10s"
 
-// takenByAKS is the kind of the request by which AKS deletes machines of an agent pool.
+// takenByAKS is the kind of the request that makes AKS delete instances of an agent pool.
 const takenByAKS = "arm POST deleteMachines"
 
-// agentPool is a fixture whose machines are AKS's to delete. Its managers' changes are kept in the order in which they
-// were asked for.
+// agentPool is a fixture with instances that AKS deletes. It records its managers' changes in the order of the requests.
 type agentPool struct {
 	*fixture
 	proxy *faultproxy.Proxy
-	// pods are on the nodes that leave, by node.
+	// pods holds the pods on the retired nodes, by node.
 	pods map[string][]string
 
-	// together is closed when all Nodes that leave are about to be deleted: none of them is before.
+	// together is closed when every retired Node is about to be deleted. Before that, no Node is deleted.
 	together chan struct{}
 
 	mu      sync.Mutex
 	changes []change
-	leaving map[string]bool // the Nodes whose deletion was asked for
+	leaving map[string]bool // the Nodes with a requested deletion
 }
 
-// change is a request that changes something.
+// change is a write request with its body.
 type change struct {
 	faultproxy.Request
 	body string
 }
 
-// newAgentPool makes the pool, and pods on the nodes that leave.
+// newAgentPool creates the pool, and pods on the nodes to retire.
 func newAgentPool(t *testing.T, name string) *agentPool {
 	t.Helper()
 	f := newMachines(t, name, poolMachines)
@@ -75,7 +75,8 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 	return a
 }
 
-// ownedByAKS has the machines be those of an agent pool, named as the fixture is, which the fixture's managers know.
+// ownedByAKS makes the instances part of an agent pool with the fixture's name, which the fixture's managers are
+// configured for.
 func (f *fixture) ownedByAKS() {
 	f.t.Helper()
 	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
@@ -86,7 +87,7 @@ func (f *fixture) ownedByAKS() {
 	}}
 }
 
-// populate runs pods on a node that is to leave.
+// populate runs pods on a node to retire.
 func (a *agentPool) populate(i int) {
 	a.t.Helper()
 	a.run(a.app(fmt.Sprint("web", i), i, 2).Deployment())
@@ -101,8 +102,8 @@ func (a *agentPool) populate(i int) {
 	}
 }
 
-// asked keeps a change, and holds the deletion of a Node until the others are about to be deleted too, so that the deletions
-// of their machines come together.
+// asked records a change. It holds the deletion of a Node until the other Nodes are about to be deleted too. This makes
+// the deletions of their instances coincide.
 func (a *agentPool) asked(_ context.Context, r faultproxy.Request, body []byte) {
 	a.mu.Lock()
 	a.changes = append(a.changes, change{r, string(body)})
@@ -131,14 +132,14 @@ func (a *agentPool) start() *process {
 	return a.manage("", a.proxy, "--cloud-config", a.cloudConfig(a.proxy, gathering))
 }
 
-// hang has the deletion of a machine not end, until that is relented.
+// hang makes the deletion of an instance hang until the fault is removed.
 func (a *agentPool) hang(i int) {
 	a.t.Helper()
 	a.check(a.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionHangs, Resource: a.pool.Resource(i)}))
 	a.t.Cleanup(func() { a.ARM.Relent(a.pool.Resource(i)) })
 }
 
-// retired waits until the nodes that leave are retired, and checks what is left, and how they left.
+// retired waits until the nodes are retired. It checks the remaining objects, and how each retirement ended.
 func (a *agentPool) retired() (ends [poolLeaving]*v1alpha1.NodeRetirement) {
 	a.t.Helper()
 	for i := range ends {
@@ -161,7 +162,7 @@ func (a *agentPool) retired() (ends [poolLeaving]*v1alpha1.NodeRetirement) {
 	return ends
 }
 
-// byAKS checks that nobody but AKS was asked to change the pool or its scale set.
+// byAKS checks that only AKS received requests to change the pool or its scale set.
 func (a *agentPool) byAKS() {
 	a.t.Helper()
 	for _, r := range a.ARM.Requests() {
@@ -173,7 +174,8 @@ func (a *agentPool) byAKS() {
 	}
 }
 
-// inOrder checks that the pods of a node were evicted before its Node was deleted, and its machine after that.
+// inOrder checks the order: first the evictions of a node's pods, then the deletion of its Node, then the deletion of its
+// instance.
 func (a *agentPool) inOrder(node string) {
 	a.t.Helper()
 	a.mu.Lock()
@@ -207,7 +209,7 @@ func (a *agentPool) inOrder(node string) {
 	}
 }
 
-// machineNames are those that a request has AKS delete, in their order by name.
+// machineNames returns the names that a request makes AKS delete, sorted.
 func machineNames(t *testing.T, body string) []string {
 	t.Helper()
 	var request struct {
@@ -220,7 +222,7 @@ func machineNames(t *testing.T, body string) []string {
 	return request.MachineNames
 }
 
-// deleted checks which machines requests have AKS delete.
+// deleted checks which instances the requests make AKS delete.
 func (a *agentPool) deleted(requests []azure.ARMRequest, want ...[]string) {
 	a.t.Helper()
 	var got [][]string
@@ -232,14 +234,14 @@ func (a *agentPool) deleted(requests []azure.ARMRequest, want ...[]string) {
 	}
 }
 
-// deletions are the requests of AKS to delete machines of the pool.
+// deletions returns the requests to AKS to delete instances of the pool.
 func (a *agentPool) deletions() []azure.ARMRequest {
 	return slices.DeleteFunc(a.ARM.Requests(), func(r azure.ARMRequest) bool {
 		return !strings.HasSuffix(r.Path, "/agentPools/"+a.name+"/deleteMachines")
 	})
 }
 
-// attempts checks how many deletions of its machine a retirement counts.
+// attempts checks how many deletions of its instance a retirement counts.
 func (a *agentPool) attempts(rt *v1alpha1.NodeRetirement, want int32) {
 	a.t.Helper()
 	if op := rt.Status.Operation; op == nil || op.Attempts != want {
@@ -247,7 +249,7 @@ func (a *agentPool) attempts(rt *v1alpha1.NodeRetirement, want int32) {
 	}
 }
 
-// underWay waits until it is written down where AKS can be asked for a deletion.
+// underWay waits until the status records that AKS can be asked about the deletion.
 func (a *agentPool) underWay(i int) {
 	a.t.Helper()
 	a.await(a.pool.NodeName(i), func(rt *v1alpha1.NodeRetirement) bool {
@@ -267,7 +269,7 @@ func TestAMachineThatAKSFailsToDeleteIsAskedForAgainWithoutTheOthersOfItsRequest
 	a.deleted(a.deletions(), both, both[:1])
 }
 
-// TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager kills a manager while AKS is deleting two machines.
+// TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager kills a manager while AKS is deleting two instances.
 func TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager(t *testing.T) {
 	t.Parallel()
 	t.Run("written down", func(t *testing.T) {
@@ -309,7 +311,7 @@ func TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager(t *testing.T) {
 	})
 }
 
-// goesOn waits until the manager that was started last has asked ARM for something, and has AKS's deletion end then.
+// goesOn waits until the last started manager has sent a request to ARM, and then ends AKS's deletion.
 func (a *agentPool) goesOn(path string) {
 	a.t.Helper()
 	before := len(a.proxy.Requests())

@@ -2,11 +2,11 @@ package retirement_test
 
 import "net/http"
 
-// alone is a way to the API server that shows a cluster in which there is nothing but one test's own: what the managers of
-// the others do, side by side and before, would be most of what each manager has to read.
+// alone is a transport to the API server that shows only the objects of one test. Otherwise each manager would mostly
+// read the objects of other tests, from concurrent and earlier runs.
 type alone struct {
 	next http.RoundTripper
-	// labels and fields are added to the selectors of lists and watches, by their paths.
+	// labels and fields are added to the selectors of lists and watches, by path.
 	labels, fields map[string]string
 }
 
@@ -29,7 +29,7 @@ func (a alone) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(r)
 }
 
-// alone shows what is of the fixture's own pool.
+// alone returns a transport that shows only the fixture's own pool.
 func (f *fixture) alone(next http.RoundTripper) alone {
 	mine := shard + "=" + f.name
 	return alone{next: next, labels: map[string]string{
@@ -39,7 +39,7 @@ func (f *fixture) alone(next http.RoundTripper) alone {
 	}}
 }
 
-// withItsPods shows of the pods those of the fixture's own namespace.
+// withItsPods shows only the pods of the fixture's own namespace.
 func (a alone) withItsPods(f *fixture) alone {
 	a.fields = map[string]string{"/api/v1/pods": "metadata.namespace=" + f.name}
 	return a

@@ -20,20 +20,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// embedded is a manager in this process, started again whenever it ends.
+// embedded is a manager in this process that restarts whenever it ends.
 type embedded struct {
 	config manager.Config
 	kube   rest.Config
 	api    kubeapi.Config
 	log    *slog.Logger
-	// connect, if set, connects the manager that begins next, and returns what cuts its connections.
+	// connect, if set, connects the next manager, and returns a function that cuts its connections.
 	connect func(*embedded) (cut func())
 
 	mu   sync.Mutex
-	kill context.CancelFunc // ends the one that runs now
+	kill context.CancelFunc // ends the current manager
 }
 
-// embed prepares a manager that reaches the API server behind a proxy, and is told the flags.
+// embed prepares a manager with the given flags that reaches the API server through a proxy.
 func embed(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, flags ...string) *embedded {
 	t.Helper()
 	kube.QPS, kube.UserAgent = -1, "slipway-manager/test"
@@ -46,8 +46,8 @@ func embed(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, fl
 	return e
 }
 
-// run has a manager at work until ctx ends. One that cannot start, since what it asks first fails, is started again, as
-// the kubelet would.
+// run keeps a manager running until ctx ends. If a manager cannot start because its first requests fail, run starts it
+// again, as the kubelet would.
 func (e *embedded) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		life, cancel := context.WithCancel(ctx)
@@ -69,7 +69,8 @@ func (e *embedded) run(ctx context.Context) {
 	}
 }
 
-// crash ends the manager that runs now, as SIGKILL does. Its connections are cut, so nothing that it does while it ends gets through.
+// crash ends the current manager, as SIGKILL does. It cuts the connections, and therefore no later request of that
+// manager succeeds.
 func (e *embedded) crash() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,8 +88,8 @@ func (e *embedded) live(ctx context.Context) error {
 	})
 }
 
-// account reaches the API server as the manager's ServiceAccount does, behind the proxy, so that what is before it needs
-// no TLS.
+// account is a transport that authenticates to the API server as the manager's ServiceAccount, behind the proxy. The
+// connection before the proxy therefore needs no TLS.
 type account struct {
 	token string
 	next  http.RoundTripper
@@ -107,7 +108,7 @@ var theAccount struct {
 	err       error
 }
 
-// account gives the transport of a manager in this process.
+// account returns the transport of a manager in this process.
 func (f *fixture) account() account {
 	f.t.Helper()
 	theAccount.Do(func() {

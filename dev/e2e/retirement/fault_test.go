@@ -20,10 +20,10 @@ var (
 	firstSeed = flag.Int("faults.first", 1, "the first of them")
 )
 
-// stagesAtOnce is how many schedules run at a time on a control plane, where each waits for most of its time.
+// stagesAtOnce is how many schedules run concurrently on a control plane. Each schedule mostly waits.
 const stagesAtOnce = 16
 
-// number reads a flag's default from the environment, so that `make test` can be told.
+// number reads a flag's default from the environment, which `make test` can set.
 func number(variable string, fallback int) int {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -36,16 +36,17 @@ func number(variable string, fallback int) int {
 	return n
 }
 
-// failedOnce are seeds that have failed and are mended: they come first, so that they are run however little time there is.
+// failedOnce lists seeds that failed before and are fixed. They run first, which ensures that they run in a short time
+// limit.
 var failedOnce = []int{
-	421, // a machine that somebody took away was counted as one more that leaves
-	151, // the machine was lost between two looks at the end of a retirement that had been given up early
-	315, // an old answer about the node was taken for one without the cordon, which stayed until the next sweep
-	199, // the node of a retirement that was called off kept its conditions for minutes, as they could not be written once
-	122, // an old answer had no record of the cordon, which stayed on a node that was left to another tool
+	421, // an instance that another client deleted counted as one more retired node
+	151, // the instance disappeared between two reads at the end of a retirement that had been given up early
+	315, // an old answer seemed to show the node without the cordon, which stayed until the next sweep
+	199, // the node of a cancelled retirement kept its conditions for minutes, because one write had failed
+	122, // an old answer lacked the cordon claim, and the cordon stayed on a node that was left to another tool
 }
 
-// inOrder are so many seeds from the first on, those before all others that failed once.
+// inOrder returns n seeds from first on, with the previously failed seeds first.
 func inOrder(first, n int) []int {
 	var known, others []int
 	for seed := first; seed < first+n; seed++ {
@@ -58,18 +59,18 @@ func inOrder(first, n int) []int {
 	return append(known, others...)
 }
 
-// What a schedule does to the requests of its manager, beside failing so many of them as the seed says.
+// These are the delay of late answers and the age of stale reads. In addition, the seed sets the share of failing requests.
 const (
 	late  = 400 * time.Millisecond
 	stale = 2 * time.Second
 )
 
-// TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken retires nodes while the API server and the cloud answer
-// late, with 429, 500 and 503, not at all although they have done what was asked, or half; while watches are dropped or
-// lag, and what is read is old; and while others do to the same nodes what others do. A seed decides all of it.
+// TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken retires nodes while the API server and the cloud fail. They
+// answer late, with 429, 500 and 503, partially, or not at all although they have carried out the request. Watches break
+// or lag, and reads are old. Other clients change the same nodes. A seed decides all faults.
 //
-// Each seed has a manager of its own in this process, with the rights of the shipped manifests, behind proxies that a
-// judge looks through: what would break an invariant is found at the request that would.
+// Each seed has its own manager in this process, with the permissions of the shipped manifests, behind proxies. A judge
+// checks each request, and finds the request that would break an invariant.
 func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	t.Parallel()
 	left := inOrder(*firstSeed, *seeds)
@@ -94,8 +95,8 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	stages.Wait()
 }
 
-// TestFaultSchedulesInVirtualTime plays all schedules on a cluster in memory. The manager, the faults and the judge are those of the
-// control plane. What is not: authorization, admission, validation, and the tokens of ARM.
+// TestFaultSchedulesInVirtualTime plays all schedules on a cluster in memory. The manager, the faults and the judge are
+// the same as on the control plane. Authorization, admission, validation and the tokens of ARM are not covered.
 func TestFaultSchedulesInVirtualTime(t *testing.T) {
 	testbed.OneThread(t)
 	all := inOrder(*firstSeed, *seeds)

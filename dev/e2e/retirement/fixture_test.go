@@ -30,28 +30,28 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+// patience limits every wait of a test. Waits are far shorter, but the host may be busy.
 const patience = 12 * time.Minute
 
-// The account of the shipped manifests.
+// This is the account of the shipped manifests.
 const (
 	managerNamespace = "slipway"
 	managerAccount   = "slipway-manager"
 )
 
-// shard is the label by which each test's manager finds its own retirements.
+// shard is the label that each test's manager selects its own retirements with.
 const shard = "e2e.slipway.dev/shard"
 
-// fixture is a pool of machines, its NodeGroup, and a namespace of a test's own.
+// fixture holds a pool of instances, its NodeGroup, and a namespace for one test.
 type fixture struct {
 	bed
 	t    *testing.T
 	ctx  context.Context
 	pool controlplane.AKSPool
 	name string
-	// secluded has the manager processes see nothing of the other tests.
+	// secluded hides the other tests from the manager processes.
 	secluded bool
-	// cloudGroups are those of the manager's configuration; a scale set needs none.
+	// cloudGroups are the groups of the manager's configuration. A scale set needs none.
 	cloudGroups []provider.GroupConfig
 }
 
@@ -60,13 +60,13 @@ var rights struct {
 	err error
 }
 
-// newFixture makes a pool of n machines. The group's spec says all but its nodes and its cloud.
+// newFixture creates a pool of n instances. group is the NodeGroup's spec, except for its nodes and its cloud.
 func newFixture(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
 	return newMachines(t, name, n).grouped(group)
 }
 
-// grouped makes the NodeGroup and the namespace.
+// grouped creates the NodeGroup and the namespace.
 func (f *fixture) grouped(group string) *fixture {
 	f.t.Helper()
 	f.nodeGroup(f.pool.ScaleSet(), group)
@@ -74,7 +74,7 @@ func (f *fixture) grouped(group string) *fixture {
 	return f
 }
 
-// newMachines is a fixture without a namespace and without a NodeGroup.
+// newMachines creates a fixture without a namespace and without a NodeGroup.
 func newMachines(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := withTypes(t)
@@ -85,7 +85,7 @@ func newMachines(t *testing.T, name string, n int) *fixture {
 	return bed.machines(t, name, n)
 }
 
-// machines makes a pool of n machines.
+// machines creates a pool of n instances.
 func (b bed) machines(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -95,7 +95,7 @@ func (b bed) machines(t *testing.T, name string, n int) *fixture {
 	return f
 }
 
-// nodeGroup makes the pool's NodeGroup, of a group of the cloud. The spec says the rest.
+// nodeGroup creates the pool's NodeGroup for a group of the cloud. spec holds the remaining fields.
 func (f *fixture) nodeGroup(cloudGroup, spec string) {
 	f.t.Helper()
 	f.create("NodeGroup", f.name, fmt.Sprintf(`
@@ -124,7 +124,7 @@ func (f *fixture) tryCreate(kind, name, spec string) error {
 	return f.objects().Create(f.ctx, o)
 }
 
-// retire creates a NodeRetirement of one of the pool's nodes, named after the node.
+// retire creates a NodeRetirement for one of the pool's nodes, with the node's name.
 func (f *fixture) retire(i int) string {
 	f.t.Helper()
 	node := f.pool.NodeName(i)
@@ -137,12 +137,12 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
 }
 
-// app is an App on one of the machines.
+// app returns an App on one of the instances.
 func (f *fixture) app(name string, i int, replicas int32) workload.App {
 	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), Stop: "0.5"}
 }
 
-// awaitPhase waits until a retirement is over, and checks how.
+// awaitPhase waits until a retirement has ended, and checks its phase.
 func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRetirement {
 	f.t.Helper()
 	rt := f.over(name)
@@ -155,7 +155,7 @@ func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRet
 	return rt
 }
 
-// await waits until a retirement is as wanted, or has been: a state that passes must not be missed on a busy machine.
+// await waits until a retirement has, or has had, the wanted state. On a busy host a short state must not be missed.
 func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
 	f.t.Helper()
 	for {
@@ -171,7 +171,7 @@ func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
 	}
 }
 
-// gone waits until there is no NodeRetirement of that name.
+// gone waits until no NodeRetirement of that name exists.
 func (f *fixture) gone(name string) {
 	f.t.Helper()
 	for {
@@ -189,13 +189,13 @@ func (f *fixture) gone(name string) {
 	}
 }
 
-// over waits until a retirement is over, and returns its record: nil when there is none.
+// over waits until a retirement has ended, and returns it. It returns nil if there is none.
 func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 	f.t.Helper()
 	for {
 		rt, changed := f.followed().get(name)
 		if rt == nil || rt.Status.Phase.Finished() {
-			// What is followed may lag behind: the last word is the API server's.
+			// The watch may lag, and the API server therefore decides.
 			fresh := &v1alpha1.NodeRetirement{}
 			err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, fresh)
 			if apierrors.IsNotFound(err) {
@@ -214,7 +214,7 @@ func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 	}
 }
 
-// left checks that of the pool's first n machines exactly the given ones are gone, with their nodes.
+// left checks that exactly the given ones of the pool's first n instances are gone, with their nodes.
 func (f *fixture) left(n int, gone ...int) {
 	f.t.Helper()
 	for i := range n {
@@ -235,7 +235,7 @@ func (f *fixture) left(n int, gone ...int) {
 	}
 }
 
-// untouched checks that nothing of Slipway's is on a node (I3).
+// untouched checks that a node has no marks of Slipway (I3).
 func (f *fixture) untouched(n *corev1.Node) {
 	f.t.Helper()
 	for key := range n.Annotations {
@@ -253,14 +253,13 @@ func (f *fixture) untouched(n *corev1.Node) {
 	}
 }
 
-// process is a manager process.
 type process struct {
 	*controlplane.Process
 	proxy *faultproxy.Proxy
 	mu    sync.Mutex
 }
 
-// revive kills a manager, unless it is dead already, and starts it again.
+// revive kills a manager if it still runs, and starts it again.
 func (p *process) revive(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,8 +272,8 @@ func (p *process) revive(ctx context.Context) error {
 	return p.Restart(ctx)
 }
 
-// keep starts a manager again when it ends by itself, as a kubelet does: one that has lost its Lease exits, and on a busy
-// machine the one that is to take over may be the one that loses it. Not for a manager that is killed.
+// keep restarts a manager when it ends on its own, as a kubelet does. A manager that loses its Lease exits. On a busy
+// host, the manager that must take over may be the one to lose its Lease. keep is not for a manager that the test kills.
 func (f *fixture) keep(p *process) {
 	ended := make(chan struct{})
 	go func() {
@@ -291,11 +290,11 @@ func (f *fixture) keep(p *process) {
 			}
 		}
 	}()
-	f.t.Cleanup(func() { <-ended }) // The test's context is over by then.
+	f.t.Cleanup(func() { <-ended }) // the test's context has ended by then
 }
 
-// manage starts a manager whose every request goes through the proxy, with the rights of the shipped manifests.
-// The suffix tells the managers of one fixture apart.
+// manage starts a manager with the permissions of the shipped manifests, and sends all its requests through the proxy.
+// The suffix distinguishes the managers of one fixture.
 func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string) *process {
 	f.t.Helper()
 	path, err := testbed.Binary("slipway")
@@ -321,7 +320,7 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 	return p
 }
 
-// atLeisure are the flags of a manager that asks rarely: each request is one to be killed at.
+// atLeisure returns the flags of a manager that polls rarely, because the test kills the manager at each request.
 func (f *fixture) atLeisure() []string {
 	return []string{
 		"--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
@@ -340,7 +339,7 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	})
 }
 
-// cloudConfig is how the manager reaches ARM. Deletions wait so long for others to come with them.
+// cloudConfig returns the manager's configuration of ARM. window is how long a deletion waits for others to batch with.
 func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.t.Helper()
 	server := f.ARMServer()
@@ -358,7 +357,7 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	return to
 }
 
-// azure is the provider's configuration. Deletions wait so long for others to come with them.
+// azure returns the provider's configuration. window is how long a deletion waits for others to batch with.
 func (f *fixture) azure(window string) provider.Config {
 	f.t.Helper()
 	config := f.AzureConfig()

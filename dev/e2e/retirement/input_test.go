@@ -20,10 +20,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// inputGroup is the NodeGroup of these tests.
 const inputGroup = "drain: {timeout: 3m}"
 
-// heard waits for an Event about a NodeRetirement, and gives its words.
+// heard waits for an Event about a NodeRetirement, and returns its note.
 func (f *fixture) heard(name, reason string) string {
 	f.t.Helper()
 	note := ""
@@ -41,7 +40,7 @@ func (f *fixture) heard(name, reason string) string {
 	return note
 }
 
-// TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone has one manager refuse all of them.
+// TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone uses one manager for all refusals.
 func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *testing.T) {
 	t.Parallel()
 	const machines = 4
@@ -86,7 +85,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 	f.untouched(node)
 }
 
-// blockedBy waits until a retirement is held up for a reason, and gives its words.
+// blockedBy waits until a retirement is blocked for a reason, and returns its message.
 func (f *fixture) blockedBy(name, code string) string {
 	f.t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
@@ -118,8 +117,8 @@ func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	f.left(2, 0)
 }
 
-// TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName takes the right to read machines away from the
-// credential, and gives it back.
+// TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName revokes the credential's permission to read
+// instances, and grants it again.
 func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rights", 2, inputGroup)
@@ -138,7 +137,8 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 	f.left(2, 0)
 }
 
-// TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNamed has the group and the retirement say it.
+// TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNamed checks the message of the group and of
+// the retirement.
 func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNamed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "undeletable", 1, inputGroup)
@@ -168,7 +168,7 @@ func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNa
 	}
 }
 
-// patchGroup changes the test's NodeGroup.
+// patchGroup patches the test's NodeGroup.
 func (f *fixture) patchGroup(patch string) {
 	f.t.Helper()
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: f.name}}

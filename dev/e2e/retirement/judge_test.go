@@ -24,39 +24,41 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// judge looks at every request of a manager that changes something, before the server hears of it, and at the world as it
-// is then: it asks the servers themselves, so that no fault concerns it. What never reaches the server, it does not see.
+// judge checks every write request of a manager before the server receives it. It compares the request with the current
+// state of the servers, which it reads directly, without faults. It does not see requests that never reach the server.
 type judge struct {
 	*fixture
 	law law
-	// uids are the nodes' as they were at first.
+	// uids are the original UIDs of the nodes.
 	uids map[string]types.UID
 
 	mu sync.Mutex
-	// looks are when the pods on a node were last asked for and the answer came, and deleted when the deletion of the Node
-	// named was last asked for.
+	// looks holds when the last answered list of the pods on a node was requested. deleted holds the time of the last
+	// requested deletion, by Node.
 	looks   map[look]time.Time
 	deleted map[string]time.Time
-	// weighed is how many requests there were that could have broken an invariant.
+	// weighed counts the requests that could have broken an invariant.
 	weighed int
-	// kept are the protected pods with their node and since when they have been there.
+	// kept holds the protected pods, with their node and their start time.
 	kept map[string]keptPod
 }
 
-// law is what a judge goes by that is not the same for each fixture.
+// law holds the limits that differ between fixtures.
 type law struct {
-	// nodes are in the pool. minimum is the NodeGroup's, and budget how many of its nodes may be unavailable at once.
+	// nodes is the number of nodes in the pool. minimum is the NodeGroup's minimum. budget is how many of its nodes may
+	// be unavailable at once.
 	nodes, minimum, budget int
-	// bereft is set where others take nodes away: fewer than the minimum may stay, through no fault of the manager's.
+	// bereft is set if other clients remove nodes. Then fewer nodes than the minimum may remain, without a fault of the
+	// manager.
 	bereft bool
 	// pods is the namespace of the pods.
 	pods string
-	// stale is how old what a manager reads may be.
+	// stale is the maximum age of what a manager reads.
 	stale time.Duration
 }
 
-// look is one at the pods on a node. What a manager saw that was killed since, the next one does not know, and has to look
-// for itself. (Managers in this process share their connections on a control plane, and are one Life there.)
+// look identifies a list of the pods on a node. A manager does not know what a killed manager saw, and must list again.
+// Managers in this process share their connections on a control plane, and count as one life there.
 type look struct {
 	life int
 	node string
@@ -80,7 +82,7 @@ func newJudge(f *fixture, l law) *judge {
 	return j
 }
 
-// watches has the judge see what the managers behind a proxy do.
+// watches makes the judge check the managers behind a proxy.
 func (j *judge) watches(proxy *faultproxy.Proxy) {
 	proxy.Answers(j.answered)
 	proxy.Guard(j.asked)
@@ -98,7 +100,8 @@ func (j *judge) unprotected(pod string) {
 	delete(j.kept, pod)
 }
 
-// answered notes when pods are looked at: a look that was refused, or of which the manager never had the answer, is none.
+// answered records when a manager lists the pods of a node. A refused list, or a list without a received answer, does not
+// count.
 func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
 	if status != http.StatusOK || j.ctx.Err() != nil {
 		return
@@ -107,7 +110,7 @@ func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
 		return
 	}
 	if strings.Contains(r.Query, "status.phase%21%3DSucceeded") {
-		return // that is for the caches, which no retirement goes by
+		return // this list fills the caches, which no retirement relies on
 	}
 	_, node, ok := strings.Cut(r.Query, "spec.nodeName%3D")
 	if !ok {
@@ -122,12 +125,12 @@ func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
 	}
 }
 
-// givingUp is how long a manager may take to cut off a request that it waits for no longer: a drain that ends in its time
-// leaves no eviction behind, but the judge may be at one while the retirement's end is written down. It is less than any
-// request has by itself.
+// givingUp is how long a manager may take to cut off a request that it no longer waits for. A drain that ends in time
+// leaves no eviction behind. But the judge may still check an eviction while the manager records the retirement's end.
+// givingUp is shorter than any request timeout.
 const givingUp = 5 * time.Second
 
-// asked judges one request.
+// asked checks one request.
 func (j *judge) asked(ctx context.Context, r faultproxy.Request, body []byte) {
 	if j.ctx.Err() != nil {
 		return
@@ -160,15 +163,15 @@ func (j *judge) asked(ctx context.Context, r faultproxy.Request, body []byte) {
 		return
 	}
 	select {
-	case <-ctx.Done(): // the server never hears of it
+	case <-ctx.Done(): // the server never receives it
 	case <-time.After(givingUp):
-		if ctx.Err() == nil { // on a busy machine both may have come
+		if ctx.Err() == nil { // on a busy host both may have happened
 			j.t.Errorf("%s: %v\nbody: %s", r, err, body)
 		}
 	}
 }
 
-// truth is the world as it is.
+// truth is the actual state of the servers.
 type truth struct {
 	nodes   map[string]*corev1.Node
 	records v1alpha1.NodeRetirementList
@@ -187,7 +190,7 @@ func (j *judge) truth() (truth, error) {
 	return now, err
 }
 
-// inFlight are the retirements that are admitted and not over, by node.
+// inFlight returns the retirements that are admitted and have not ended, by node.
 func (now truth) inFlight() map[string]*v1alpha1.NodeRetirement {
 	flying := map[string]*v1alpha1.NodeRetirement{}
 	for i := range now.records.Items {
@@ -199,7 +202,7 @@ func (now truth) inFlight() map[string]*v1alpha1.NodeRetirement {
 	return flying
 }
 
-// bounds checks the group's minimum and budget (I5), and that the node is one that may leave.
+// bounds checks the group's minimum and budget (I5), and that the node may be retired.
 func (j *judge) bounds(now truth, node string) error {
 	flying := now.inFlight()
 	if flying[node] == nil {
@@ -212,7 +215,7 @@ func (j *judge) bounds(now truth, node string) error {
 		case flying[name] == nil:
 			stay++
 		case flying[name].Status.MachineGone && !j.machineThere(name):
-			// Somebody else took it away, and to clean up after it disrupts nothing.
+			// Another client deleted it, and its cleanup disrupts nothing.
 		default:
 			leaving++
 		}
@@ -226,7 +229,7 @@ func (j *judge) bounds(now truth, node string) error {
 	return nil
 }
 
-// sawAll checks that the judge was asked: it finds nothing wrong where it sees nothing.
+// sawAll checks that the judge saw the requests. Without requests it would find no fault.
 func (j *judge) sawAll(node string) {
 	j.t.Helper()
 	j.mu.Lock()
@@ -240,7 +243,7 @@ func (j *judge) sawAll(node string) {
 	}
 }
 
-// unprotectedNode checks that no protected pod is on a node that was there at the last look, or could have been (I1).
+// unprotectedNode checks that a node has no protected pod that was there, or could have been, at the last list (I1).
 func (j *judge) unprotectedNode(life int, node string, since time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -249,14 +252,14 @@ func (j *judge) unprotectedNode(life int, node string, since time.Time) error {
 		return fmt.Errorf("I1: this manager last looked at the pods on node %s at %s: want it after %s", node, last, since)
 	}
 	for pod, k := range j.kept {
-		if k.node == node && k.since.Before(last.Add(-j.law.stale)) { // what is read may be so old
+		if k.node == node && k.since.Before(last.Add(-j.law.stale)) { // a read may be this old
 			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, last)
 		}
 	}
 	return nil
 }
 
-// node judges the deletion of a Node.
+// node checks the deletion of a Node.
 func (j *judge) node(life int, name string, body []byte) error {
 	var options metav1.DeleteOptions
 	if err := json.Unmarshal(body, &options); err != nil {
@@ -289,7 +292,7 @@ func (j *judge) node(life int, name string, body []byte) error {
 		return err
 	}
 	if rt := now.inFlight()[name]; rt.Status.MachineGone {
-		return nil // what was on it is gone
+		return nil // the previous pods are gone
 	}
 	if err := j.unprotectedNode(life, name, time.Time{}); err != nil {
 		return err
@@ -297,7 +300,7 @@ func (j *judge) node(life int, name string, body []byte) error {
 	return j.drained(name)
 }
 
-// captured is the UID of the Node that the retirement under way is about.
+// captured returns the UID of the Node that the current retirement is for.
 func (j *judge) captured(now truth, node string) types.UID {
 	rt := now.inFlight()[node]
 	if rt == nil || rt.Status.Captured == nil {
@@ -306,7 +309,7 @@ func (j *judge) captured(now truth, node string) types.UID {
 	return rt.Status.Captured.NodeUID
 }
 
-// drained checks that the pods that have to leave have left.
+// drained checks that the pods that must be evicted are gone.
 func (j *judge) drained(node string) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	pods, err := j.Client().CoreV1().Pods(j.law.pods).List(j.ctx, metav1.ListOptions{FieldSelector: selector})
@@ -321,7 +324,7 @@ func (j *judge) drained(node string) error {
 	return nil
 }
 
-// machines judges the deletion of machines.
+// machines checks the deletion of instances.
 func (j *judge) machines(life int, body []byte) error {
 	var request struct {
 		InstanceIDs  []string `json:"instanceIds"`  // of a scale set
@@ -375,7 +378,7 @@ func (j *judge) machine(life int, now truth, instance int) error {
 	return j.unprotectedNode(life, node, since)
 }
 
-// patch judges a change of a Node.
+// patch checks a change of a Node.
 func (j *judge) patch(name string, body []byte) error {
 	if !strings.Contains(string(body), "node.kubernetes.io/out-of-service") {
 		return nil
@@ -386,7 +389,7 @@ func (j *judge) patch(name string, body []byte) error {
 	return nil
 }
 
-// instance is the number of a node's machine; -1 for one that is not in the pool.
+// instance returns the number of a node's instance, or -1 if it is not in the pool.
 func (j *judge) instance(node string) int {
 	return slices.Index(slices.Collect(j.names()), node)
 }
@@ -406,7 +409,7 @@ func (j *judge) names() func(func(string) bool) {
 	}
 }
 
-// eviction judges that of a pod.
+// eviction checks the eviction of a pod.
 func (j *judge) eviction(namespace, name string, body []byte) error {
 	var eviction struct {
 		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
@@ -435,7 +438,7 @@ func (j *judge) eviction(namespace, name string, body []byte) error {
 	return j.bounds(now, pod.Spec.NodeName)
 }
 
-// reached checks the world when all the retirements are over.
+// reached checks the final state after all retirements have ended.
 func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 	s.t.Helper()
 	left := 0
@@ -458,7 +461,7 @@ func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 			if !machine || !there {
 				s.t.Errorf("node %s was not to be retired: it is there: %t, its machine: %t", name, there, machine)
 			}
-		case rt == nil: // called off
+		case rt == nil: // cancelled
 			if !s.has(i, callOff) {
 				s.t.Errorf("the NodeRetirement of %s is gone, and nobody has called it off", name)
 			}
@@ -474,7 +477,7 @@ func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 	}
 }
 
-// ended checks what is left of a node whose retirement ended.
+// ended checks the remaining state of a node after its retirement has ended.
 func (s *stage) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
 	s.t.Helper()
 	phase, what := rt.Status.Phase, fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message)

@@ -22,31 +22,31 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// course is one way that a retirement can take. Of two nodes the first is to be retired.
+// course is one possible sequence of a retirement. The first of two nodes is retired.
 type course struct {
 	name string
-	// group is the NodeGroup's spec but for its nodes, its cloud and its minimum.
+	// group is the NodeGroup's spec, except for its nodes, its cloud and its minimum.
 	group string
-	// prepare makes the world, before the node is retired and the manager started.
+	// prepare sets up the cluster before the test retires the node and starts the manager.
 	prepare func(f *fixture)
-	// parts, if set, is where the course parts from the first one, of which the requests are known already, and part what is
-	// done then, if anything.
+	// parts, if set, reports where the course diverges from the first course. The requests before that point are already
+	// covered. part, if set, runs at that point.
 	parts func(*v1alpha1.NodeRetirement) bool
 	part  func(j *judge, node string)
-	// real are the requests that a manager is killed after on a control plane too.
+	// real are the requests that the test also kills a manager after on a control plane.
 	real []faultproxy.Point
 	// end waits for the end, and checks it.
 	end func(f *fixture, node string)
 }
 
-// stuck is an app of one pod on the first machine, with a disruption budget that never lets it go.
+// stuck runs an app of one pod on the first instance. The app's PDB always denies the eviction.
 func stuck(f *fixture) {
 	app := f.app("stuck", 0, 1)
 	app.MinAvailable = "1"
 	f.run(app.Deployment(), app.Budget())
 }
 
-// restored checks that a node is as it was.
+// restored checks that a node is restored.
 func restored(f *fixture, node string) {
 	f.t.Helper()
 	f.left(2)
@@ -57,7 +57,7 @@ func restored(f *fixture, node string) {
 
 func draining(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining }
 
-// Kinds of requests.
+// These are kinds of requests.
 const (
 	evicted     = "api POST /api/v1/namespaces/*/pods/*/eviction"
 	nodeChanged = "api PATCH /api/v1/nodes/*"
@@ -117,7 +117,7 @@ var courses = []course{
 			late := f.app("late", 0, 1)
 			late.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
 			pod := late.Pod()
-			pod.Spec.NodeName = node // the scheduler would keep it away
+			pod.Spec.NodeName = node // the scheduler would not place it there
 			f.run(pod)
 			f.protected(pod.Name, node)
 		},
@@ -145,7 +145,8 @@ var courses = []course{
 		end: func(f *fixture, node string) {
 			f.awaitPhase(node, v1alpha1.Succeeded)
 			f.left(2, 0)
-			// The record counts the attempts that it knows of, which that of a killed manager may not be: the cloud knows.
+			// The record counts only the attempts that it knows of. A killed manager's attempt may be missing there,
+			// but the cloud knows it.
 			if n := f.deletions(); n < 2 {
 				f.t.Errorf("the cloud was asked for %d deletions: want a second attempt", n)
 			}
@@ -170,7 +171,7 @@ var courses = []course{
 	},
 }
 
-// deletions is how often the cloud was asked to delete machines of the pool.
+// deletions counts the requests to the cloud to delete instances of the pool.
 func (f *fixture) deletions() (n int) {
 	for _, r := range f.ARM.Requests() {
 		if path := strings.ToLower(r.Path); r.Method == http.MethodPost && strings.HasSuffix(path, "/"+strings.ToLower(f.pool.ScaleSet())+"/delete") {
@@ -180,7 +181,7 @@ func (f *fixture) deletions() (n int) {
 	return n
 }
 
-// loseMachine takes a machine away, and says of its Node what the node lifecycle controller would after a while.
+// loseMachine removes an instance, and updates its Node as the node lifecycle controller would after a while.
 func (f *fixture) loseMachine(instance int) {
 	f.t.Helper()
 	f.check(f.ARM.Lose(f.ctx, f.pool.Resource(instance)))
@@ -190,13 +191,13 @@ func (f *fixture) loseMachine(instance int) {
 	f.check(err)
 }
 
-// TestKillCoursesInVirtualTime kills the manager at each request that it makes to the API server and to the cloud while it
-// walks each of the courses: once before the request is served, once after. The requests are not chosen: a first run is
-// left alone, and there is a run for each request that it made, and each moment. Of the later courses it is those made
-// after the course has parted from the first.
+// TestKillCoursesInVirtualTime kills the manager at each request to the API server and to the cloud, in each course. It
+// kills once before the server handles the request, and once after. A first run without a kill records all requests, and
+// a separate run covers each request and each moment. The later courses only cover the requests after they diverge from
+// the first course.
 //
-// Each request of each manager is judged as those in the schedules of faults are: of I1 also that every manager looks for
-// protected pods itself, whatever the one that was killed had seen.
+// The judge checks each request of each manager, as in the fault schedules. For I1 it also checks that every manager
+// lists the protected pods itself. What the killed manager saw does not count.
 func TestKillCoursesInVirtualTime(t *testing.T) {
 	testbed.OneThread(t)
 	points := 0
@@ -213,7 +214,7 @@ func TestKillCoursesInVirtualTime(t *testing.T) {
 			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
 			chosen := distinct(seen[parted:])
 			points += len(chosen) * len(faultproxy.Moments())
-			// Some kinds are not in every run, such as the read of an operation that is over sooner.
+			// Some kinds do not occur in every run. An example is the read of an operation that ends sooner.
 			faultproxy.AtEach(t, chosen, t.Logf, func(t *testing.T, _ int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
 				seen, _ := walk(t, at, moment)
 				return seen
@@ -223,8 +224,8 @@ func TestKillCoursesInVirtualTime(t *testing.T) {
 	testbed.Note(t, fmt.Sprintf("retirement: %d kill points of %d courses in virtual time", points, len(courses)))
 }
 
-// TestI8AfterAKillTheNextManagerReachesTheSameEnd kills the real process on a control plane after a few of the requests of each
-// course: that what holds in virtual time holds there too.
+// TestI8AfterAKillTheNextManagerReachesTheSameEnd kills the real process on a control plane after a few requests of each
+// course. It confirms the results of virtual time.
 func TestI8AfterAKillTheNextManagerReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	for n, c := range courses {
@@ -240,16 +241,16 @@ func TestI8AfterAKillTheNextManagerReachesTheSameEnd(t *testing.T) {
 	}
 }
 
-// repeated is how many reads of a kind are killed at: a course that waits asks the same again and again.
+// repeated limits the kills at reads of one kind, because a waiting course repeats the same reads.
 const repeated = 6
 
-// distinct leaves out the later reads of each kind, which are asked while a course waits, and those of disruption budgets,
-// which are asked only to tell people which one blocks. No write is left out.
+// distinct drops the later reads of each kind, which a course repeats while it waits. It also drops the reads of PDBs,
+// which only serve to tell people which PDB blocks. It drops no write.
 //
-// A read changes nothing, and what a manager knows dies with it: killed at a read it leaves behind what it would have left
-// if it had been killed after the write before that, or before the write after it, and those are all killed at. What the
-// others do in between - pods end, the cloud's operation ends, a timeout passes - has not begun at the one write, and is over
-// at the other. The first few reads of each kind are killed at for what is between: when some of it is done, and some is not.
+// A read changes nothing, and a manager's knowledge dies with it. A kill at a read therefore leaves the same state as a
+// kill after the previous write or before the next write. Those are all covered. Other events in between, such as a pod's
+// end, an operation's end or a timeout, have not begun at the first write. They have ended at the second write. The kills
+// at the first few reads of each kind cover the partial states in between.
 func distinct(seen []faultproxy.Request) []faultproxy.Request {
 	times := map[string]int{}
 	return slices.DeleteFunc(slices.Clone(seen), func(r faultproxy.Request) bool {
@@ -258,9 +259,9 @@ func distinct(seen []faultproxy.Request) []faultproxy.Request {
 	})
 }
 
-// walk walks the course, kills the manager at a request, if there is one such, and checks the end. A judge looks at what
-// each of the managers asks for on the way. It returns the requests of all managers, and how many there were when the course
-// parted.
+// walk runs the course, kills the manager at the given request if there is one, and checks the end. A judge checks all
+// requests of each manager. walk returns the requests of all managers, and the number of requests before the course
+// diverged.
 func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
 	f.t.Helper()
 	law := law{nodes: courseNodes, minimum: 1, budget: 1, pods: f.name}
@@ -286,10 +287,10 @@ func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) 
 	return proxy.Requests(), parted
 }
 
-// courseNodes are in the pool of a course.
+// courseNodes is the number of nodes in the pool of a course.
 const courseNodes = 2
 
-// mortal starts a manager, and returns what kills it, and has the next one begin.
+// mortal starts a manager, and returns a function that kills it and starts the next one.
 func (f *fixture) mortal(proxy *faultproxy.Proxy) (kill func()) {
 	f.t.Helper()
 	if !f.virtual {
@@ -302,11 +303,11 @@ func (f *fixture) mortal(proxy *faultproxy.Proxy) (kill func()) {
 	return m.crash
 }
 
-// object is the part of a path that names one object.
+// object matches the part of a path that names one object.
 var object = regexp.MustCompile(`/(nodes|pods|namespaces|noderetirements|virtualMachines|virtualMachineScaleSets|operations|` +
 	`nodegroups|asyncOperations|leases)/[^/]+`)
 
-// kindOf is a request without the names in it.
+// kindOf returns a request without the names in it.
 func kindOf(r faultproxy.Request) string {
 	kind := r.Server + " " + r.Method + " " + object.ReplaceAllString(r.Path, "/$1/*")
 	if strings.Contains(r.Query, "watch=true") || strings.Contains(r.Query, "watch=1") {

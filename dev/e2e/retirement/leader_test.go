@@ -17,23 +17,24 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// undisputed is a Lease that its holder does not lose to a busy machine, disputed one that the other takes over soon.
+// undisputed is a Lease duration that a holder keeps on a busy host. disputed is a Lease duration that lets the other
+// manager take over soon.
 const (
 	undisputed = 2 * time.Minute
 	disputed   = 5 * time.Second
 )
 
-// electing are the flags of managers that compete for a Lease in the fixture's own namespace.
+// electing returns the flags of managers that compete for a Lease in the fixture's own namespace.
 func (f *fixture) electing(lease time.Duration) []string {
 	return []string{
 		"--leader-elect=true", "--leader-election-namespace", f.name, "--leader-election-lease-duration", lease.String(),
 	}
 }
 
-// duel retires a node under two managers that compete for a Lease: the first one leads. What meets it at a request is
-// done before the request is forwarded, when the second is there; the request goes on after that. A first that meets
-// nothing is to finish, and its requests are returned. The test is skipped, when all is checked, where the first did not
-// make the request: no two runs make quite the same, and a busy machine may take the Lease from it before.
+// duel retires a node with two managers that compete for a Lease. The first manager leads. At the request at, it calls
+// meet when the second manager runs, and then forwards the request. Without meet, the first manager must finish, and duel
+// returns its requests. If the first manager did not make the request, duel still checks everything, and then skips the
+// test. The requests differ slightly between runs, and on a busy host the first manager may lose the Lease earlier.
 func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, first *process, node string)) []faultproxy.Request {
 	t.Helper()
 	lease := disputed
@@ -42,7 +43,7 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	}
 	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
 	f.secluded = true
-	f.check(f.CopyRole(f.ctx, managerNamespace, managerAccount, f.name)) // so that they may write the Lease
+	f.check(f.CopyRole(f.ctx, managerNamespace, managerAccount, f.name)) // both managers may write the Lease
 	f.run(f.app("web", 0, 2).Deployment())
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan *process, 1)
@@ -73,14 +74,14 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	return proxy.Requests()
 }
 
-// encounter is what meets a manager at a request, unless the request comes when all is over already.
+// encounter runs an action at a manager's request, unless the request comes after the end.
 type encounter struct {
 	sync.WaitGroup
 	mu        sync.Mutex
 	met, over bool
 }
 
-// begin reports whether it takes place. Done has to be called when it has.
+// begin reports whether the action may run. If it returns true, the caller must call Done.
 func (e *encounter) begin() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,7 +93,7 @@ func (e *encounter) begin() bool {
 	return true
 }
 
-// end waits until it is over, lets none begin any more, and reports whether it took place.
+// end waits until the action has ended, prevents later actions, and reports whether an action ran.
 func (e *encounter) end() bool {
 	e.mu.Lock()
 	e.over = true
@@ -101,8 +102,8 @@ func (e *encounter) end() bool {
 	return e.met
 }
 
-// leads waits until a manager leads: it watches what it is to reconcile, and has asked for the Lease before. It also may
-// have ended, as one does that has lost its Lease again.
+// leads waits until a manager leads. A leader watches the objects that it reconciles, and has requested the Lease before.
+// The manager may also have exited, as it does after it loses its Lease.
 func (f *fixture) leads(manager *process, proxy *faultproxy.Proxy) {
 	f.t.Helper()
 	f.check(testbed.Poll(f.ctx, "the first manager leads", func() bool {
@@ -121,15 +122,15 @@ func made(proxy *faultproxy.Proxy, kind string) bool {
 	return slices.ContainsFunc(proxy.Requests(), func(r faultproxy.Request) bool { return r.Kind == kind })
 }
 
-// changing are the requests that change something of a retirement.
+// changing reports whether a request changes part of a retirement.
 func changing(r faultproxy.Request) bool {
 	return r.Method != http.MethodGet && !strings.Contains(r.Kind, "/leases") && !strings.Contains(r.Kind, "/token") &&
 		!strings.Contains(r.Kind, "/events")
 }
 
-// TestI8TheSecondManagerFinishesWhatTheLeaderCannot kills the leader with SIGKILL at a few requests, and in other runs
-// stops it with SIGSTOP until the second has finished, at each request with which it changes something: what it was about to ask is asked then,
-// by a manager that was deposed, of a world that has moved on, and must do no harm.
+// TestI8TheSecondManagerFinishesWhatTheLeaderCannot kills the leader with SIGKILL at a few requests. In other runs it
+// stops the leader with SIGSTOP at each write, until the second manager has finished. The deposed leader then sends its
+// write to a changed cluster, and must do no harm.
 func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 	t.Parallel()
 	seen := duel(t, "duel", faultproxy.Point{}, nil)
@@ -143,7 +144,7 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 			t.Parallel()
 			duel(t, fmt.Sprintf("duelp%d", n), r.Point, func(f *fixture, first *process, node string) {
 				err := first.Pause(f.ctx)
-				if errors.Is(err, os.ErrProcessDone) { // a busy machine was too slow to renew its Lease
+				if errors.Is(err, os.ErrProcessDone) { // a busy host was too slow to renew its Lease
 					return
 				}
 				f.noError(err)
@@ -151,7 +152,7 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 				f.noError(first.Resume())
 			})
 		})
-		// What a killed manager leaves behind, the kill courses have from every request. Here it is taken over by another one.
+		// The kill courses cover a kill at every request. Here another manager takes over.
 		if !slices.Contains(courses[0].real, r.Point) {
 			continue
 		}
@@ -165,7 +166,7 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 	}
 }
 
-// noError is check for goroutines that are not the test's own.
+// noError reports an error like check, for goroutines other than the test's own.
 func (f *fixture) noError(err error) {
 	if err != nil {
 		f.t.Error(err)

@@ -1,5 +1,5 @@
-// Package retirement_test takes real nodes of a real control plane out of service, with the real manager or its parts,
-// and looks at what is left: of the node, of its pods, of its machine in the cloud.
+// Package retirement_test retires real nodes of a real control plane, with the real manager or its parts. It checks what
+// is left of the node, its pods, and its instance in the cloud.
 package retirement_test
 
 import (
@@ -20,14 +20,14 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 type bed struct {
 	*testbed.Testbed
 	access *access
-	// virtual is set for one in memory, in virtual time.
+	// virtual is set for a testbed in memory, in virtual time.
 	virtual bool
 }
 
-// Background outlives the test, for what cleans up after it.
+// Background returns a context that outlives the test, for cleanups.
 func (bed) Background() context.Context { return context.Background() }
 
-// typesInstalled is whether Slipway's types are installed, and why not.
+// typesInstalled holds the result of installing Slipway's types.
 var typesInstalled struct {
 	sync.Once
 	access *access
@@ -54,7 +54,7 @@ func withTypes(t *testing.T) bed {
 	return b
 }
 
-// inMemory is a testbed of the test's own in virtual time.
+// inMemory returns a testbed for one test in virtual time.
 func inMemory(t *testing.T) bed {
 	t.Helper()
 	bed := bed{virtual: true, Testbed: testbed.VirtualForTest(t, testbed.Options{ARM: azure.ARMOptions{DeleteTime: time.Second}})}

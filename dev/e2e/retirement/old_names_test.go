@@ -89,7 +89,7 @@ func TestNodeGroupHasScaleSubresource(t *testing.T) {
 	t.Parallel()
 	bed := withTypes(t)
 	client := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(groups)
-	// An old object starts with the default that the schema had.
+	// An old object starts with the default of the old schema.
 	for name, spec := range map[string]string{"minSize": goodGroup + "minSize: 2", "no size": goodGroup, "old default": goodGroup + "minimum: 0"} {
 		g := createGroup(t, bed, client, spec)
 		if err := unstructured.SetNestedField(g.Object, int64(4), "status", "nodes"); err != nil {
@@ -98,7 +98,7 @@ func TestNodeGroupHasScaleSubresource(t *testing.T) {
 		if _, err := client.UpdateStatus(t.Context(), g, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// This is the request of kubectl scale.
+		// kubectl scale sends this request.
 		scale, err := client.Patch(t.Context(), g.GetName(), types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), metav1.PatchOptions{}, "scale")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

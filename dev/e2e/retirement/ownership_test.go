@@ -23,7 +23,7 @@ var cloudpoolRights struct {
 	err error
 }
 
-// cloudpoolRetirements creates NodeRetirements with the token of the shipped cloudpool.
+// cloudpoolRetirements returns a client for NodeRetirements with the token of the shipped cloudpool.
 func (f *fixture) cloudpoolRetirements() dynamic.ResourceInterface {
 	f.t.Helper()
 	cloudpoolRights.Do(func() { cloudpoolRights.err = f.Deploy(f.ctx, "cloudpool/rbac.yaml", "cloudpool/admission.yaml") })
@@ -38,7 +38,7 @@ func (f *fixture) cloudpoolRetirements() dynamic.ResourceInterface {
 	return client.Resource(retirements)
 }
 
-// named is a NodeRetirement of the test's own manager.
+// named returns a NodeRetirement for the test's own manager.
 func (f *fixture) named(name, spec string) *unstructured.Unstructured {
 	o := parse(f.t, "NodeRetirement", spec)
 	o.SetGenerateName("")
@@ -50,7 +50,8 @@ func (f *fixture) named(name, spec string) *unstructured.Unstructured {
 	return o
 }
 
-// TestI4ACloudpoolsTokenDeletesNoVMOfItsOwn has the token name a VM that is in no group, with a made-up Node.
+// TestI4ACloudpoolsTokenDeletesNoVMOfItsOwn uses the token to create a NodeRetirement for a VM in no group. Its Node is
+// made up.
 func TestI4ACloudpoolsTokenDeletesNoVMOfItsOwn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "standalone", 1, inputGroup)

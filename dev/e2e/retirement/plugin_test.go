@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin"
 )
 
-// directory is the sample plugin with a directory of machines whose nodes are the testbed's.
+// directory is the sample plugin with a directory of instances. Their nodes are in the testbed.
 type directory struct{ root, plugins string }
 
 func newDirectory(f *fixture) directory {
@@ -47,10 +47,10 @@ func newDirectory(f *fixture) directory {
 	return d
 }
 
-// config is the plugin's own configuration.
+// config returns the plugin's own configuration.
 func (d directory) config() string { return fmt.Sprintf(`{"path": %q, "host": "host-1"}`, d.root) }
 
-// clouds writes a file of clouds with the plugin as its only one.
+// clouds writes a cloud configuration file with the plugin as its only cloud.
 func (d directory) clouds(t *testing.T) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "clouds.yaml")
@@ -61,7 +61,7 @@ func (d directory) clouds(t *testing.T) string {
 	return to
 }
 
-// grow has the plugin make machines, and gives the names of their nodes once they have joined.
+// grow launches instances with the plugin, and returns the names of their nodes after they have joined.
 func (d directory) grow(f *fixture, n int) []string {
 	f.t.Helper()
 	p, err := plugin.Open(f.ctx, d.plugins, plugin.Entry{Type: "directory", Config: []byte(d.config())}, plugin.Options{})
@@ -82,7 +82,7 @@ func (d directory) grow(f *fixture, n int) []string {
 	return names
 }
 
-// children gives the processes that a process has started.
+// children returns the child processes of a process.
 func children(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -102,7 +102,8 @@ func children(t *testing.T, pid int) (pids []int) {
 	return pids
 }
 
-// killPlugins kills three of the plugins that a manager starts, one after the other, the first at once, until ctx ends.
+// killPlugins kills three of the plugins that a manager starts, one after the other, until ctx ends. It kills the first
+// one immediately.
 func killPlugins(ctx context.Context, t *testing.T, manager int) (killed int) {
 	for killed < 3 {
 		for _, pid := range children(t, manager) {

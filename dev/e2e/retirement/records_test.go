@@ -16,21 +16,21 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// records are the NodeRetirements as a watch of all of them, which the package's tests share, has last seen them.
+// records holds the last state of all NodeRetirements, from a watch that the package's tests share.
 type records struct {
 	mu      sync.Mutex
 	known   map[string]*v1alpha1.NodeRetirement
 	seen    map[string][]*v1alpha1.NodeRetirement // all states of each, in order
-	changed map[string]chan struct{}              // closed at the next change of the one
+	changed map[string]chan struct{}              // closed at the next change of that retirement
 }
 
-// get gives a NodeRetirement, nil when none is known, and a channel that is closed when that changes.
+// get returns a NodeRetirement, or nil if it is unknown. It also returns a channel that closes at the next change.
 func (r *records) get(name string) (*v1alpha1.NodeRetirement, <-chan struct{}) {
 	_, known, changed := r.history(name)
 	return known, changed
 }
 
-// history is get with all states that were seen.
+// history returns the same as get, and all states seen so far.
 func (r *records) history(name string) ([]*v1alpha1.NodeRetirement, *v1alpha1.NodeRetirement, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (r *records) learn(e watch.Event) {
 	}
 }
 
-// follow watches until ctx ends. A new watch begins with all there are.
+// follow watches until ctx ends. A new watch begins with all existing objects.
 func (r *records) follow(ctx context.Context, from client.WithWatch) {
 	for ctx.Err() == nil {
 		w, err := from.Watch(ctx, &v1alpha1.NodeRetirementList{})
@@ -75,13 +75,13 @@ func (r *records) follow(ctx context.Context, from client.WithWatch) {
 	}
 }
 
-// access is what tests read and write Slipway's objects with, as the administrator.
+// access is the administrator's access of the tests to Slipway's objects.
 type access struct {
 	client  client.WithWatch
 	records *records
 }
 
-// newAccess follows the NodeRetirements until ctx ends.
+// newAccess watches the NodeRetirements until ctx ends.
 func newAccess(ctx context.Context, config *rest.Config) (*access, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -98,7 +98,7 @@ func newAccess(ctx context.Context, config *rest.Config) (*access, error) {
 	return a, nil
 }
 
-// objects reads and writes Slipway's objects.
+// objects returns a client for Slipway's objects.
 func (f *fixture) objects() client.Client { return f.access.client }
 
 func (f *fixture) followed() *records { return f.access.records }

@@ -6,50 +6,50 @@ import (
 	"strings"
 )
 
-// scene is what a seed decides, but for the faults.
+// scene holds everything that a seed decides, except for the faults.
 type scene struct {
 	seed uint64
-	// failing is how many in a hundred requests of the manager go wrong.
+	// failing is the percentage of the manager's requests that fail.
 	failing int
-	// nodes are in the pool, of which the first so many are retired.
+	// nodes is the size of the pool. retired is how many of its nodes, from the first on, are retired.
 	nodes, retired int
 	minimum        int
-	// budget is how many nodes may be unavailable at once; 0 says nothing, which means 1.
+	// budget is how many nodes may be unavailable at once. 0 means unset, and the default is 1.
 	budget int
-	// pods are on each of the nodes that are retired.
+	// pods is the number of pods on each retired node.
 	pods int
-	// budgeted adds a Deployment with a disruption budget over the whole pool.
+	// budgeted adds a Deployment with a PDB over the whole pool.
 	budgeted bool
-	// agentPool has AKS delete the machines, and not the scale set.
+	// agentPool makes AKS delete the instances instead of the scale set.
 	agentPool bool
 	troubles  []trouble
 }
 
-// trouble is something that somebody does when the managers have made so many requests.
+// trouble is an action of another client after the managers have made the given number of requests.
 type trouble struct {
 	kind string
 	at   int
-	// node is the instance that it is done to, one of those that are retired.
+	// node is the affected instance, among the retired ones.
 	node int
 }
 
-// What others do.
+// These are the actions of other clients.
 const (
 	crash         = "crash"          // the manager ends, and is started again
-	protect       = "protect"        // a pod is bound that asks not to be evicted
+	protect       = "protect"        // a protected pod is bound
 	claim         = "claim"          // another tool begins to remove the node
 	callOff       = "call off"       // the NodeRetirement is deleted
-	lose          = "lose"           // the machine is taken away
+	lose          = "lose"           // the instance is deleted
 	deleteNode    = "delete node"    // the Node is deleted
-	recreate      = "recreate"       // the Node is deleted, and comes back under its name
+	recreate      = "recreate"       // the Node is deleted, and created again under its name
 	uncordon      = "uncordon"       // the Node is uncordoned
-	twin          = "twin"           // the node is retired once more
-	deletionFails = "deletion fails" // the cloud takes a deletion, which fails
+	twin          = "twin"           // a second NodeRetirement is created for the node
+	deletionFails = "deletion fails" // the cloud accepts a deletion, which fails
 )
 
 var troubles = []string{crash, crash, protect, claim, callOff, lose, deleteNode, recreate, uncordon, twin, deletionFails}
 
-// requestsOfARetirement is about how many requests a manager makes from its start until it has retired a node.
+// requestsOfARetirement is approximately how many requests a manager makes from its start until it has retired a node.
 const requestsOfARetirement = 50
 
 func sceneOf(seed uint64) scene {
@@ -77,7 +77,7 @@ func (s scene) String() string {
 		s.minimum, s.budget, s.pods, s.budgeted, s.agentPool, strings.Join(said, "; "))
 }
 
-// has reports whether something of a kind is done to an instance.
+// has reports whether an action of one of the kinds affects an instance.
 func (s scene) has(node int, kinds ...string) bool {
 	for _, t := range s.troubles {
 		for _, kind := range kinds {
@@ -91,7 +91,7 @@ func (s scene) has(node int, kinds ...string) bool {
 
 const anyNode = -1
 
-// disturbed reports whether something is done after which not every retirement has to succeed.
+// disturbed reports whether an action may prevent a retirement from succeeding.
 func (s scene) disturbed() bool {
 	return s.has(anyNode, protect, claim, callOff, lose, deleteNode, recreate)
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// stage is where a scene is played: a fixture in a namespace that it shares with others.
+// stage runs a scene. It is a fixture in a namespace that it shares with other stages.
 type stage struct {
 	*fixture
 	scene
@@ -40,12 +40,12 @@ type stage struct {
 	judge   *judge
 
 	mu       sync.Mutex
-	asked    int // requests so far
+	asked    int // number of requests so far
 	troubles []trouble
-	stirred  sync.WaitGroup // troubles under way
+	stirred  sync.WaitGroup // running troubles
 }
 
-// faultsNamespace is that of the pods of all scenes: a namespace each would be most of the work.
+// faultsNamespace is the namespace of all scenes' pods. Separate namespaces would be most of the work.
 const faultsNamespace = "faults"
 
 var faultsSpace struct {
@@ -53,7 +53,7 @@ var faultsSpace struct {
 	err error
 }
 
-// play plays a scene on a pool of machines, and checks how it ends.
+// play runs a scene on a pool of instances, and checks how it ends.
 func (f *fixture) play(sc scene) {
 	t := f.t
 	t.Helper()
@@ -85,7 +85,7 @@ func (f *fixture) play(sc scene) {
 	s.reached(s.ends())
 }
 
-// ends waits until all the retirements are over.
+// ends waits until all retirements have ended.
 func (s *stage) ends() map[int]*v1alpha1.NodeRetirement {
 	s.t.Helper()
 	ends := map[int]*v1alpha1.NodeRetirement{}
@@ -95,8 +95,8 @@ func (s *stage) ends() map[int]*v1alpha1.NodeRetirement {
 	return ends
 }
 
-// calm makes no more troubles, and waits for those under way: a retirement that ended early leaves some of them to the
-// requests that the manager goes on to make, and the end would be judged while the world still changes.
+// calm starts no more troubles, and waits for the running ones. A retirement that ends early leaves troubles to the
+// manager's later requests. The final check must not run while they still change the cluster.
 func (s *stage) calm() {
 	s.mu.Lock()
 	s.troubles = nil
@@ -104,7 +104,7 @@ func (s *stage) calm() {
 	s.stirred.Wait()
 }
 
-// group is the NodeGroup of a scene.
+// group returns the NodeGroup's spec of a scene.
 func (s scene) group() string {
 	spec := fmt.Sprintf("minSize: %d\ndrain: {timeout: 3m, evictUnmanaged: true}", s.minimum)
 	if s.budget > 0 {
@@ -132,7 +132,7 @@ func (s *stage) populate() {
 	}
 }
 
-// pod is one that no controller replaces, bound to one of the machines.
+// pod returns a pod without a controller, bound to one of the instances.
 func (s *stage) pod(name string, instance int) *corev1.Pod {
 	pod := workload.App{Namespace: faultsNamespace, Name: name, Start: "0", Stop: "0.1", Grace: time.Second}.Pod()
 	pod.Spec.NodeName = s.pool.NodeName(instance)
@@ -169,7 +169,7 @@ func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.Log) 
 	over.Go(func() { m.run(ctx) })
 	f.t.Cleanup(func() {
 		stop()
-		if !f.virtual { // there it goes on, without faults, as a manager that has not read all there is ends once it has
+		if !f.virtual { // the manager then continues without faults, because it can only end after it has read everything
 			_ = proxy.Close()
 		}
 		over.Wait()
@@ -196,19 +196,19 @@ func (f *fixture) embed(proxy *faultproxy.Proxy, log io.Writer, flags ...string)
 	e := embed(f.t, rest.Config{Host: server.String()}, kubeapi.Config{Server: server}, log, flags...)
 	e.connect = func(e *embedded) func() {
 		life := proxy.Begin()
-		way := api.Of(life, f.RESTConfig().Transport) // a manager ends only when its caches have been filled
+		way := api.Of(life, f.RESTConfig().Transport) // a manager ends only after its caches have been filled
 		e.kube.Transport = way
 		e.api.Wrap = func(http.RoundTripper) http.RoundTripper { return way }
 		e.config.Clouds = &manager.Clouds{Azure: &manager.AzureCloud{Config: config, Options: provider.Options{
 			Transport:  arm.Of(life, nil),
-			Credential: issuer{f.ARM}, // the SDK's own hold a lock while they ask, which stops virtual time
+			Credential: issuer{f.ARM}, // the SDK's own credentials hold a lock during requests, which stops virtual time
 		}}}
 		return life.End
 	}
 	return e
 }
 
-// issuer is a credential that has its tokens from ARM itself.
+// issuer is a credential that gets its tokens directly from ARM.
 type issuer struct{ arm *azure.ARM }
 
 // GetToken implements azcore.TokenCredential.
@@ -216,17 +216,17 @@ func (i issuer) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 	return azcore.AccessToken{Token: i.arm.Token(), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-// batchWindow is how long a deletion of a machine waits for others.
+// batchWindow is how long a deletion of an instance waits for others.
 const batchWindow = "50ms"
 
-// pace are the flags of a manager in a hurry.
+// pace returns the flags of a manager with short intervals.
 func (s *stage) pace() []string {
 	return []string{
 		"--selector", shard + "=" + s.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms", "--retry-interval", "200ms",
 	}
 }
 
-// count makes the troubles that are due.
+// count starts the troubles that are due.
 func (s *stage) count(r faultproxy.Request) {
 	s.mu.Lock()
 	s.asked++
@@ -236,7 +236,7 @@ func (s *stage) count(r faultproxy.Request) {
 			return false
 		}
 		due = append(due, t)
-		s.stirred.Add(1) // while no one can be waiting yet: see calm
+		s.stirred.Add(1) // before any wait can begin: see calm
 		return true
 	})
 	s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *stage) count(r faultproxy.Request) {
 	}
 }
 
-// stir makes one trouble.
+// stir runs one trouble.
 func (s *stage) stir(t trouble) error {
 	node := s.pool.NodeName(t.node)
 	nodes := s.Client().CoreV1().Nodes()
@@ -288,7 +288,7 @@ func (s *stage) stir(t trouble) error {
 	return fmt.Errorf("no such trouble")
 }
 
-// protect binds a protected pod to the node, if that is there, for a while.
+// protect binds a protected pod to the node for a while, if the node exists.
 func (s *stage) protect(node string, instance int) error {
 	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); err != nil {
 		return client.IgnoreNotFound(err)
@@ -312,15 +312,16 @@ func (s *stage) protect(node string, instance int) error {
 }
 
 const (
-	// protectedFor is for how long a protected pod runs: one that came too late to save its node keeps the machine.
+	// protectedFor is how long a protected pod runs. A pod that starts too late to save its node still blocks the
+	// deletion of the instance.
 	protectedFor = 3 * time.Second
-	// claimedFor is after what time another tool changes its mind: until then its node is one that is unavailable.
+	// claimedFor is how long another tool claims its node. During that time, the node counts as unavailable.
 	claimedFor = 3 * time.Second
-	// lostFor is after what time the cloud's own controller deletes the Node of a machine that is gone.
+	// lostFor is how long the cloud's own controller takes to delete the Node of a deleted instance.
 	lostFor = 5 * time.Second
 )
 
-// later does something that has to be done before the scene is over.
+// later runs an action that must end before the scene ends.
 func (s *stage) later(after time.Duration, do func() error) {
 	s.stirred.Go(func() {
 		select {
@@ -351,7 +352,7 @@ func (s *stage) recreate(node string) error {
 	return err
 }
 
-// lose takes the machine away, and says of its Node at once what the node lifecycle controller would in time.
+// lose deletes the instance. It immediately updates its Node as the node lifecycle controller would after a while.
 func (s *stage) lose(node string, instance int) error {
 	if _, there := s.ARM.VM(s.pool.Resource(instance)); !there {
 		return nil
@@ -369,11 +370,11 @@ func (s *stage) lose(node string, instance int) error {
 	return client.IgnoreNotFound(err)
 }
 
-// again ends the name of a node's second NodeRetirement.
+// again is the name suffix of a node's second NodeRetirement.
 const again = "-again"
 
-// end waits until the retirements of a node are over, and returns the record of the one that ended the node, or else of
-// the first; nil when that was called off and is gone.
+// end waits until the retirements of a node have ended. It returns the retirement that deleted the node, or else the
+// first one. It returns nil if the first one was cancelled and is gone.
 func (s *stage) end(i int) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	node := s.pool.NodeName(i)
@@ -387,7 +388,7 @@ func (s *stage) end(i int) *v1alpha1.NodeRetirement {
 	return ends[0]
 }
 
-// strike takes everything away that the scene has made, so that the others' managers need not know it.
+// strike deletes everything that the scene has created. The managers of other stages then need not read it.
 func (s *stage) strike() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
 	defer cancel()
@@ -423,7 +424,7 @@ func (s *stage) strike() {
 	}
 }
 
-// law is that of a scene.
+// law returns the limits of a scene.
 func (s scene) law() law {
 	return law{
 		nodes: s.nodes, minimum: s.minimum, budget: max(1, s.budget), bereft: s.has(anyNode, claim, lose, deleteNode, recreate),

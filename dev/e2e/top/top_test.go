@@ -1,5 +1,4 @@
-// Package top_test looks at slipway top as a person does: the real program in a terminal, on a real control plane with a
-// real manager and a real agent.
+// Package top_test runs the real slipway top in a terminal, on a real control plane with a real manager and a real agent.
 package top_test
 
 import (
@@ -41,12 +40,12 @@ const ns = "top"
 
 var workers = controlplane.AKSPool{Name: "workers"}
 
-// fixture is a cluster in which one node cannot be drained, and another has a notice.
+// fixture is a cluster with one node that cannot be drained, and another node with a notice.
 type fixture struct {
 	*testbed.Testbed
 	t    *testing.T
 	ctx  context.Context
-	path string // of slipway
+	path string // path to the slipway binary
 	root string
 }
 
@@ -77,7 +76,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// account makes a ServiceAccount with some ClusterRoles, and gives its kubeconfig.
+// account creates a ServiceAccount with some ClusterRoles, and returns its kubeconfig.
 func (f *fixture) account(name string, roles ...string) string {
 	f.t.Helper()
 	_, err := f.Client().CoreV1().ServiceAccounts(ns).Create(f.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -96,8 +95,8 @@ func (f *fixture) account(name string, roles ...string) string {
 	return kubeconfig
 }
 
-// play brings the cluster to where the screens are taken: the first node is being drained and waits for a budget, the
-// agent of the second does what it can about a notice.
+// play prepares the cluster for the screens. The first node is being drained and waits for a PDB. The second node's agent
+// handles a notice.
 func (f *fixture) play() {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetSpec(workers.Name, workers.ScaleSet())+
@@ -131,7 +130,7 @@ func (f *fixture) manager() {
 	})
 }
 
-// run runs slipway with all rights.
+// run runs slipway with all permissions.
 func (f *fixture) run(args ...string) {
 	f.t.Helper()
 	cmd := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
@@ -140,13 +139,13 @@ func (f *fixture) run(args ...string) {
 	}
 }
 
-// terminal is tmux with one window, on a socket of its own.
+// terminal is tmux with one window, on its own socket.
 type terminal struct {
 	*fixture
 	program, socket string
 }
 
-// multiplexer is tmux, on the machine or where dev/peers/install has put it.
+// multiplexer returns the path of tmux, from the host or from the directory of dev/peers/install.
 func multiplexer(t *testing.T) string {
 	t.Helper()
 	if path, err := exec.LookPath("tmux"); err == nil {
@@ -163,13 +162,13 @@ func multiplexer(t *testing.T) string {
 	return path
 }
 
-// terminal runs slipway top in a terminal of 80 by 24.
+// terminal runs slipway top in a terminal of 80 columns by 24 rows.
 func (f *fixture) terminal(program, kubeconfig string) *terminal {
 	f.t.Helper()
 	term := &terminal{f, program, filepath.Join(f.t.TempDir(), "tmux")}
 	command := fmt.Sprintf("env NO_COLOR=1 LC_ALL=C.UTF-8 %s top --kubeconfig %s; cat", f.path, kubeconfig)
 	term.tmux("-f", "/dev/null", "-u", "new-session", "-d", "-x", "80", "-y", "24", command)
-	f.t.Cleanup(func() { // the test's context is over by now
+	f.t.Cleanup(func() { // the test's context has ended
 		_ = exec.CommandContext(context.Background(), program, "-S", term.socket, "kill-server").Run()
 	})
 	term.tmux("set-option", "status", "off")
@@ -212,7 +211,7 @@ func (term *terminal) sees(text string) {
 	}
 }
 
-// masks are what is another each time. A countdown keeps its width.
+// masks replace what differs between runs. A countdown keeps its width.
 var masks = []struct {
 	what *regexp.Regexp
 	with string
@@ -223,7 +222,7 @@ var masks = []struct {
 	{regexp.MustCompile(` +(HH:MM:SSZ)`), " $1"},
 }
 
-// masked is a screen without what is another each time.
+// masked returns a screen without what differs between runs.
 func masked(screen string) string {
 	for _, m := range masks {
 		screen = m.what.ReplaceAllString(screen, m.with)
@@ -235,7 +234,7 @@ func masked(screen string) string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
 }
 
-// shows waits until the screen is that of a golden file. With -update it waits for what is given in its place.
+// shows waits until the screen equals a golden file. With -update it waits for the given texts instead.
 func (term *terminal) shows(name string, texts ...string) {
 	term.t.Helper()
 	file := filepath.Join("testdata", name)
@@ -285,23 +284,23 @@ func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
 	f.cutOff()
 }
 
-// plain looks at what is printed where there is no terminal, to somebody without any right.
+// plain checks the output without a terminal, for a user without any permission.
 func (f *fixture) plain() {
 	f.t.Helper()
 	out := f.lines(f.account("stranger"))
-	text := out.until("problem you may not list and watch pods: ") // the last of them
+	text := out.until("problem you may not list and watch pods: ") // the last problem in the list
 	if strings.Contains(text, "\x1b") || !strings.Contains(text, "you may not list and watch nodes: bind ClusterRole slipway-top") {
 		f.t.Errorf("printed %q", text)
 	}
 }
 
-// cutOff looks at what is printed when nothing listens any more where the API server was: here a proxy that is closed.
+// cutOff checks the output when nothing listens at the API server's address. Here that is a closed proxy.
 func (f *fixture) cutOff() {
 	f.t.Helper()
 	account := f.account("bob", "slipway-top")
 	config, err := clientcmd.BuildConfigFromFlags("", account)
 	f.check(err)
-	transport, err := rest.TransportFor(config) // with the account's token, which nobody sends without TLS
+	transport, err := rest.TransportFor(config) // with the account's token, which clients send only over TLS
 	f.check(err)
 	server, err := url.Parse(config.Host)
 	f.check(err)
@@ -320,14 +319,14 @@ func (f *fixture) cutOff() {
 	out.until("connection refused")
 }
 
-// printed is what slipway top prints where there is no terminal.
+// printed is the output of slipway top without a terminal.
 type printed struct {
 	t    *testing.T
 	from io.Reader
 	seen strings.Builder
 }
 
-// lines runs slipway top without a terminal until the test is over.
+// lines runs slipway top without a terminal until the test ends.
 func (f *fixture) lines(kubeconfig string) *printed {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.ctx)
@@ -343,7 +342,7 @@ func (f *fixture) lines(kubeconfig string) *printed {
 	return &printed{t: f.t, from: out}
 }
 
-// until reads on until a text has been printed, and gives all that has been.
+// until reads until a text has been printed, and returns the whole output.
 func (p *printed) until(text string) string {
 	p.t.Helper()
 	buf := make([]byte, 4096)
