@@ -310,7 +310,7 @@ func TestArrivingPodClearsMarkAndCancelsRetirement(t *testing.T) {
 		time.Sleep(11 * minute)
 		c.reconcile(m, "ci")
 		if len(c.listRetirements()) != 1 {
-			t.Fatal("no retirement to call off")
+			t.Fatal("no retirement to cancel")
 		}
 		must.NoError(t, c.Create(t.Context(), newKeepingPod("job", "a")))
 		c.reconcile(m, "ci")
@@ -433,7 +433,7 @@ func TestRefusedGroupCancelsItsPendingRetirements(t *testing.T) {
 		time.Sleep(11 * minute)
 		c.reconcile(m, "ci")
 		if len(c.listRetirements()) != 1 {
-			t.Fatal("no retirement to call off")
+			t.Fatal("no retirement to cancel")
 		}
 		c.cloud.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
 		time.Sleep(2 * defaultInterval)

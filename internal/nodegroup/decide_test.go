@@ -97,10 +97,10 @@ func newOpenRetirement(node string, phase v1alpha1.Phase, in bool) v1alpha1.Node
 
 func TestIdleNodeVerdicts(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change  func(*World, *Node)
-		verdict Verdict
-		rules   []string
-		callOff bool
+		change    func(*World, *Node)
+		verdict   Verdict
+		rules     []string
+		cancelled bool
 	}{
 		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
 		"stays for a Pending pod":               {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
@@ -202,9 +202,9 @@ func TestIdleNodeVerdicts(t *testing.T) {
 			for _, r := range d.Reasons {
 				rules = append(rules, r.Rule)
 			}
-			if d.Verdict != tt.verdict || !slices.Equal(rules, tt.rules) || (d.CallOff != "") != tt.callOff {
-				t.Errorf("%s (%s), call off %q; want %s %v, call off %t", d.Verdict, Sentence(d.Reasons), d.CallOff, tt.verdict,
-					tt.rules, tt.callOff)
+			if d.Verdict != tt.verdict || !slices.Equal(rules, tt.rules) || (d.CallOff != "") != tt.cancelled {
+				t.Errorf("%s (%s), cancel %q; want %s %v, cancel %t", d.Verdict, Sentence(d.Reasons), d.CallOff, tt.verdict,
+					tt.rules, tt.cancelled)
 			}
 		})
 	}
@@ -303,7 +303,7 @@ func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
 	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 	d := mustDecide(t, w)["a"]
 	if d.CallOff == "" || !d.marks.Since.Equal(noon) {
-		t.Fatalf("call off %q, idle since %s", d.CallOff, d.marks.Since)
+		t.Fatalf("cancel %q, idle since %s", d.CallOff, d.marks.Since)
 	}
 	patch := d.marks.changedAnnotations(w.Nodes[0].Object, markOwner{group: "ci"})
 	for key, value := range patch {

@@ -317,11 +317,11 @@ func (f *fixture) isUnschedulable(p *corev1.Pod) bool {
 
 // written is the recorded status of the group.
 type written struct {
-	OnTheWay int32
-	Awaited  []launch.Instance
-	Orders   []v1alpha1.Launch // launches with instances that were not seen
-	BackOffs []v1alpha1.BackOff
-	Learned  []v1alpha1.LearnedTemplate
+	Provisioning int32
+	Awaited      []launch.Instance
+	Orders       []v1alpha1.Launch // launches with instances that were not seen
+	BackOffs     []v1alpha1.BackOff
+	Learned      []v1alpha1.LearnedTemplate
 }
 
 func (f *fixture) status() written {
@@ -334,7 +334,7 @@ func (f *fixture) status() written {
 	if p == nil {
 		f.t.Fatal("there is no record of launches")
 	}
-	out := written{OnTheWay: p.Provisioning, BackOffs: p.BackOffs, Learned: p.Learned}
+	out := written{Provisioning: p.Provisioning, BackOffs: p.BackOffs, Learned: p.Learned}
 	for _, l := range p.Launches {
 		if l.Count > 0 {
 			out.Orders = append(out.Orders, l)
@@ -369,7 +369,7 @@ func TestUnschedulablePodsLaunchOnce(t *testing.T) {
 	if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 2, Template: "m4"}) {
 		t.Fatalf("launches are %v, want one of 2", got)
 	}
-	if s := f.status(); s.OnTheWay != 2 || len(s.Awaited) != 2 {
+	if s := f.status(); s.Provisioning != 2 || len(s.Awaited) != 2 {
 		t.Errorf("status is %+v, want two instances that are awaited", s)
 	}
 	if notes := f.eventNotes(eventLaunched); len(notes) != 3 {
@@ -462,7 +462,7 @@ func TestFailedInstanceIsDeletedAndItsTemplateBacksOff(t *testing.T) {
 		t.Fatalf("deleted is %v", f.pool.deleted)
 	}
 	f.reconcile()
-	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != "NoQuota" || s.OnTheWay != 0 || len(s.Awaited) != 0 {
+	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != "NoQuota" || s.Provisioning != 0 || len(s.Awaited) != 0 {
 		t.Errorf("status is %+v", s)
 	}
 	if got := f.pool.launches(); len(got) != 1 {

@@ -61,7 +61,7 @@ func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 			if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 1, Template: "m4"}) {
 				t.Errorf("launches are %v, want one for the other group", got)
 			}
-			if s := f.status(); s.OnTheWay != 1 {
+			if s := f.status(); s.Provisioning != 1 {
 				t.Errorf("status is %+v, want the instance", s)
 			}
 		})

@@ -132,7 +132,7 @@ func (c *instanceHistory) explainSecondInstance(i cloud.Instance) string {
 	case err != nil:
 		return ""
 	case budget.IsLeaving(n) && n.Labels != nil:
-		return "its Node leaves"
+		return "its Node is being retired"
 	case !budget.Ready(n) && late:
 		return "its Node was not Ready in time"
 	case n.Status.Allocatable[gpu] == resource.Quantity{} && !time.Now().Before(n.CreationTimestamp.Add(courseJoin)):

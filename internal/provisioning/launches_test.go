@@ -54,7 +54,7 @@ func TestInstancesOfAPartialLaunchAreOurs(t *testing.T) {
 			f.addUnschedulable("a", "b")
 			f.reconcile()
 			f.reconcile()
-			if s := f.status(); s.OnTheWay != 1 || len(s.Awaited) != 1 || len(s.Orders) != 0 {
+			if s := f.status(); s.Provisioning != 1 || len(s.Awaited) != 1 || len(s.Orders) != 0 {
 				t.Fatalf("status is %+v, want the instance that was made, and no order left", s)
 			}
 			if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
@@ -81,12 +81,12 @@ func TestLostAnswerExpectsItsInstancesUntilItSettles(t *testing.T) {
 	for range 3 {
 		f.reconcile()
 	}
-	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 {
+	if s := f.status(); f.launchCount() != 1 || s.Provisioning != 1 {
 		t.Fatalf("%d launches, and status is %+v: want one, with its instance provisioning", f.launchCount(), s)
 	}
 	f.pool.add(cloud.Instance{ProviderID: "late", Type: "m4", State: cloud.Pending, Created: time.Now()})
 	f.reconcile()
-	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 || len(s.Awaited) != 1 {
+	if s := f.status(); f.launchCount() != 1 || s.Provisioning != 1 || len(s.Awaited) != 1 {
 		t.Fatalf("%d launches, and status is %+v: want the instance that came late", f.launchCount(), s)
 	}
 	f.failInstance("late")
@@ -109,7 +109,7 @@ func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 			for range 5 {
 				f.reconcile()
 			}
-			if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 2 {
+			if s := f.status(); f.launchCount() != 1 || s.Provisioning != 2 {
 				t.Errorf("%d launches, and status is %+v: want one, with its two instances provisioning", f.launchCount(), s)
 			}
 		})
@@ -210,7 +210,7 @@ func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	f.options.Launches = launch.New(f.client, f.client)
 	f.reconcile()
 	f.reconcile()
-	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 {
+	if s := f.status(); f.launchCount() != 1 || s.Provisioning != 1 {
 		t.Errorf("%d launches, and status is %+v, once it can be written", f.launchCount(), s)
 	}
 }
@@ -248,7 +248,7 @@ func TestI4AdoptedInstanceBelongsToNoLaunch(t *testing.T) {
 	answer()
 	f.reconcile()
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
+	if s := f.status(); s.Provisioning != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
 		t.Fatalf("status is %+v, want the instance that was launched", s)
 	}
 	f.failInstance("theirs")
@@ -307,7 +307,7 @@ func TestNeverReadyNodeIsRetiredAndItsTemplateBacksOff(t *testing.T) {
 	f.reconcile()
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
 	f.reconcile()
-	if s := f.status(); len(s.Awaited) != 1 || s.OnTheWay != 0 {
+	if s := f.status(); len(s.Awaited) != 1 || s.Provisioning != 0 {
 		t.Fatalf("status is %+v, want the instance until its Node is Ready, which is there already", s)
 	}
 	f.makeOverdue()

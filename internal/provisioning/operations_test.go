@@ -91,8 +91,8 @@ func TestLateLaunchFailureTriesNextTemplate(t *testing.T) {
 			if len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" || s.BackOffs[0].Reason != c.reason {
 				t.Errorf("status is %+v, want spot backed off for %s", s, c.reason)
 			}
-			if s.OnTheWay != 1 {
-				t.Errorf("%d instances are provisioning, want that of m4 alone", s.OnTheWay)
+			if s.Provisioning != 1 {
+				t.Errorf("%d instances are provisioning, want that of m4 alone", s.Provisioning)
 			}
 		})
 	}
@@ -108,7 +108,7 @@ func TestSuccessfulOperationIsFollowedToItsEnd(t *testing.T) {
 	for range 2 {
 		f.reconcile()
 	}
-	if s := f.status(); u.asked.Load() != 2 || len(f.pool.launches()) != 1 || s.OnTheWay != 1 || len(s.BackOffs) != 0 {
+	if s := f.status(); u.asked.Load() != 2 || len(f.pool.launches()) != 1 || s.Provisioning != 1 || len(s.BackOffs) != 0 {
 		t.Errorf("asked %d times, launches %v, status %+v; want the instance provisioning", u.asked.Load(), f.pool.launches(), s)
 	}
 }
@@ -131,12 +131,12 @@ func TestI5RunningOperationIsNotLaunchedAgain(t *testing.T) {
 			f.reconcile()
 			time.Sleep(10 * time.Second)
 		}
-		if s := f.status(); len(f.pool.launches()) != 1 || s.OnTheWay != 1 || len(s.BackOffs) != 0 {
+		if s := f.status(); len(f.pool.launches()) != 1 || s.Provisioning != 1 || len(s.BackOffs) != 0 {
 			t.Errorf("%d launches, status %+v; want the one, provisioning", len(f.pool.launches()), s)
 		}
 		f.calls.Wait()
 		f.reconcile()
-		if s := f.status(); s.OnTheWay != 0 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != launch.Failed {
+		if s := f.status(); s.Provisioning != 0 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != launch.Failed {
 			t.Errorf("status %+v; want a back-off once the operation is over and nothing has come", s)
 		}
 	})
@@ -239,7 +239,7 @@ func TestI5RetryUsesTheSizeThatCountsTheFailedLaunch(t *testing.T) {
 				if n := len(f.pool.launches()); n < 6 || r.counted != 1 {
 					t.Fatalf("%d launches, and the size is %d; want one launch after each back-off, and a size of 1", n, r.counted)
 				}
-				if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoCapacity) || s.OnTheWay != 0 {
+				if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoCapacity) || s.Provisioning != 0 {
 					t.Errorf("status is %+v, want a back-off for NoCapacity and nothing provisioning", s)
 				}
 				f.restoreCapacity(r)

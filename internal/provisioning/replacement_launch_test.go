@@ -64,7 +64,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 				}
 				f.options.Groups = current
 				f.reconcile()
-				if n, s := len(f.pool.launches()), f.status(); n != 1 || s.OnTheWay != 1 {
+				if n, s := len(f.pool.launches()), f.status(); n != 1 || s.Provisioning != 1 {
 					t.Errorf("%d launches, and status is %+v; want the replacement to be for the pod", n, s)
 				}
 			})
@@ -162,7 +162,7 @@ func TestReplacementAndScaleUpShareBackOffs(t *testing.T) {
 		f.pool.change(func() { f.pool.refuse = nil })
 		f.addUnschedulable("a")
 		f.reconcileTimes(2)
-		if s := f.status(); f.launchCount() != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoQuota) || s.OnTheWay != 0 {
+		if s := f.status(); f.launchCount() != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoQuota) || s.Provisioning != 0 {
 			t.Errorf("%d launches, status %+v; want the pod to wait for the back-off", f.launchCount(), s)
 		}
 	})

@@ -77,7 +77,7 @@ func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 		f.waitUntil("a machine for pod "+pod+" is asked for", func() bool { return f.launchCount() == i+1 })
 	}
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 3 || f.launchCount() != 3 {
+	if s := f.status(); s.Provisioning != 3 || f.launchCount() != 3 {
 		t.Errorf("%d launches, and status is %+v: want three, with an instance each provisioning", f.launchCount(), s)
 	}
 	answer()
@@ -87,7 +87,7 @@ func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 	if got := f.pool.launches(); len(got) != 3 || f.launchCount() != 3 {
 		t.Errorf("launches are %v", got)
 	}
-	if s := f.status(); s.OnTheWay != 3 || len(s.Awaited) != 3 {
+	if s := f.status(); s.Provisioning != 3 || len(s.Awaited) != 3 {
 		t.Errorf("status is %+v, want three instances that are ours", s)
 	}
 	if notes := f.eventNotes(eventBackedOff); len(notes) > 0 {
@@ -120,7 +120,7 @@ func TestLateRefusalLaunchesNextTemplate(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 1 || len(s.BackOffs) != 0 {
+	if s := f.status(); s.Provisioning != 1 || len(s.BackOffs) != 0 {
 		t.Fatalf("status is %+v before the answer", s)
 	}
 	answer()
@@ -128,7 +128,7 @@ func TestLateRefusalLaunchesNextTemplate(t *testing.T) {
 	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
 		t.Errorf("launches are %v, want one of m4", got)
 	}
-	if s := f.status(); s.OnTheWay != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" {
+	if s := f.status(); s.Provisioning != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" {
 		t.Errorf("status is %+v, want spot backed off", s)
 	}
 }
@@ -355,13 +355,13 @@ func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 1 {
+	if s := f.status(); s.Provisioning != 1 {
 		t.Fatalf("status is %+v, want the instance", s)
 	}
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
 	f.blockReads()
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 0 || f.launchCount() != 1 {
+	if s := f.status(); s.Provisioning != 0 || f.launchCount() != 1 {
 		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.launchCount(), s)
 	}
 }
@@ -388,7 +388,7 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 	if err := <-looked; err != nil {
 		t.Fatal(err)
 	}
-	if s := f.status(); s.OnTheWay != 0 || f.launchCount() != 1 {
+	if s := f.status(); s.Provisioning != 0 || f.launchCount() != 1 {
 		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.launchCount(), s)
 	}
 }

@@ -55,7 +55,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		change  func(*Observation)
 		awaited []string
 		dead    map[string]string
-		strays  []string
+		unknown []string
 		record  int
 		joined  int
 		lapsed  int
@@ -145,7 +145,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Known["c"] = start.Add(-time.Hour)
-			}, strays: []string{"c"},
+			}, unknown: []string{"c"},
 		},
 		"launched by an earlier process": {
 			change: func(s *Observation) {
@@ -228,13 +228,13 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
 			},
-			strays: []string{"c"},
+			unknown: []string{"c"},
 		},
 		"unknown and failed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed, Created: start.Add(-time.Hour)})
 			},
-			strays: []string{"c"},
+			unknown: []string{"c"},
 		},
 		"ours and failed": {
 			change: func(s *Observation) {
@@ -250,8 +250,8 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			dead: map[string]string{"c": NeverJoined}, record: 1,
 		},
 		"ours, state unknown": { // I7
-			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Record = long },
-			strays: []string{"c"}, record: 1,
+			change:  func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Record = long },
+			unknown: []string{"c"}, record: 1,
 		},
 		"ours, late, Node uncertain": { // I7
 			change: func(s *Observation) {
@@ -275,7 +275,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Watched = long, start
-			}, strays: []string{"c"}, record: 1,
+			}, unknown: []string{"c"}, record: 1,
 		},
 		"ours, being deleted": {
 			change: func(s *Observation) {
@@ -348,7 +348,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			if diff := cmp.Diff(c.dead, dead); diff != "" {
 				t.Errorf("dead: %s", diff)
 			}
-			if diff := cmp.Diff(c.strays, v.Strays); diff != "" {
+			if diff := cmp.Diff(c.unknown, v.Strays); diff != "" {
 				t.Errorf("unknown instances: %s", diff)
 			}
 			if len(v.Record) != c.record || len(v.Joined) != c.joined || len(v.Lapsed) != c.lapsed {

@@ -105,12 +105,12 @@ type simulated struct {
 	node  bool
 }
 
-// removal is a node that was retired. replicas is the smallest size of each deployment since. helpless counts the pods
+// removal is a node that was retired. replicas is the smallest size of each deployment since. unplaced counts the pods
 // and headroom pods without a place at that time: instances launched for those are an exchange, and no flap.
 type removal struct {
 	at       time.Time
 	replicas []int
-	helpless int
+	unplaced int
 	moved    []placement.PodKey        // the node's pods
 	waiting  map[placement.PodKey]bool // pods that were unschedulable while the node existed
 	others   map[string]bool           // the other nodes that were Ready
@@ -139,7 +139,7 @@ type simulation struct {
 
 	removals []removal
 	replicas []int
-	helpless int // pods and headroom pods without a place
+	unplaced int // pods and headroom pods without a place
 	launches int // instances that have joined
 	rises    int // the total rise of the needed number of instances
 	need     int
@@ -348,7 +348,7 @@ func (m *simulation) decide() {
 			m.t.Fatalf("%s: asked twice: %v, then %v", m.now.Format(time.TimeOnly), launchCounts(d), launchCounts(again))
 		}
 	}
-	m.helpless = outcomeCounts(d)[Helpless] + d.missingHeadroom
+	m.unplaced = outcomeCounts(d)[Helpless] + d.missingHeadroom
 	for _, o := range d.Orders {
 		m.launchInstances(o)
 	}
@@ -376,7 +376,7 @@ func (m *simulation) writeSince(d NodeDecision) {
 // retireNode removes a node and its instance. Its pods become pending.
 func (m *simulation) retireNode(name string) {
 	r := removal{
-		at: m.now, replicas: slices.Clone(m.replicas), helpless: m.helpless, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
+		at: m.now, replicas: slices.Clone(m.replicas), unplaced: m.unplaced, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
 	}
 	for other, n := range m.nodes {
 		r.others[other] = other != name && m.isReady(n)
@@ -417,7 +417,7 @@ func (m *simulation) launchInstances(o Order) {
 		if m.now.Sub(r.at) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown || m.isUnrelatedLaunch(r, o) {
 			continue
 		}
-		if r.helpless -= o.Count; r.helpless < 0 {
+		if r.unplaced -= o.Count; r.unplaced < 0 {
 			m.flaps = append(m.flaps, fmt.Sprintf("%s: %v is ordered, and a node left at %s", m.now.Format(time.TimeOnly), o.Reasons, r.at.Format(time.TimeOnly)))
 		}
 	}

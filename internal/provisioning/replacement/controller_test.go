@@ -57,7 +57,7 @@ func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		c := s.newController(t)
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
@@ -75,7 +75,7 @@ func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 		s := newSim(t, 3)
 		three := int32(3)
 		s.group.Spec.Maximum = &three
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Terminate")
 		s.run(ctx, c, time.Minute)
@@ -198,7 +198,7 @@ func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.slow = time.Hour
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.at = func(moment, request string) error {
 			if moment == "after" && request == "cloud grow" {
@@ -222,7 +222,7 @@ func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
 			s := newSim(t, 3)
-			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 			c := s.newController(t)
 			s.addNotice(t, "vm-0", kind)
 			s.addNotice(t, "vm-1", kind)
@@ -476,7 +476,7 @@ func TestNoticeThatOutlastsARetirementIsHandledAgain(t *testing.T) {
 		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
 		s.run(ctx, c, time.Minute)
 		if n := s.countNoticeRetirements(t); n != 2 {
-			t.Errorf("once the node was given back: %d records, want another", n)
+			t.Errorf("once the node was restored: %d records, want another", n)
 		}
 	})
 }
@@ -533,7 +533,7 @@ func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 				s := newSim(t, 2)
 				s.slow = slow
 				c := s.newController(t)
-				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				for range 5 {
 					s.addNotice(t, "vm-0", "Preempt")
 					s.run(ctx, c, 10*time.Second)
@@ -563,7 +563,7 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		c := s.newController(t)
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
@@ -664,7 +664,7 @@ func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		c := s.newController(t)
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.changeNode(t, "vm-0", func(n *corev1.Node) {
 			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:00Z",` +
@@ -769,7 +769,7 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 		four := int32(4)
 		s.group.Spec.Maximum, s.slow = &four, 20*time.Second
 		if early {
-			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		}
 		c := s.newController(t)
 		crashed := false
@@ -899,7 +899,7 @@ func TestEndedRetirementReplacesOnlyAGoneInstance(t *testing.T) {
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.refuseRetirement(t, "vm-0", code)
-				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
 				s.evictInstance(t, "vm-0")
@@ -928,7 +928,7 @@ func TestReRegisteredNodeDoesNotStandForTheOldOne(t *testing.T) {
 		if err := s.records.Create(ctx, node); err != nil {
 			t.Fatal(err)
 		}
-		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, "", 0)
 		s.refuseRetirement(t, "vm-0", retirement.NodeReplaced)
@@ -952,7 +952,7 @@ func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.group.Status.Conditions = refused
-				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, time.Minute)
 				if before {
 					result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})

@@ -19,23 +19,23 @@ func joinCodes(v Verdict) string {
 
 func TestReplacementIsWantedWhenTheInstanceIsMissed(t *testing.T) {
 	always, needed := v1alpha1.ReplaceAlways, v1alpha1.ReplaceWhenNeeded
-	homeless := []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+	unschedulable := []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 	for what, tt := range map[string]struct {
 		need Need
 		want Outcome
 		why  string
 	}{
 		"it exists and its pods fit elsewhere":       {Need{Policy: always, Machine: Lives}, Wait, RoomElsewhere},
-		"it exists and a pod fits nowhere else":      {Need{Policy: always, Machine: Lives, Homeless: homeless}, Launch, NoRoom},
+		"it exists and a pod fits nowhere else":      {Need{Policy: always, Machine: Lives, Homeless: unschedulable}, Launch, NoRoom},
 		"it exists and the group would be too small": {Need{Policy: always, Machine: Lives, Stay: 1, Minimum: 2}, Launch, BelowMinimum},
 		"it exists and placement is unknown":         {Need{Policy: always, Machine: Lives, RoomUnknown: errors.New("no")}, Wait, RoomUnknown},
 		"it is gone":                                 {Need{Policy: always, Machine: Gone}, Launch, MachineGone},
 		"it is stopped and kept":                     {Need{Policy: always, Machine: Kept}, Launch, MachineKept},
 		"it is gone and not needed":                  {Need{Policy: needed, Machine: Gone, Stay: 3, Minimum: 3}, None, NobodyNeedsIt},
-		"it is gone and a pod needs a node":          {Need{Policy: needed, Machine: Gone, Homeless: homeless}, Launch, NoRoom},
+		"it is gone and a pod needs a node":          {Need{Policy: needed, Machine: Gone, Homeless: unschedulable}, Launch, NoRoom},
 		"it is gone and placement is unknown":        {Need{Policy: needed, Machine: Gone, RoomUnknown: errors.New("no")}, Wait, RoomUnknown},
-		"the policy is Never":                        {Need{Policy: v1alpha1.ReplaceNever, Machine: Gone, Homeless: homeless}, None, PolicyNever},
-		"the notice ended and it exists":             {Need{Policy: always, Machine: Lives, Over: "over", Homeless: homeless}, None, NoticeOver},
+		"the policy is Never":                        {Need{Policy: v1alpha1.ReplaceNever, Machine: Gone, Homeless: unschedulable}, None, PolicyNever},
+		"the notice ended and it exists":             {Need{Policy: always, Machine: Lives, Over: "over", Homeless: unschedulable}, None, NoticeOver},
 		"an older NodeGroup without a policy":        {Need{Machine: Gone}, Launch, MachineGone},
 	} {
 		if got := Wanted(tt.need); got.Outcome != tt.want || joinCodes(got) != tt.why {

@@ -81,16 +81,16 @@ func TestPodsThatFitNoOtherNodeAreUnschedulable(t *testing.T) {
 		"a pending pod fits elsewhere":  {[]client.Object{newPod("web", "", "1"), newPod("other", "b", "2")}, ""},
 		"a pending pod is too large":    {[]client.Object{newPod("web", "", "5"), newPod("other", "b", "2")}, ""},
 	} {
-		homeless, err := newRoom(t, tt.pods...).Homeless(t.Context(), "a")
+		unschedulable, err := newRoom(t, tt.pods...).Homeless(t.Context(), "a")
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		var names []string
-		for _, h := range homeless {
+		for _, h := range unschedulable {
 			names = append(names, h.Pod)
 		}
 		if got := strings.Join(names, " "); got != tt.want {
-			t.Errorf("%s: %q are homeless, want %q (%+v)", what, got, tt.want, homeless)
+			t.Errorf("%s: %q are unschedulable, want %q (%+v)", what, got, tt.want, unschedulable)
 		}
 	}
 }
@@ -103,8 +103,8 @@ func TestUndecidablePodIsUnschedulable(t *testing.T) {
 			}},
 		}}}}
 	}
-	homeless, err := newRoom(t, newPod("web", "a", "1", ephemeral)).Homeless(t.Context(), "a")
-	if err != nil || len(homeless) != 1 {
-		t.Errorf("%+v, %v", homeless, err)
+	unschedulable, err := newRoom(t, newPod("web", "a", "1", ephemeral)).Homeless(t.Context(), "a")
+	if err != nil || len(unschedulable) != 1 {
+		t.Errorf("%+v, %v", unschedulable, err)
 	}
 }

@@ -147,9 +147,9 @@ func (n nodeGetter) GetNode(ctx context.Context, name string) (*kubeapi.Node, er
 // instance. Other processes continue before and after the instance is gone.
 func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
-		homeless []Homeless
-		grown    int
-		state    v1alpha1.ReplacementState
+		unschedulable []Homeless
+		grown         int
+		state         v1alpha1.ReplacementState
 	}{
 		"an instance is provisioning": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
 		"no instance is launched":     {nil, 0, v1alpha1.ReplacementNotNeeded},
@@ -157,7 +157,7 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
-				s.homeless, s.slow = tt.homeless, 30*time.Second
+				s.unschedulable, s.slow = tt.unschedulable, 30*time.Second
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, s.newController(t), 10*time.Second)
 				rt := s.retirementByNode(t)["vm-0"]

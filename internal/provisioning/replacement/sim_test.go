@@ -35,19 +35,19 @@ type sim struct {
 	beside  []v1alpha1.NodeGroup // more groups
 	events  *events.FakeRecorder
 
-	mu       sync.Mutex
-	size     int
-	machines map[string]cloud.Instance
-	next     int
-	grown    int
-	slow     time.Duration // the time until a launched instance is listed
-	refuse   error         // the error of launches
-	done     bool          // the operations of launches are done
-	maximum  int
-	restores bool // the size keeps counting an evicted instance
-	homeless []Homeless
-	at       func(moment, request string) error
-	requests []string
+	mu            sync.Mutex
+	size          int
+	machines      map[string]cloud.Instance
+	next          int
+	grown         int
+	slow          time.Duration // the time until a launched instance is listed
+	refuse        error         // the error of launches
+	done          bool          // the operations of launches are done
+	maximum       int
+	restores      bool // the size keeps counting an evicted instance
+	unschedulable []Homeless
+	at            func(moment, request string) error
+	requests      []string
 }
 
 const groupName = "ci"
@@ -197,7 +197,7 @@ func (s *sim) newClient() client.Client {
 func (s *sim) Homeless(context.Context, string) ([]Homeless, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.homeless, nil
+	return s.unschedulable, nil
 }
 
 func (s *sim) Name() string { return "sim" }
