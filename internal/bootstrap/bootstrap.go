@@ -61,7 +61,7 @@ const (
 	pageSize = 200
 )
 
-// Options configures a Minter.
+// Options configures the issue of tokens.
 type Options struct {
 	// TTL is the lifetime of a token, 1m to 24h. 0 is 30m.
 	TTL time.Duration

@@ -60,7 +60,8 @@ type Instance struct {
 	// cluster, it may belong to another cluster.
 	Adopted bool
 	// Kept means that a user protected the instance from deletion in the cloud, so that the cloud would refuse to
-	// delete it. It is as of the last read. Only a [Keeper] sets it, and never for an instance that is being deleted.
+	// delete it. It is as of the last read. Some providers never report it. It is false for an instance that is being
+	// deleted.
 	Kept bool
 	// KeptReason says why the instance is protected, as a clause for a message. It is empty if the cloud does not say.
 	KeptReason string
@@ -74,7 +75,7 @@ type Group struct {
 	Name string
 	// Size is the target number of instances. It includes provisioning instances.
 	Size int
-	// Refills means that no change of the group is in progress and that Grow supports Order.Unmade.
+	// Refills means that no change of the group is in progress and that Grow can retry failed instances.
 	Refills bool
 	// Min and Max are the cloud's own limits. Max 0 means unlimited.
 	Min, Max int
@@ -123,8 +124,8 @@ type Order struct {
 	// Template is the name of the template; empty is the group's first.
 	Template string
 	// Unmade is how many of Count replace instances that Group.Size includes but the cloud failed to create. It is at
-	// most Count. Grow requests them again and increases Size only by the rest. Groups without Refills ignore Unmade
-	// and increase Size by Count.
+	// most Count. Grow requests them again and increases Size only by the rest. Other groups ignore this field and
+	// increase Size by Count.
 	Unmade int
 }
 

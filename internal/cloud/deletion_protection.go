@@ -1,7 +1,7 @@
 package cloud
 
-// Keeper is a [Provider] that fills in [Instance.Kept]. For other providers, Slipway reads no instance only for that
-// field.
+// Keeper is a [Provider] that reports which instances a user has protected from deletion. For other providers, Slipway
+// reads no instance only for that.
 type Keeper interface {
 	// KeepsMachines does nothing. It marks the provider.
 	KeepsMachines()

@@ -106,9 +106,9 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Order)
 }
 
 // targetSize returns the size to request. If Azure has no capacity, it keeps the increased size, which then includes
-// missing instances. The instances of Unmade are already part of the size, see ADR 11. If fewer instances are missing,
-// or a change of the group is in progress, the caller has old data, and targetSize returns a [cloud.ThrottledError]. The
-// result is never below the current size, because that would delete instances.
+// missing instances. The failed instances to retry are already part of the size, see ADR 11. If fewer instances are
+// missing, or a change of the group is in progress, the caller has old data, and targetSize returns a
+// [cloud.ThrottledError]. The result is never below the current size, because that would delete instances.
 func targetSize(g group, now cloud.Group, order cloud.Order, list func() ([]vmInstance, error)) (int, error) {
 	if order.Unmade == 0 {
 		return now.Size + order.Count, nil

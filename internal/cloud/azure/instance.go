@@ -275,7 +275,7 @@ func fromScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (vmInstance, error)
 	return m, nil
 }
 
-// KeepsMachines implements [cloud.Keeper]. The scale set and AKS both refuse to delete an instance with
+// KeepsMachines marks a provider with deletion protection. The scale set and AKS both refuse to delete an instance with
 // protectFromScaleSetActions in its protection policy. protectFromScaleIn does not protect against a deletion by ID.
 // Instances of an agent pool with scaleDownMode Deallocate are protected too.
 func (p *Provider) KeepsMachines() {}

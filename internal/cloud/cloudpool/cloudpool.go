@@ -150,7 +150,7 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 // Name returns "cloudpool".
 func (p *Provider) Name() string { return Name }
 
-// KeepsMachines implements [cloud.Keeper]. Machines that are not evictable are protected.
+// KeepsMachines marks a provider with deletion protection. Machines that are not evictable are protected.
 func (p *Provider) KeepsMachines() {}
 
 // Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.

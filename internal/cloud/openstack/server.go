@@ -215,7 +215,7 @@ func (p *Provider) toServerInstance(s *servers.Server) (serverInstance, error) {
 	return m, nil
 }
 
-// KeepsMachines implements [cloud.Keeper]. Servers of other clusters and locked servers are protected.
+// KeepsMachines marks a provider with deletion protection. Servers of other clusters and locked servers are protected.
 func (p *Provider) KeepsMachines() {}
 
 // protectionReason returns why this provider must not delete a server; empty if it may.

@@ -35,7 +35,7 @@ var (
 	_ advice.Analyzer = (*Provider)(nil)
 )
 
-// KeepsMachines implements [cloud.Keeper].
+// KeepsMachines marks a provider with deletion protection.
 func (p *Provider) KeepsMachines() {}
 
 // normalizeResult is a cached result of Normalize.
