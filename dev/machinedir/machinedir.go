@@ -31,7 +31,7 @@ func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host st
 	joined := map[string]bool{}
 	for {
 		there := map[string]controlplane.NodeSpec{}
-		err := hypervisor.Locked(ctx, func(v machines.View) error { return booted(v, host, there) })
+		err := hypervisor.WithLock(ctx, func(v machines.View) error { return booted(v, host, there) })
 		if err == nil {
 			err = follow(ctx, c, there, joined)
 		}
@@ -57,7 +57,7 @@ func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) e
 		g, none := v.Group(group)
 		err = errors.Join(err, wrong, none)
 		for name, m := range all {
-			if !m.Booted(time.Now()) {
+			if !m.IsBooted(time.Now()) {
 				continue
 			}
 			spec := controlplane.NodeSpec{

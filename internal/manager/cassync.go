@@ -135,7 +135,7 @@ func newCASSyncMetrics(r prometheus.Registerer) (*casSyncMetrics, error) {
 			Help: "Changes of a pool's maximum by which AKS's cluster autoscaler looks again, put back when done; failed ones with a reason, and tried again.",
 		}, []string{"pool", "outcome", "reason"}),
 		changed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_cas_sync_maximum_changed",
+			Name: "slipway_cas_sync_max_size_changed",
 			Help: "1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.",
 		}, []string{"pool"}),
 	}

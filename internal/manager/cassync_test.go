@@ -29,9 +29,9 @@ func TestNudgesAreCountedByOutcomeAndReason(t *testing.T) {
 		told.Nudged(err)
 	}
 	want := `
-# HELP slipway_cas_sync_maximum_changed 1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.
-# TYPE slipway_cas_sync_maximum_changed gauge
-slipway_cas_sync_maximum_changed{pool="empty"} 1
+# HELP slipway_cas_sync_max_size_changed 1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.
+# TYPE slipway_cas_sync_max_size_changed gauge
+slipway_cas_sync_max_size_changed{pool="empty"} 1
 # HELP slipway_cas_sync_nudges_total Changes of a pool's maximum by which AKS's cluster autoscaler looks again, put back when done; failed ones with a reason, and tried again.
 # TYPE slipway_cas_sync_nudges_total counter
 `

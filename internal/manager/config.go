@@ -23,12 +23,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // The values of Config.Strays.
 const (
 	ReportStrays  = "report"
-	CollectStrays = "collect"
+	CollectStrays = "delete"
 )
 
 // The limits of --leader-election-lease-duration.
@@ -109,12 +110,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxUnreadyPercentage, "max-total-unready-percentage", 45,
 		"launch no instances while more than this percentage of the nodes is not Ready; 0 is no limit")
 	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "number of nodes that may be not Ready regardless of --max-total-unready-percentage")
-	fs.StringVar(&c.Strays, "strays", CollectStrays, "what to do with orphaned instances (openstack) and orphaned Nodes (azure, openstack): report them, "+
-		"or collect, which deletes or retires them after 15m unless there are too many instances")
+	fs.StringVar(&c.Strays, "orphans", CollectStrays, "what to do with orphaned instances (openstack) and orphaned Nodes (azure, openstack): report them, "+
+		"or delete, which deletes or retires them after 15m unless there are too many instances")
+	renamed.Flag(fs, "strays", "orphans")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"pause before a failed deletion is retried, 100ms to 5m; doubled each time up to 5m")
-	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
+	fs.DurationVar(&c.OrderSettle, "launch-settle-time", time.Minute,
 		"how long a launch without an answer may take to change the size of its cloud group, 100ms to 5m")
+	renamed.Flag(fs, "order-settle-time", "launch-settle-time")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty disables it")
 	fs.BoolVar(&c.Profiling, "profiling", false, "also serve /debug/pprof/ to the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -126,7 +129,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "order-settle-time": c.OrderSettle,
+		"group-poll-interval": c.GroupPoll, "launch-settle-time": c.OrderSettle,
 		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
@@ -148,8 +151,11 @@ func (c *Config) Validate() error {
 	if c.OKUnreadyCount < 0 {
 		errs = append(errs, fmt.Errorf("--ok-total-unready-count: %d: must not be negative", c.OKUnreadyCount))
 	}
+	if c.Strays == "collect" { // its name before the flag was renamed
+		c.Strays = CollectStrays
+	}
 	if c.Strays != ReportStrays && c.Strays != CollectStrays {
-		errs = append(errs, fmt.Errorf("--strays: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
+		errs = append(errs, fmt.Errorf("--orphans: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))

@@ -18,11 +18,11 @@ type groupMetrics struct {
 func newGroupMetrics(r prometheus.Registerer) (*groupMetrics, error) {
 	m := &groupMetrics{
 		file: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_nodegroup_file_in_force",
+			Name: "slipway_nodegroup_file_applied",
 			Help: "1 when the file of --node-groups is in force as it is, 0 when it is refused and what it said before is. Without a file there is none.",
 		}, nil),
 		shadowed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_nodegroup_shadowed",
+			Name: "slipway_nodegroup_name_conflict",
 			Help: "1 while a group of a file or of a stand-in is not in force, as another one has its name; 0 when it is again.",
 		}, []string{"group"}),
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -158,6 +159,21 @@ func describeDocument(i int, g *v1alpha1.NodeGroup) string {
 	return fmt.Sprintf("document %d (%s)", i, g.Name)
 }
 
+// groupFields has the fields of a NodeGroup, so that unknown fields are refused. Its parts have no UnmarshalJSON, because a
+// strict decoder does not check the fields inside of that.
+type groupFields struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   specFields   `json:"spec"`
+	Status statusFields `json:"status"`
+}
+
+type (
+	specFields   v1alpha1.NodeGroupSpec
+	statusFields v1alpha1.NodeGroupStatus
+)
+
 // parseGroup reads one NodeGroup and returns every fault. The NodeGroup is nil if it is unreadable, or if the document
 // has only comments.
 func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
@@ -167,7 +183,7 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 		return nil, nil
 	}
 	if err == nil {
-		err = yaml.UnmarshalStrict(doc, &v1alpha1.NodeGroup{}) // it knows the fields, but no defaults
+		err = yaml.UnmarshalStrict(doc, &groupFields{})
 	}
 	if err == nil {
 		err = nodegroup.FillIn(object)

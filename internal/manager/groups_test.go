@@ -41,14 +41,14 @@ func TestI10NodeGroupFileIsValidatedLikeAPIServer(t *testing.T) {
 		{"spec.cloud: provider \"azure\"", ", group: ci", ""},
 		{"spec.cloud.group: is required", ", group: ci", ""},
 		{"spec.cloud.provider: \"AZ URE\": should match", "azure", "AZ URE"},
-		{"spec.minimum: 5: want 0 to", "spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
+		{"spec.minSize: 5: want 0 to", "spec:\n", "spec:\n  minSize: 5\n  maxSize: 2\n"},
 		{"spec.replacement: \"never\": should be one of [Always WhenNeeded Never]", "spec:\n", "spec:\n  replacement: never\n"},
 		{"spec.drain.graceSeconds: 0: should be greater than or equal to 1", "spec:\n", "spec:\n  drain: {graceSeconds: 0}\n"},
 		{"spec.drain.graceSeconds: -4: should be", "spec:\n", "spec:\n  drain: {graceSeconds: -4}\n"},
 		{"spec.disruptionBudgets[0].nodes: \"200%\": should match", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 200%}]\n"},
 		{"spec.disruptionBudgets[0].reasons[0]: \"idle pods\": should match", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, reasons: [idle pods]}]\n"},
-		{"spec.disruptionBudgets[0].reasons: \"Idle\" is there twice", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, reasons: [Idle, Idle]}]\n"},
-		{"spec.disruptionBudgets[0].duration: 1h0m0s: is that of", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, duration: 1h}]\n"},
+		{"spec.disruptionBudgets[0].reasons: \"Idle\" is listed twice", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, reasons: [Idle, Idle]}]\n"},
+		{"spec.disruptionBudgets[0].duration: 1h0m0s: needs schedule", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, duration: 1h}]\n"},
 		{"spec.disruptionBudgets[0].duration: 1s: want 1m0s", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1s}]\n"},
 		{"spec.disruptionBudgets[0].timeZone: \"UTC\"", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, timeZone: UTC}]\n"},
 		{"spec.disruptionBudgets[0].timeZone", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n"},
@@ -130,7 +130,7 @@ func TestChangedFileIsReloadedAndInvalidOneIgnored(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); tt.log == "" && n > 0 || tt.log != "" && (n != 1 || !strings.Contains(log.String(), tt.log)) {
 			t.Errorf("%d: log %s, want %q once", i, log, tt.log)
 		}
-		if got := gaugeValue(t, registry, "slipway_nodegroup_file_in_force"); got != tt.inForce {
+		if got := gaugeValue(t, registry, "slipway_nodegroup_file_applied"); got != tt.inForce {
 			t.Errorf("%d: in force: %g, want %g", i, got, tt.inForce)
 		}
 		log.Reset()
@@ -162,7 +162,7 @@ func TestShadowedGroupIsReportedOnce(t *testing.T) {
 		if (lines > 0) != (tt.want != "") || lines > 1 || !strings.Contains(log.String(), tt.want) {
 			t.Errorf("%s: log %s, want %q once", name, log, tt.want)
 		}
-		if got := gaugeValue(t, registry, "slipway_nodegroup_shadowed"); (got == 1) != (tt.want != "") {
+		if got := gaugeValue(t, registry, "slipway_nodegroup_name_conflict"); (got == 1) != (tt.want != "") {
 			t.Errorf("%s: shadowed: %g", name, got)
 		}
 	}

@@ -42,7 +42,7 @@ func TestCloudConfigFileStartsPlugins(t *testing.T) {
 	}{
 		"both kinds":               {file: rack + plugins + libvirt, want: "libvirt rack"},
 		"one plugin twice":         {file: plugins + libvirt + "  - {type: Libvirt, name: second, memoryLimit: 0}\n", want: "libvirt second"},
-		"one name twice":           {file: plugins + libvirt + libvirt, want: `use[1]: name: "libvirt" is there twice`, bad: true},
+		"one name twice":           {file: plugins + libvirt + libvirt, want: `use[1]: name: "libvirt": duplicate name`, bad: true},
 		"one name of two kinds":    {file: rack + plugins + "  - {type: Libvirt, name: rack, memoryLimit: 0}\n", want: `plugins.use[0]: name: "rack" is used twice`, bad: true},
 		"a plugin's config":        {file: plugins + "  - {type: Libvirt, config: {root: /tmp}, memoryLimit: 0}\n", want: `unknown field "root"`, bad: true},
 		"a plugin that is not":     {file: plugins + "  - {type: GCP}\n", want: "the directory has Libvirt", bad: true},

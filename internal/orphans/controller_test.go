@@ -179,7 +179,7 @@ func TestOrphanIsReportedFirstAndDeletedWhenProven(t *testing.T) {
 		if len(r.deletedIDs()) != 0 {
 			t.Errorf("%q are deleted before they are proven to be orphans", r.deletedIDs())
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Orphan", "suspected")))
+		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Instance", "suspected")))
 		f.advance(2 * time.Minute)
 		if !slices.Equal(r.deletedIDs(), []string{"rack://a"}) {
 			t.Errorf("deleted %q", r.deletedIDs())
@@ -188,7 +188,7 @@ func TestOrphanIsReportedFirstAndDeletedWhenProven(t *testing.T) {
 			t.Errorf("later Events: %q", emitted)
 		}
 		f.advance(time.Hour)
-		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.removed.WithLabelValues("rack", "Orphan")))
+		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.removed.WithLabelValues("rack", "Instance")))
 	})
 }
 
@@ -200,7 +200,7 @@ func TestOrphanedNodeIsRetiredWhenProven(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if emitted := strings.Join(f.drainEvents(), "\n"); strings.Count(emitted, "MachineMissing") != 2 || strings.Contains(emitted, "alive") {
+		if emitted := strings.Join(f.drainEvents(), "\n"); strings.Count(emitted, "InstanceMissing") != 2 || strings.Contains(emitted, "alive") {
 			t.Errorf("Events: %q", emitted)
 		}
 		f.advance(time.Hour)
@@ -237,11 +237,11 @@ func TestReportOnlyDeletesNoOrphans(t *testing.T) {
 		if len(r.deletedIDs()) != 0 || len(f.retirements()) != 0 {
 			t.Errorf("deleted %q, retirements %+v", r.deletedIDs(), f.retirements())
 		}
-		if emitted := strings.Join(f.drainEvents(), "\n"); !strings.Contains(emitted, "OrphanFound") || !strings.Contains(emitted, "MachineMissing") ||
+		if emitted := strings.Join(f.drainEvents(), "\n"); !strings.Contains(emitted, "OrphanFound") || !strings.Contains(emitted, "InstanceMissing") ||
 			!strings.Contains(emitted, "only reported") {
 			t.Errorf("Events: %q", emitted)
 		}
-		for _, kind := range []string{"Orphan", "Ghost"} {
+		for _, kind := range []string{"Instance", "Node"} {
 			if n := testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", kind, "proven")); n != 1 {
 				t.Errorf("%v of kind %s are proven", n, kind)
 			}
@@ -286,7 +286,7 @@ func TestI7FleetWithoutNodesIsReportedAndNotDeleted(t *testing.T) {
 		if all := strings.Join(emitted, "\n"); strings.Contains(all, "it is deleted once") {
 			t.Errorf("Events: %s", all)
 		}
-		check.Is(t, 11, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Orphan", "proven")))
+		check.Is(t, 11, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Instance", "proven")))
 		for i := range 9 {
 			must.NoError(t, f.options.Client.Create(t.Context(), newNode(fmt.Sprintf("m-%d", i), "web", corev1.ConditionTrue)))
 		}

@@ -24,7 +24,7 @@ const (
 	// eventOrphanDeleted is Warning, on NodeGroup: an orphaned instance is deleted.
 	eventOrphanDeleted eventReason = "OrphanDeleted"
 	// eventOrphanedNode is Warning, on Node: the Node has no instance.
-	eventOrphanedNode eventReason = "MachineMissing"
+	eventOrphanedNode eventReason = "InstanceMissing"
 )
 
 // reportFindings counts the findings, and reports each one when it is first found and when it is due.

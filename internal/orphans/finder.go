@@ -23,9 +23,9 @@ type Kind string
 
 const (
 	// OrphanedInstance is an instance without a Node.
-	OrphanedInstance Kind = "Orphan"
+	OrphanedInstance Kind = "Instance"
 	// OrphanedNode is a Node without an instance.
-	OrphanedNode Kind = "Ghost"
+	OrphanedNode Kind = "Node"
 )
 
 // Node has the relevant fields of a Node.

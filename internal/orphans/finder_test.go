@@ -77,10 +77,10 @@ func lookRepeatedly(t *testing.T, w *fakeCloud, nodes []Node, times int) []strin
 
 func TestInstanceIsOrphanedOnlyWithoutNode(t *testing.T) {
 	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
-	if got := lookRepeatedly(t, w, nil, 3); !slices.Equal(got, []string{"Orphan m-a true"}) {
+	if got := lookRepeatedly(t, w, nil, 3); !slices.Equal(got, []string{"Instance m-a true"}) {
 		t.Errorf("no Node for the instance: %q", got)
 	}
-	if got := lookRepeatedly(t, w, nil, 2); !slices.Equal(got, []string{"Orphan m-a false"}) {
+	if got := lookRepeatedly(t, w, nil, 2); !slices.Equal(got, []string{"Instance m-a false"}) {
 		t.Errorf("two scans: %q", got)
 	}
 	for name, n := range map[string]Node{
@@ -107,7 +107,7 @@ func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
 	orphan := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
 	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
 	a := Node{Name: "m-a"}
-	if got := lookRepeatedly(t, w, []Node{a, orphan}, 3); !slices.Equal(got, []string{"Ghost n true"}) {
+	if got := lookRepeatedly(t, w, []Node{a, orphan}, 3); !slices.Equal(got, []string{"Node n true"}) {
 		t.Errorf("%q", got)
 	}
 	for name, change := range map[string]func(*Node){

@@ -102,10 +102,10 @@ func TestCloudWithoutMarksHasOnlyOrphanedNodes(t *testing.T) {
 		if all := f.retirements(); len(all) != 0 {
 			t.Errorf("retired before it is proven: %+v", all)
 		}
-		if emitted := f.drainEvents(); len(emitted) != 1 || !strings.Contains(emitted[0], "MachineMissing") || !strings.Contains(emitted[0], "gone (rack://gone)") {
+		if emitted := f.drainEvents(); len(emitted) != 1 || !strings.Contains(emitted[0], "InstanceMissing") || !strings.Contains(emitted[0], "gone (rack://gone)") {
 			t.Errorf("first Events: %q", emitted)
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Ghost", "suspected")))
+		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Node", "suspected")))
 		if got, want := s.sortedRequests(), []string{"group racked", "instance rack://gone"}; !slices.Equal(got, want) {
 			t.Errorf("requests %q, want %q: none for a Node that is Ready, young, listed, without a group or in another cloud", got, want)
 		}
@@ -211,6 +211,6 @@ func TestReportOnlyRetiresNoOrphanedNodes(t *testing.T) {
 		if emitted := strings.Join(f.drainEvents(), "\n"); len(f.retirements()) != 0 || !strings.Contains(emitted, "only reported") {
 			t.Errorf("retirements %+v, said %q", f.retirements(), emitted)
 		}
-		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Ghost", "proven")))
+		check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Node", "proven")))
 	})
 }

@@ -17,7 +17,7 @@ type eventReason string
 // The reasons. The comment of each states the type of its Events, their objects, and when they are written.
 const (
 	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
-	eventBegun eventReason = "RetirementBegun"
+	eventBegun eventReason = "RetirementStarted"
 	// eventBlocked is Warning, on NodeRetirement: the retirement is blocked; the message says why.
 	eventBlocked eventReason = "RetirementBlocked"
 	// eventOverridden is Warning, on Node and NodeRetirement: a user allows the eviction of protected pods until a
@@ -38,7 +38,7 @@ const (
 	eventRetirementFailed eventReason = "RetirementFailed"
 	// eventReplacementGivenUp is Warning, on Node and NodeRetirement: the replacement of a lost instance has not joined
 	// within a week, and the record is deleted.
-	eventReplacementGivenUp eventReason = "ReplacementGivenUp"
+	eventReplacementGivenUp eventReason = "ReplacementAbandoned"
 )
 
 // eventRecorder writes the Events of a retirement, on its NodeRetirement and its Node. The phases in between are

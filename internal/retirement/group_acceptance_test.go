@@ -33,7 +33,7 @@ func TestI5NoNodeIsRetiredBeforeItsGroupIsAccepted(t *testing.T) {
 			s.groups[0].Generation = 2
 			s.setGroupAccepted(metav1.ConditionTrue, v1alpha1.AcceptedReason, 1)
 		}, GroupNotJudged},
-		"its cloud has not answered yet": {func(s *sim) { s.setGroupAccepted(metav1.ConditionUnknown, "CloudNotRead", 0) }, GroupNotAccepted},
+		"its cloud has not answered yet": {func(s *sim) { s.setGroupAccepted(metav1.ConditionUnknown, "CloudUnreadable", 0) }, GroupNotAccepted},
 	} {
 		for when, captured := range map[string]bool{"at first": false, "when it is captured": true} {
 			t.Run(name+", "+when, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestI5NoNodeIsRetiredBeforeItsGroupIsAccepted(t *testing.T) {
 					s.checkNodeRestored(t, "a")
 					s.groups[0].Status.CloudMinimum = 2
 					s.setGroupAccepted(metav1.ConditionTrue, v1alpha1.AcceptedReason, s.groups[0].Generation)
-					if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+					if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 						t.Fatalf("%s: %+v, want the cloud's minimum kept", rt.Status.Phase, rt.Status.Reasons)
 					}
 					s.groups[0].Status.CloudMinimum = 1

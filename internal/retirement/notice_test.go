@@ -35,7 +35,7 @@ func TestI5NoticedNodeCountsAsUnavailable(t *testing.T) {
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.createRetirement(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 			t.Fatalf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
 		}
 		s.checkNodeRestored(t, "b")
@@ -178,7 +178,7 @@ func TestI5NoticedNodeCountsWhileItsRetirementWaits(t *testing.T) {
 		s.reconcileUntilDone(ctx, c, "r", time.Minute)
 		s.checkUntouched(t, "a")
 		s.createRetirement(t, "other", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.reconcileUntilDone(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+		if rt := s.reconcileUntilDone(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 			t.Errorf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
 		}
 		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); EndedBy(rt) != AlreadyRetiring {

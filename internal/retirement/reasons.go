@@ -17,29 +17,29 @@ const (
 	ControlPlane     = "ControlPlane"
 	NoProviderID     = "NoProviderID"
 	ProviderMismatch = "ProviderIDMismatch"
-	ForeignMachine   = "ForeignMachine"
+	ForeignMachine   = "ForeignInstance"
 	UnknownCloud     = "UnknownCloud"
-	NotConfirmed     = "MachineNotConfirmed"
+	NotConfirmed     = "InstanceNotConfirmed"
 	GroupNotFound    = "GroupNotFound"
 	NotInGroup       = "NotInGroup"
 	InstanceNotOwned = "InstanceNotOwned"
-	SeveralGroups    = "SeveralGroups"
+	SeveralGroups    = "MultipleGroups"
 	GroupNotAccepted = "GroupNotAccepted"
-	GroupNotJudged   = "GroupNotJudged"
+	GroupNotJudged   = "GroupNotReady"
 	AlreadyRetiring  = "AlreadyRetiring"
 	BeingRemoved     = "BeingRemoved"
 	ProtectedNode    = "ProtectedNode"
 	ProtectedPod     = "ProtectedPod"
-	KeepingPod       = "KeepingPod"
+	KeepingPod       = "MatchingPod"
 	PodBlocked       = "PodBlocked"
 	DrainTimeout     = "DrainTimeout"
 	VolumesAttached  = "VolumesAttached"
-	CalledOff        = "CalledOff"
-	NotGivenBack     = "NotGivenBack"
-	MachineBack      = "MachineBack"
-	NoticeOver       = "NoticeOver"
+	CalledOff        = "Cancelled"
+	NotGivenBack     = "RestoreFailed"
+	MachineBack      = "InstanceRecovered"
+	NoticeOver       = "NoticeEnded"
 	NodeReady        = "NodeReady"
-	Disagreement     = "CloudAndNodeDisagree"
+	Disagreement     = "CloudNodeMismatch"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"
 	CloudRights      = v1alpha1.CloudRightsMissing
@@ -49,8 +49,8 @@ const (
 
 // Reasons of conditions that are not codes.
 const (
-	admittedReason  = "Admitted" // the retirement may start
-	unblockedReason = "GoesOn"   // nothing blocks the retirement any more
+	admittedReason  = "Admitted"  // the retirement may start
+	unblockedReason = "Unblocked" // nothing blocks the retirement any more
 
 	deletingReason = "Deleting" // the Node's deletion was accepted, and its finalizers delay it
 )

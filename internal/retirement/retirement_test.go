@@ -219,7 +219,7 @@ func TestI5NodeWaitsAtMinSize(t *testing.T) {
 				s.groups[0].Spec.Minimum, s.groups[0].Status.CloudMinimum = least.group, least.cloud
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 10*time.Minute)
-				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" || !strings.Contains(rt.Status.Message, message) {
+				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, message) {
 					t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 				}
 				s.checkNodeRestored(t, "a")

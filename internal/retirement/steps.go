@@ -32,11 +32,11 @@ type step struct {
 
 // steps are in the order of execution.
 var steps = []step{
-	{"look", (*scope).fetchNode},
+	{"fetch", (*scope).fetchNode},
 	{"capture", (*scope).captureTarget},
 	{"await", (*scope).awaitInstanceGone},
 	{"admit", (*scope).admitOrYield},
-	{"hold", (*scope).cordonNode},
+	{"cordon", (*scope).cordonNode},
 	{"drain", (*scope).drainNode},
 	{"detach", (*scope).awaitVolumeDetach},
 	{"delete-node", (*scope).deleteNode},

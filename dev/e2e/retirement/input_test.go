@@ -106,14 +106,14 @@ func (f *fixture) blockedBy(name, code string) string {
 func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "least", 2, inputGroup)
-	f.patchGroup(`{"spec":{"minimum":2}}`)
+	f.patchGroup(`{"spec":{"minSize":2}}`)
 	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
-	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
+	if says := f.blockedBy(node, "MinSize"); !strings.Contains(says, "the group's minimum is 2") {
 		t.Errorf("it says %q", says)
 	}
 	f.left(2)
-	f.patchGroup(`{"spec":{"minimum":1}}`)
+	f.patchGroup(`{"spec":{"minSize":1}}`)
 	f.awaitPhase(node, v1alpha1.Succeeded)
 	f.left(2, 0)
 }

@@ -101,7 +101,7 @@ func (f *fixture) account(name string, roles ...string) string {
 func (f *fixture) play() {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetSpec(workers.Name, workers.ScaleSet())+
-		"minimum: 1\nmaximum: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
+		"minSize: 1\nmaxSize: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
 	for i, name := range []string{"web", "db"} {
 		app := workload.App{Namespace: ns, Name: name, Replicas: int32(2 - i), CPU: resource.MustParse("4"), Node: workers.NodeName(i), MaxUnavailable: "0"}
 		f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
@@ -275,9 +275,9 @@ func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
 	term.press("q")
 	term.sees("up/down select")
 	term.press("c")
-	term.sees("Its node is given back.")
+	term.sees("Its node will be restored.")
 	term.press("y")
-	term.sees("is called off: the node will be given back")
+	term.sees("is cancelled: the node will be restored")
 	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 	f.check(err)
 	term.press("q")
@@ -316,7 +316,7 @@ func (f *fixture) cutOff() {
 		f.t.Errorf("printed %q while all is well", text)
 	}
 	f.check(proxy.Close())
-	out.until("problem the API server is not reached since ")
+	out.until("problem no connection to the API server since ")
 	out.until("connection refused")
 }
 

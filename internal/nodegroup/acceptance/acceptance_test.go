@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
+func TestAcceptanceFollowsTheCondition(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	for _, tt := range []struct {
 		status                                        metav1.ConditionStatus
@@ -24,7 +24,7 @@ func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
 		{no, v1alpha1.InvalidSpec, Refused, false, false, false, true},
 		{no, v1alpha1.SelectsControlPlane, Refused, false, false, false, true},
 		{no, v1alpha1.OverlapsGroup, Refused, false, false, false, true},
-		{unknown, "CloudNotRead", CloudUnread, true, false, false, true},
+		{unknown, "CloudUnreadable", CloudUnread, true, false, false, true},
 	} {
 		g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
 		g.Status.Conditions = []metav1.Condition{{
@@ -40,6 +40,6 @@ func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
 		}
 	}
 	if a := Of(&v1alpha1.NodeGroup{}); a.State != NotObserved || a.IsObserved() || !a.OwnsNodes() || !a.MayRetire() || !a.TrustsNotFound(false) {
-		t.Errorf("no manager has looked at it: %+v", a)
+		t.Errorf("no manager has observed it: %+v", a)
 	}
 }

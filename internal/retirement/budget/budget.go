@@ -20,7 +20,7 @@ type Code string
 const (
 	Allowed    Code = ""
 	Disruption Code = "DisruptionBudget"
-	Minimum    Code = "Minimum"
+	Minimum    Code = "MinSize"
 	// Invalid: an invalid disruption budget forbids all disruptions.
 	Invalid Code = "InvalidBudget"
 )
