@@ -214,7 +214,7 @@ func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
 	}{
 		"detached":      {detach: time.Minute},
 		"slow to say":   {answers: 15 * time.Second},
-		"given up":      {detach: never, giveUp: time.Minute},
+		"timed out":     {detach: never, giveUp: time.Minute},
 		"lists fail":    {detach: never, giveUp: time.Minute, fails: true},
 		"lists recover": {detach: time.Minute, fails: true},
 	} {

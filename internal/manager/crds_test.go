@@ -49,7 +49,7 @@ func TestServedCRDsSufficeWithoutInstallPermission(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			if tt.ends && strings.Contains(err.Error(), "--install-crds:") {
-				t.Errorf("it names a flag that nobody has given: %v", err)
+				t.Errorf("it names a flag that was not set: %v", err)
 			}
 			if warned := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "deploy/manager/install-crds.yaml"); warned == tt.ends {
 				t.Errorf("said %q", said.String())

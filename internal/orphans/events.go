@@ -14,7 +14,7 @@ import (
 // eventReason is the reason of an Event about an orphan.
 type eventReason string
 
-// The comment of each reason states the type of its Events, their objects, and when they are written.
+// The reasons. The comment of each states the type of its Events, their objects, and when they are written.
 const (
 	// eventOrphan is Warning, on NodeGroup: an instance of the cluster has no Node.
 	eventOrphan eventReason = "OrphanFound"

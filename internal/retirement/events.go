@@ -14,7 +14,7 @@ import (
 // eventReason is the reason of a retirement's Event.
 type eventReason string
 
-// The comment of each reason states the type of its Events, their objects, and when they are written.
+// The reasons. The comment of each states the type of its Events, their objects, and when they are written.
 const (
 	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
 	eventBegun eventReason = "RetirementStarted"

@@ -158,7 +158,7 @@ func TestNodeProtectionTriggersReconcile(t *testing.T) {
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"example.com/heartbeat": "2"}
 	if nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
-		t.Error("it is woken by an annotation of somebody's")
+		t.Error("another client's annotation triggers a reconcile")
 	}
 	after.Annotations[drainability.Detached] = "true"
 	if !nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {

@@ -131,7 +131,7 @@ func TestChangedRecordStopsIrreversibleSteps(t *testing.T) {
 		t.Errorf("it has not changed: %v", err)
 	}
 	changed := read.DeepCopy()
-	changed.Annotations = map[string]string{"by": "somebody"}
+	changed.Annotations = map[string]string{"by": "user"}
 	if err := s.retirements.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestI3LateCancellationKeepsNode(t *testing.T) {
 			switch {
 			case moment == "before" && request == "delete node" && !changed: // ends the reconcile that wrote Drained
 				changed = true
-				s.changeNode("a", addAnnotation("example.com/by", "somebody"))
+				s.changeNode("a", addAnnotation("example.com/by", "user"))
 			case moment == "after" && request == "cached get *v1alpha1.NodeRetirement" && changed && !cancelled:
 				cancelled = true
 				return s.retirements.Delete(ctx, s.getRetirement("r"))

@@ -33,7 +33,7 @@ func nodeGroupConditions() []conditionType {
 
 // retirementConditions are those of NodeRetirements.
 func retirementConditions() []conditionType {
-	words := namedConstants("internal/retirement", "admitted", "goesOn", "nodeDeleting")
+	words := namedConstants("internal/retirement", "admittedReason", "unblockedReason", "deletingReason")
 	phase := func(name string) []string { return namedConstants("api/v1alpha1", name) }
 	return withReasons("Conditions of a NodeRetirement", map[string][]string{
 		"RetirementAdmitted":        {words[0], anyCode},

@@ -42,7 +42,7 @@ func TestEveryConditionThatIsSetIsInTheReference(t *testing.T) {
 				}
 				typesIn(n, func(e ast.Expr) { note(path, e) })
 			case *ast.CallExpr:
-				if spelt(n.Fun) == "p.condition" {
+				if spelt(n.Fun) == "p.setCondition" {
 					note(path, n.Args[0])
 				}
 			}

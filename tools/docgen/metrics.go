@@ -241,7 +241,7 @@ func retirementLabels() map[string]labelSays {
 		"slipway_retirements_finished_total.code":        codes,
 		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the word of whoever asked for it"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
-		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "step", "result")},
+		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "recordStep", "result")},
 		"slipway_cloud_requests_total.call":              {values: sorted(append(given("internal/retirement", "Metrics.Cloud", 1), given("internal/provisioning/replacement", "Asked", 1)...))},
 	}
 }
@@ -288,7 +288,7 @@ func valuesOf(all []constant) (values []string) {
 // retirementCodes are those of what blocks a retirement or ends it early.
 func retirementCodes() []string {
 	var codes []string
-	for _, c := range blockOf("internal/retirement", "Codes of what ends") {
+	for _, c := range blockOf("internal/retirement", "Codes for status.reasons") {
 		codes = append(codes, followed(c))
 	}
 	return sorted(append(codes, constantsOf("internal/retirement/budget", "Code")...))
