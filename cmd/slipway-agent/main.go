@@ -1,5 +1,5 @@
-// Command slipway-agent is `slipway agent` alone. It takes less memory on every node than the whole of slipway would,
-// whose other parts need much larger libraries (docs/adr/0001-small-agent.md).
+// Command slipway-agent is `slipway agent` as a separate program. It uses less memory on every node than slipway,
+// which links much larger libraries for its other commands (docs/adr/0001-small-agent.md).
 package main
 
 import (

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is linked here is paid for in memory on every node (docs/adr/0001-small-agent.md).
+// Every linked library costs memory on every node (docs/adr/0001-small-agent.md).
 func TestSmallAgentLinksNoLargeLibrary(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {

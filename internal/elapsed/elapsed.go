@@ -9,10 +9,10 @@ import (
 // tolerance is by how much stored times may be ahead: they are in whole seconds, rounded up.
 const tolerance = time.Second
 
-// Future reports a time that the clock cannot have shown yet, so that it was set back since the time was stored.
+// Future reports a time that the clock cannot have shown yet. So the clock was set back since the time was stored.
 func Future(t, now time.Time) bool { return t.After(now.Add(tolerance)) }
 
-// Clamp gives a stored time, or now instead of one in the future.
+// Clamp returns a stored time, or now if it is in the future.
 func Clamp(t, now time.Time) time.Time {
 	if Future(t, now) {
 		return now
@@ -26,7 +26,8 @@ func Over(since, now time.Time, wait time.Duration) bool {
 	return Future(since, now) || !now.Before(since.Add(wait))
 }
 
-// Left is what is left of a wait until a stored time that is at most longest long: 0 if the time is over, or too far in the future.
+// Left returns the rest of a wait until a stored time, at most longest. It is 0 if the time has passed, or is too far
+// in the future.
 func Left(until, now time.Time, longest time.Duration) time.Duration {
 	if left := until.Sub(now); left <= longest+tolerance {
 		return max(0, left)

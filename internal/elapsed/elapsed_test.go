@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTimesInTheFutureMakeNoWaitLonger(t *testing.T) {
+func TestFutureTimesExtendNoWait(t *testing.T) {
 	now := time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		at    time.Duration // from now

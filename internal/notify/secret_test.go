@@ -30,7 +30,7 @@ func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 		"in the query":               hook(func(w *Webhook) { w.URL += "?key=" + secret }),
 		"in a file with the address": hook(func(w *Webhook) { w.URL, w.URLFile = "", writeTempFile(t, echo.URL+"/"+secret) }),
 		"as the address's password":  hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + address }),
-		"at a closed port":            hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + nowhere + "/" + secret }),
+		"at a closed port":           hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + nowhere + "/" + secret }),
 		"as a bearer token":          hook(func(w *Webhook) { w.BearerTokenFile = writeTempFile(t, secret) }),
 		"as a password":              hook(func(w *Webhook) { w.BasicAuth = &BasicAuth{"ann", writeTempFile(t, secret)} }),
 		"in a header":                hook(func(w *Webhook) { w.Headers = map[string]string{"X-Api-Key": secret} }),

@@ -5,30 +5,30 @@ import (
 	"unicode/utf8"
 )
 
-// cutOff is what a text ends with that was cut.
-const cutOff = "…"
+// ellipsis marks the end of a clipped text.
+const ellipsis = "…"
 
-// maxNote is the API server's limit of an Event's note, in bytes.
-const maxNote = 1024
+// maxNoteBytes is the API server's limit for an Event's note.
+const maxNoteBytes = 1024
 
-// Note keeps a text within what the API server takes for the note of an Event, whatever its characters are.
-func Note(text string) string { return Cut(text, maxNote/utf8.UTFMax) }
+// Note clips a text to the API server's limit for the note of an Event, with any characters.
+func Note(text string) string { return Cut(text, maxNoteBytes/utf8.UTFMax) }
 
-// Cut keeps a text within so many characters, at least 1, as the API server counts them for the maxLength of a field. The
+// Cut clips a text to at most this many characters, at least 1, as the API server counts them for maxLength. The
 // result is valid UTF-8.
 func Cut(text string, most int) string {
 	runes := []rune(strings.ToValidUTF8(text, "?"))
 	if len(runes) <= most {
 		return string(runes)
 	}
-	return string(runes[:max(most-1, 0)]) + cutOff
+	return string(runes[:max(most-1, 0)]) + ellipsis
 }
 
-// Clip keeps a text within so many bytes, at least 3. The result is valid UTF-8.
+// Clip clips a text to at most this many bytes, at least 3. The result is valid UTF-8.
 func Clip(text string, most int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:max(most-len(cutOff), 0)], "") + cutOff
+	return strings.ToValidUTF8(text[:max(most-len(ellipsis), 0)], "") + ellipsis
 }

@@ -34,14 +34,14 @@ func FuzzCut(f *testing.F) {
 	f.Add("größer", 5)
 	f.Add(strings.Repeat("\U0001F6A2\xff", 600), 700)
 	f.Fuzz(func(t *testing.T, text string, most int) {
-		most = max(most, len(cutOff))
+		most = max(most, len(ellipsis))
 		if got := Cut(text, most); utf8.RuneCountInString(got) > most || !utf8.ValidString(got) {
 			t.Errorf("%q to %d characters: %q", text, most, got)
 		}
 		if got := Clip(text, most); len(got) > most || !utf8.ValidString(got) {
 			t.Errorf("%q to %d bytes: %q", text, most, got)
 		}
-		if got := Note(text); len(got) > maxNote || !utf8.ValidString(got) {
+		if got := Note(text); len(got) > maxNoteBytes || !utf8.ValidString(got) {
 			t.Errorf("the note of %q has %d bytes: %q", text, len(got), got)
 		}
 	})

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Check is one reason to call a process healthy or not. It returns an error that names what is wrong, is quick, safe
-// for concurrent use, and asks no other machine: a restart of the process must be able to help.
+// Check is a health check. It returns an error that names the problem. It is quick, safe for concurrent use, and
+// contacts no other machine, because a restart of the process must be able to help.
 type Check func() error
 
-// serveChecks answers 200 when all checks pass, and else 503 with what is wrong, a line each.
+// serveChecks answers 200 if all checks pass, and else 503 with one line for each problem.
 func serveChecks(checks []Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -32,23 +32,23 @@ func serveChecks(checks []Check) http.HandlerFunc {
 	}
 }
 
-// Heartbeat tells whether a loop still turns. It is safe for concurrent use.
+// Heartbeat detects a loop that hangs. It is safe for concurrent use.
 type Heartbeat struct {
 	name  string
 	limit time.Duration
-	began time.Time    // its monotonic clock is what counts: a change of the wall clock is no sign of death
+	began time.Time    // its monotonic clock counts, because the wall clock may change
 	last  atomic.Int64 // nanoseconds after began
 }
 
-// NewHeartbeat returns the heartbeat of a loop that turns at least once in each limit. The time runs from now on.
+// NewHeartbeat returns the heartbeat of a loop that calls Beat at least once in each limit. The time starts now.
 func NewHeartbeat(name string, limit time.Duration) *Heartbeat {
 	return &Heartbeat{name: name, limit: limit, began: time.Now()}
 }
 
-// Beat says that the loop has come round.
+// Beat records one iteration of the loop.
 func (h *Heartbeat) Beat() { h.last.Store(int64(time.Since(h.began))) }
 
-// Check is a Check that fails when the last beat is longer ago than the limit.
+// Check is a [Check] that fails if the last beat is longer ago than the limit.
 func (h *Heartbeat) Check() error {
 	silent := time.Since(h.began) - time.Duration(h.last.Load())
 	if silent <= h.limit {

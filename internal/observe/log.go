@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Logger returns a logger that writes records of at least the given level to w. The format is json (one object a line)
-// or text (key=value); ParseLevel says what a level may be.
+// Logger returns a logger that writes records of at least the given level to w. The format is json (one object a
+// line) or text (key=value). See ParseLevel for the levels.
 func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 	l, err := ParseLevel(level)
 	if err != nil {
@@ -24,7 +24,7 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: want json or text", format)
 }
 
-// ParseLevel reads debug, info, warn or error, in small or capital letters.
+// ParseLevel parses debug, info, warn or error, ignoring case.
 func ParseLevel(level string) (slog.Level, error) {
 	switch strings.ToLower(level) {
 	case "debug":

@@ -1,13 +1,12 @@
-// Package observe lets Slipway's processes be watched: metrics in the Prometheus text format, health endpoints, profiles
-// and logs.
+// Package observe has metrics in the Prometheus text format, health endpoints, profiles and logs for Slipway's
+// processes.
 //
-// The exposition is written here and not taken from the Prometheus client library, which costs a process about 4 MiB of
-// resident memory: too much for an agent that runs on every node. It does what the agent needs and no more:
-// counters, gauges and histograms with labels, in the text format 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). Nothing here imports more than the standard library.
+// It does not use the Prometheus client library, which costs a process about 4 MiB of resident memory: too much for
+// an agent on every node. It has what the agent needs: counters, gauges and histograms with labels, in the text
+// format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats/). It imports only the standard library.
 //
-// What is wrong with a metric's definition (its name, its labels, the number of label values) is an error of the
-// program, not of its input: the functions that define metrics, and With, panic on it. Nothing else here does.
+// An invalid definition of a metric (its name, its labels, the number of label values) is a bug. So the functions
+// that define metrics, and With, panic on it. Nothing else panics.
 package observe
 
 import (
@@ -19,11 +18,10 @@ import (
 	"sync/atomic"
 )
 
-// Registry holds the metrics of a process. It is an http.Handler that writes them. All of it is safe for concurrent
-// use.
+// Registry holds the metrics of a process. As an http.Handler it writes them. It is safe for concurrent use.
 type Registry struct {
 	mu       sync.Mutex
-	families []family        // in the order of their names
+	families []family        // sorted by name
 	names    map[string]bool // of all families and samples
 }
 
@@ -34,7 +32,7 @@ type family interface {
 	samples(b []byte) []byte
 }
 
-// definition is what a metric is called, and what for.
+// definition is the name, help text and labels of a metric.
 type definition struct {
 	name, help, kind string
 	labels           []string
@@ -42,25 +40,24 @@ type definition struct {
 
 func (d *definition) about() *definition { return d }
 
-// NewRegistry returns a registry without metrics.
 func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
 
-// Counter defines a number that only grows. Its name ends in _total.
+// Counter defines a number that only increases. Its name ends in _total.
 func (r *Registry) Counter(name, help string, labels ...string) *Vec[Counter] {
 	return define(r, definition{name, help, "counter", labels}, func() *Counter { return &Counter{} })
 }
 
-// Gauge defines a number that goes up and down.
+// Gauge defines a number that increases and decreases.
 func (r *Registry) Gauge(name, help string, labels ...string) *Vec[Gauge] {
 	return define(r, definition{name, help, "gauge", labels}, func() *Gauge { return &Gauge{} })
 }
 
-// GaugeFunc defines a gauge that is read from f, which must be quick and safe for concurrent use, at each scrape.
+// GaugeFunc defines a gauge that calls f at each scrape. f must be quick and safe for concurrent use.
 func (r *Registry) GaugeFunc(name, help string, f func() float64) {
-	r.readFrom("gauge", name, help, func() (float64, bool) { return f(), true })
+	r.addFuncMetric("gauge", name, help, func() (float64, bool) { return f(), true })
 }
 
-// Histogram defines a distribution over buckets, which are given by their inclusive upper bounds in rising order. The
+// Histogram defines a distribution over buckets. They are given by inclusive upper bounds in increasing order. The
 // last bucket, up to +Inf, is added.
 func (r *Registry) Histogram(name, help string, buckets []float64, labels ...string) *Vec[Histogram] {
 	for i, b := range buckets {
@@ -77,14 +74,14 @@ func (r *Registry) Histogram(name, help string, buckets []float64, labels ...str
 	})
 }
 
-// Definition is what a metric is called, and what for.
+// Definition is the name, type, labels and help text of a metric.
 type Definition struct {
 	Name, Help string
 	Type       string // counter, gauge or histogram
 	Labels     []string
 }
 
-// Definitions are those of all metrics, in the order of their names.
+// Definitions returns the definitions of all metrics, sorted by name.
 func (r *Registry) Definitions() []Definition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +95,7 @@ func (r *Registry) Definitions() []Definition {
 
 func (r *Registry) add(f family) {
 	d := f.about()
-	d.check()
+	d.validate()
 	names := []string{d.name}
 	if d.kind == "histogram" {
 		names = append(names, d.name+"_bucket", d.name+"_count", d.name+"_sum")
@@ -117,8 +114,8 @@ func (r *Registry) add(f family) {
 	r.families = slices.Insert(r.families, at, f)
 }
 
-// check panics unless the definition follows https://prometheus.io/docs/concepts/data_model/.
-func (d *definition) check() {
+// validate panics unless the definition follows https://prometheus.io/docs/concepts/data_model/.
+func (d *definition) validate() {
 	if !isName(d.name, true) {
 		panic(fmt.Sprintf("metric %q: want a name of letters, digits, _ and :, not beginning with a digit", d.name))
 	}
@@ -145,7 +142,7 @@ func isName(s string, colon bool) bool {
 
 // sampler is a metric with one set of label values.
 type sampler interface {
-	// append appends the lines of the metric name, with what is in the braces of its labels.
+	// append appends the lines of the metric; labels is the text inside the braces.
 	append(b []byte, name, labels string) []byte
 }
 
@@ -155,11 +152,11 @@ type Vec[M any] struct {
 	create func() *M
 
 	mu       sync.RWMutex
-	children []child[M] // in the order of their labels
+	children []child[M] // sorted by labels
 }
 
 type child[M any] struct {
-	labels string // as they stand between the braces
+	labels string // the text inside the braces
 	metric *M
 }
 
@@ -173,9 +170,9 @@ func define[M any](r *Registry, d definition, create func() *M) *Vec[M] {
 	return v
 }
 
-// With returns the metric with these label values, in the order in which the labels were defined. It is there from the
-// first call on, so that a call ahead of time makes a counter begin at 0; a metric without labels is there anyway.
-// Callers keep what they use often. With panics when the number of values is wrong.
+// With returns the metric with these label values, in the order of the labels' definition. It creates the metric on
+// the first call, so an early call makes a counter start at 0. A metric without labels always exists. Callers keep
+// metrics that they use often. With panics if the number of values is wrong.
 func (v *Vec[M]) With(values ...string) *M {
 	if len(values) != len(v.labels) {
 		panic(fmt.Sprintf("metric %s: %d label values for the labels %v", v.name, len(values), v.labels))
@@ -206,12 +203,12 @@ func (v *Vec[M]) samples(b []byte) []byte {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	for _, c := range v.children {
-		b = any(c.metric).(sampler).append(b, v.name, c.labels) // each M that define is called with is one
+		b = any(c.metric).(sampler).append(b, v.name, c.labels) // define is only called with types that implement sampler
 	}
 	return b
 }
 
-// number is a float64 that can be added to.
+// number is an atomic float64.
 type number struct{ bits atomic.Uint64 }
 
 func (n *number) get() float64  { return math.Float64frombits(n.bits.Load()) }
@@ -226,13 +223,13 @@ func (n *number) add(v float64) {
 	}
 }
 
-// Counter is a number that only grows.
+// Counter is a number that only increases.
 type Counter struct{ value number }
 
 // Inc adds 1.
 func (c *Counter) Inc() { c.value.add(1) }
 
-// Add adds v. What would not make the counter grow (v below zero, or NaN) is passed over.
+// Add adds v. It ignores a negative v and NaN.
 func (c *Counter) Add(v float64) {
 	if v > 0 {
 		c.value.add(v)
@@ -243,13 +240,13 @@ func (c *Counter) append(b []byte, name, labels string) []byte {
 	return appendSample(b, name, labels, c.value.get())
 }
 
-// Gauge is a number that goes up and down.
+// Gauge is a number that increases and decreases.
 type Gauge struct{ value number }
 
-// Set makes the gauge v.
+// Set sets the gauge to v.
 func (g *Gauge) Set(v float64) { g.value.set(v) }
 
-// Add adds v, which may be below zero.
+// Add adds v, which may be negative.
 func (g *Gauge) Add(v float64) { g.value.add(v) }
 
 func (g *Gauge) append(b []byte, name, labels string) []byte {
@@ -263,7 +260,7 @@ type Histogram struct {
 	sum    number
 }
 
-// Observe counts v, in the unit that the histogram's name says. NaN is passed over.
+// Observe counts v, in the unit in the histogram's name. It ignores NaN.
 func (h *Histogram) Observe(v float64) {
 	if math.IsNaN(v) {
 		return
@@ -273,7 +270,7 @@ func (h *Histogram) Observe(v float64) {
 	h.sum.add(v)
 }
 
-// append writes a count that is always the one of the last bucket; the sum may be a few observations apart from it.
+// append writes the histogram. The count always equals the last bucket; the sum may differ by a few observations.
 func (h *Histogram) append(b []byte, name, labels string) []byte {
 	var total uint64
 	for i := range h.counts {
@@ -288,17 +285,17 @@ func (h *Histogram) append(b []byte, name, labels string) []byte {
 	return appendSample(b, name+"_count", labels, float64(total))
 }
 
-// readOut is a metric that is read at each scrape; it is left out while read says that it is not known.
-type readOut struct {
+// funcMetric is a metric that is read at each scrape. It is left out if read reports false.
+type funcMetric struct {
 	definition
 	read func() (float64, bool)
 }
 
-func (r *Registry) readFrom(kind, name, help string, read func() (float64, bool)) {
-	r.add(&readOut{definition{name, help, kind, nil}, read})
+func (r *Registry) addFuncMetric(kind, name, help string, read func() (float64, bool)) {
+	r.add(&funcMetric{definition{name, help, kind, nil}, read})
 }
 
-func (o *readOut) samples(b []byte) []byte {
+func (o *funcMetric) samples(b []byte) []byte {
 	v, known := o.read()
 	if !known {
 		return b

@@ -42,7 +42,7 @@ func TestTheExactText(t *testing.T) {
 	g.With("neg").Set(math.Inf(-1))
 	g.With("bad\xffutf").Set(1)
 	r.GaugeFunc("d", "Read.", func() float64 { return 0.25 })
-	r.readFrom("gauge", "e", "Not known.", func() (float64, bool) { return 1, false })
+	r.addFuncMetric("gauge", "e", "Not known.", func() (float64, bool) { return 1, false })
 
 	want := `# HELP a_total Counts \\ in\ntwo "lines".
 # TYPE a_total counter

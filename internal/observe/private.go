@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// errNotPrivate is the answer to a stranger.
+// errNotPrivate is the error for any other request.
 var errNotPrivate = errors.New("want a request from the loopback interface, or a token: Authorization: Bearer TOKEN")
 
-// Private returns what tells a request that may do or see more from any other: one from the loopback interface, or one
-// that bears the token which a file holds. Without a file only the first counts. The file is read for every request, so
-// that the token can be replaced. It fails when the file cannot be read or is empty.
+// Private returns a function that admits a request from the loopback interface, or with the bearer token in a file.
+// Without a file it admits only the loopback interface. It reads the file for every request, so that the token can be
+// replaced. Private fails if the file cannot be read or is empty.
 func Private(tokenFile string) (func(*http.Request) error, error) {
 	if tokenFile != "" {
 		if _, err := readToken(tokenFile); err != nil {
@@ -24,7 +24,7 @@ func Private(tokenFile string) (func(*http.Request) error, error) {
 		}
 	}
 	return func(r *http.Request) error {
-		if fromLoopback(r) {
+		if isFromLoopback(r) {
 			return nil
 		}
 		given, bears := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -45,7 +45,7 @@ func Private(tokenFile string) (func(*http.Request) error, error) {
 
 // loopbackOnly refuses a request that does not come from the loopback interface.
 func loopbackOnly(r *http.Request) error {
-	if fromLoopback(r) {
+	if isFromLoopback(r) {
 		return nil
 	}
 	return errors.New("want a request from the loopback interface, such as through kubectl port-forward")
@@ -63,9 +63,9 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// fromLoopback goes by the address of the connection. A header can say anything, and a request that went through a
-// proxy on this machine, which adds such a header, is not from here.
-func fromLoopback(r *http.Request) bool {
+// isFromLoopback checks the address of the connection, because a header can have any content. A request that a local
+// proxy forwarded has a header that shows it, and is not admitted.
+func isFromLoopback(r *http.Request) bool {
 	for _, forwarded := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if r.Header.Get(forwarded) != "" {
 			return false

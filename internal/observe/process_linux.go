@@ -10,30 +10,30 @@ import (
 	"strings"
 )
 
-// userHz is the unit of times in /proc, in 1/s: USER_HZ, which is 100 on every architecture that Go runs on.
+// userHz is the unit of times in /proc, in 1/s: USER_HZ, which is 100 on every architecture that Go supports.
 const userHz = 100
 
-// ofProcess defines the metrics that /proc tells (proc_pid_stat(5), proc_stat(5), proc_pid_fd(5)).
-func (r *Registry) ofProcess() {
+// addProcessMetrics defines the metrics from /proc (proc_pid_stat(5), proc_stat(5), proc_pid_fd(5)).
+func (r *Registry) addProcessMetrics() {
 	fromStat := func(of func(processStat) float64) func() (float64, bool) {
 		return func() (float64, bool) {
 			s, err := readStat()
 			return of(s), err == nil
 		}
 	}
-	r.readFrom("gauge", "process_resident_memory_bytes", "Bytes of memory that are resident.",
+	r.addFuncMetric("gauge", "process_resident_memory_bytes", "Bytes of memory that are resident.",
 		fromStat(func(s processStat) float64 { return s.residentPages * float64(os.Getpagesize()) }))
-	r.readFrom("counter", "process_cpu_seconds_total", "Seconds of CPU time spent, by the process and the kernel for it.",
+	r.addFuncMetric("counter", "process_cpu_seconds_total", "Seconds of CPU time spent, by the process and the kernel for it.",
 		fromStat(func(s processStat) float64 { return s.cpuTicks / userHz }))
-	r.readFrom("gauge", "process_open_fds", "Number of open file descriptors.", openFiles)
+	r.addFuncMetric("gauge", "process_open_fds", "Number of open file descriptors.", openFiles)
 
 	boot, bootErr := bootTime()
 	stat, statErr := readStat()
-	r.readFrom("gauge", "process_start_time_seconds", "When the process started, in seconds since 1970.",
+	r.addFuncMetric("gauge", "process_start_time_seconds", "When the process started, in seconds since 1970.",
 		func() (float64, bool) { return boot + stat.startTicks/userHz, bootErr == nil && statErr == nil })
 }
 
-// processStat is what is used of /proc/self/stat.
+// processStat holds the used fields of /proc/self/stat.
 type processStat struct {
 	cpuTicks      float64 // in user and kernel mode together
 	startTicks    float64 // after the machine booted
@@ -48,8 +48,8 @@ func readStat() (processStat, error) {
 	return parseStat(raw)
 }
 
-// parseStat reads the fields by their numbers in proc_pid_stat(5). The second one, a command in parentheses, may hold
-// anything, also spaces and parentheses.
+// parseStat reads the fields by their numbers in proc_pid_stat(5). The second field, a command in parentheses, may
+// contain spaces and parentheses.
 func parseStat(raw []byte) (processStat, error) {
 	end := bytes.LastIndexByte(raw, ')')
 	fields := strings.Fields(string(raw[end+1:]))
@@ -67,7 +67,7 @@ func parseStat(raw []byte) (processStat, error) {
 	return processStat{cpuTicks: values[0] + values[1], startTicks: values[2], residentPages: values[3]}, nil
 }
 
-// bootTime is when the machine booted, in seconds since 1970.
+// bootTime returns when the machine booted, in seconds since 1970.
 func bootTime() (float64, error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package observe
 
-// ofProcess defines nothing: there is no /proc here.
-func (r *Registry) ofProcess() {}
+// addProcessMetrics does nothing, because there is no /proc.
+func (r *Registry) addProcessMetrics() {}

@@ -12,40 +12,39 @@ import (
 	"time"
 )
 
-// Bounds of the server, for clients on the same node or in the same cluster.
+// Limits of the server, for clients on the same node or in the same cluster.
 const (
-	readTimeout   = 5 * time.Second
-	writeTimeout  = 15 * time.Second // package net/http/pprof adds the length of a profile by itself
-	idleTimeout   = 2 * time.Minute  // longer than the usual scrape interval, so that the connection is used again
-	maxHeader     = 16 << 10         // bytes
-	shutdownGrace = 5 * time.Second
+	readTimeout    = 5 * time.Second
+	writeTimeout   = 15 * time.Second // package net/http/pprof adds the length of a profile
+	idleTimeout    = 2 * time.Minute  // longer than the usual scrape interval, so that the connection is reused
+	maxHeaderBytes = 16 << 10         // bytes
+	shutdownGrace  = 5 * time.Second
 )
 
-// ServerOptions is what a Server serves.
+// ServerOptions configures a Server.
 type ServerOptions struct {
-	// Address is where to listen, as host:port. Port 0 takes a free one.
+	// Address is the host:port to listen on. Port 0 selects a free port.
 	Address string
 	Metrics *Registry
-	// Live decides on /healthz and Ready on /readyz. Without checks the answer is always good.
+	// Live decides /healthz, and Ready decides /readyz. Without checks the response is 200.
 	Live, Ready []Check
-	// Pprof serves profiles under /debug/pprof/: they show command lines and what is in memory. Private says why a request
-	// may not see them; nil admits requests from the loopback interface alone.
+	// Pprof serves profiles under /debug/pprof/, which show command lines and memory contents. Private returns an
+	// error for a request that may not see them; nil admits only the loopback interface.
 	Pprof   bool
 	Private func(*http.Request) error
-	// Routes are served as well, and in place of the above where the path is the same. They judge method and body
-	// themselves.
+	// Routes are additional handlers, and replace the paths above if equal. They check method and body themselves.
 	Routes map[string]http.Handler
-	// Log receives what goes wrong with single connections; nil is slog.Default().
+	// Log receives errors of single connections; nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Server serves /metrics, /healthz, /readyz and, where asked for, /debug/pprof/ over HTTP.
+// Server serves /metrics, /healthz, /readyz and, if enabled, /debug/pprof/ over HTTP.
 type Server struct {
 	http     *http.Server
 	listener net.Listener
 }
 
-// Listen opens the address, so that an address that cannot be had is known at once. Run must follow.
+// Listen opens the address, so that an unavailable address is an error at once. Call Run afterwards.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	if err != nil {
@@ -61,16 +60,16 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}, nil
 }
 
-// Addr is where the server listens.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Run serves until ctx ends, then lets what is under way finish for up to 5 s. It returns nil after that, or the error
-// that ended it before.
+// Run serves until ctx ends, and then waits up to 5 s for running requests. Then it returns nil, or the error that
+// ended it before.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
@@ -82,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	if err := s.http.Shutdown(grace); errors.Is(err, context.DeadlineExceeded) {
-		_ = s.http.Close() // who is still reading, such as a long profile, is cut off
+		_ = s.http.Close() // close connections that are still in use, such as a long profile
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("metrics and health: %w", err)
@@ -90,8 +89,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// handler answers GET and HEAD of exactly the paths that are served. It is no http.ServeMux, which would also
-// answer paths that are merely alike, with redirects.
+// handler answers GET and HEAD of exactly the served paths. It is not an http.ServeMux, which would also redirect
+// similar paths.
 func handler(o ServerOptions) http.Handler {
 	if o.Private == nil {
 		o.Private = loopbackOnly
@@ -109,7 +108,7 @@ func handler(o ServerOptions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := paths[r.URL.Path]
 		if h == nil && o.Pprof && strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
-			h = http.HandlerFunc(pprof.Index) // the named profiles too; it answers 404 to a name unknown
+			h = http.HandlerFunc(pprof.Index) // it also serves the named profiles, and 404 for an unknown name
 		}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if route := o.Routes[r.URL.Path]; route != nil {

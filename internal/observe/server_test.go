@@ -113,7 +113,7 @@ func TestHeadersBeyondTheLimitAreRefused(t *testing.T) {
 	must.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	// Package net/http reads 4 KiB more than the limit.
-	_, _ = fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("x", maxHeader+8<<10))
+	_, _ = fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("x", maxHeaderBytes+8<<10))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()

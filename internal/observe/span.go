@@ -5,27 +5,28 @@ import (
 	"time"
 )
 
-// Tracer keeps spans. It is told of one when it is over, may drop it, and does not wait for anything.
+// Tracer records spans that have ended. It may drop a span, and does not block.
 type Tracer interface {
-	// Record takes in a span, and returns its place in its trace as the header traceparent spells it
-	// (https://www.w3.org/TR/trace-context/), or nothing when it is not kept.
+	// Record records a span and returns its traceparent header (https://www.w3.org/TR/trace-context/), or "" if it
+	// dropped the span.
 	Record(s Span) (traceparent string)
 }
 
-// Span is one stretch of what was done about a notice. All of a notice's are of one trace, also those of the agent that
-// goes on after a restart: the first one's place is on the node, with the rest of the handling.
+// Span is one step of the handling of a notice. All spans of a notice belong to one trace, also after a restart of
+// the agent: the traceparent of the first span is recorded on the node.
 type Span struct {
-	// Parent is the place of the span that it is a part of; empty begins a trace.
+	// Parent is the traceparent of the parent span; empty starts a trace.
 	Parent       string
 	Name         string
 	Began, Ended time.Time
 	Err          error
 	Attributes   []slog.Attr
-	// Events happened on the way, in their order. Of a drain they are the pods', tracedPods at most.
+	// Events are the events of the span, in order. A drain has one event for the eviction and the end of each pod,
+	// for a limited number of pods.
 	Events []SpanEvent
 }
 
-// SpanEvent is a moment of a span.
+// SpanEvent is an event of a span.
 type SpanEvent struct {
 	Name       string
 	At         time.Time

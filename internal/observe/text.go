@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// contentType is that of the text format, whose version is 0.0.4.
+// contentType is the content type of the text format 0.0.4.
 const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// ServeHTTP answers with all metrics.
+// ServeHTTP writes all metrics.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", contentType)
-	_, _ = w.Write(r.text()) // a scraper that left early is told nothing more
+	_, _ = w.Write(r.text()) // the scraper may have disconnected
 }
 
-// text is the exposition: families by name, their samples by label values, so that two scrapes can be compared.
+// text returns the exposition: families sorted by name, and their samples by label values. So two scrapes can be
+// compared.
 func (r *Registry) text() []byte {
 	r.mu.Lock()
 	families := slices.Clone(r.families)
@@ -40,7 +41,7 @@ func appendHeader(b []byte, d *definition) []byte {
 	return append(b, "\n# TYPE "+d.name+" "+d.kind+"\n"...)
 }
 
-// appendLabels appends what stands between the braces.
+// appendLabels appends the text inside the braces.
 func appendLabels(b []byte, names, values []string) []byte {
 	for i, n := range names {
 		if i > 0 {
@@ -73,10 +74,10 @@ func appendNumber(b []byte, v float64) []byte {
 	if math.IsInf(v, 1) {
 		return append(b, "+Inf"...)
 	}
-	return strconv.AppendFloat(b, v, 'g', -1, 64) // NaN and -Inf are written as the format wants them
+	return strconv.AppendFloat(b, v, 'g', -1, 64) // the format writes NaN and -Inf like this
 }
 
-// appendEscaped appends s in UTF-8 with its backslashes and line ends escaped, and in a label value its quotes.
+// appendEscaped appends s in UTF-8. It escapes backslashes and line ends, and in a label value also quotes.
 func appendEscaped(b []byte, s string, quotes bool) []byte {
 	for _, c := range []byte(strings.ToValidUTF8(s, "\uFFFD")) {
 		switch {

@@ -46,7 +46,7 @@ func (r *Reader[T]) Read(ctx context.Context, ask func(context.Context) (T, erro
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}
-	if r.serves(asked) {
+	if r.isValidFor(asked) {
 		return r.answer, r.err
 	}
 	began := time.Now()
@@ -57,8 +57,8 @@ func (r *Reader[T]) Read(ctx context.Context, ask func(context.Context) (T, erro
 	return answer, err
 }
 
-// serves reports whether the last answer, or its error, is one for a caller that asked at a time.
-func (r *Reader[T]) serves(asked time.Time) bool {
+// isValidFor reports whether the last answer, or its error, is valid for a caller that called at asked.
+func (r *Reader[T]) isValidFor(asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {

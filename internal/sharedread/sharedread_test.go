@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ask answers with the number of the question, after a minute.
+// ask answers with the number of its call, after a minute.
 func ask(asked *int) func(context.Context) (int, error) {
 	return func(context.Context) (int, error) {
 		*asked++
@@ -19,7 +19,7 @@ func ask(asked *int) func(context.Context) (int, error) {
 	}
 }
 
-func TestThoseWhoWaitShareTheNextAnswer(t *testing.T) {
+func TestWaitingCallersShareTheNextRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Reader[int]
 		var asked int
@@ -37,7 +37,7 @@ func TestThoseWhoWaitShareTheNextAnswer(t *testing.T) {
 	})
 }
 
-func TestACallerStopsWaitingWhenItsContextEnds(t *testing.T) {
+func TestCallerStopsWaitingWhenItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Reader[int]
 		var asked int
@@ -52,7 +52,7 @@ func TestACallerStopsWaitingWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-func TestAnAnswerServesForItsIntervalOnly(t *testing.T) {
+func TestAnswerIsReusedOnlyWithinItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const holds = 5 * time.Second
 		r := Reader[int]{Holds: holds}
@@ -109,7 +109,7 @@ func TestAnAnswerServesForItsIntervalOnly(t *testing.T) {
 	})
 }
 
-func TestACallerThatGivesUpFailsNoOther(t *testing.T) {
+func TestCancelledCallerFailsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Reader[int]{Holds: time.Hour}
 		read := func(ctx context.Context) (int, error) {

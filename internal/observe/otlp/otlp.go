@@ -1,5 +1,5 @@
-// Package otlp sends the agent's spans to an OpenTelemetry collector, over OTLP/HTTP. It is a package of its own for the
-// sake of those who do not link it: its libraries cost more memory than the rest of slipway-agent.
+// Package otlp sends the agent's spans to an OpenTelemetry collector, over OTLP/HTTP. It is a separate package,
+// because its libraries use more memory than the rest of slipway-agent, which does not link them.
 package otlp
 
 import (
@@ -20,22 +20,25 @@ import (
 )
 
 const (
-	// sendEvery is how long a span waits for others to be sent with. A machine may be gone seconds after it was let go.
-	sendEvery = 500 * time.Millisecond
-	// sendTimeout bounds one try to send.
+	// sendInterval is how long a span waits for others of its batch. An instance may be gone seconds after its notice
+	// was approved.
+	sendInterval = 500 * time.Millisecond
+	// sendTimeout limits one try to send.
 	sendTimeout = 5 * time.Second
-	// spansWaiting bounds the spans that wait for a collector that is away; more are dropped.
-	spansWaiting = 256
+	// maxWaitingSpans limits the spans that wait for a collector; more are dropped.
+	maxWaitingSpans = 256
 )
 
-// Exporter sends spans in the background, and drops them when the collector is away for long. It is an observe.Tracer.
+// Exporter sends spans in the background, and drops them if the collector is away for long. It implements
+// observe.Tracer.
 type Exporter struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// New returns an exporter to the collector at a URL such as http://collector:4318/v1/traces. With an empty one the
-// standard environment decides (OTEL_EXPORTER_OTLP_ENDPOINT and its like). No connection is made before the first span.
+// New returns an exporter to the collector at a URL such as http://collector:4318/v1/traces. If it is empty, the
+// standard environment variables decide (OTEL_EXPORTER_OTLP_ENDPOINT and others). It makes no connection before the
+// first span.
 func New(ctx context.Context, endpoint, version string) (*Exporter, error) {
 	o := []otlptracehttp.Option{otlptracehttp.WithTimeout(sendTimeout)}
 	if endpoint != "" {
@@ -48,24 +51,24 @@ func New(ctx context.Context, endpoint, version string) (*Exporter, error) {
 	about := resource.NewSchemaless(attribute.String("service.name", "slipway-agent"), attribute.String("service.version", version))
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithResource(about),
-		sdktrace.WithBatcher(sender, sdktrace.WithBatchTimeout(sendEvery), sdktrace.WithMaxQueueSize(spansWaiting),
+		sdktrace.WithBatcher(sender, sdktrace.WithBatchTimeout(sendInterval), sdktrace.WithMaxQueueSize(maxWaitingSpans),
 			sdktrace.WithExportTimeout(sendTimeout)),
 	)
 	return &Exporter{provider: provider, tracer: provider.Tracer("github.com/slipway-dev/slipway")}, nil
 }
 
-// Close sends what is left, for as long as ctx lasts.
+// Close sends the remaining spans until ctx ends.
 func (e *Exporter) Close(ctx context.Context) error { return e.provider.Shutdown(ctx) }
 
-// traceparent is where a carrier of propagation.TraceContext keeps a span's place in its trace.
+// traceparent is the key of a span's traceparent in a carrier of propagation.TraceContext.
 const traceparent = "traceparent"
 
-// Record implements observe.Tracer. A parent that cannot be read begins a trace.
+// Record implements observe.Tracer. An invalid parent starts a new trace.
 func (e *Exporter) Record(s observe.Span) string {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s.Parent})
-	ctx, span := e.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.Began), trace.WithAttributes(attributes(s.Attributes)...))
+	ctx, span := e.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.Began), trace.WithAttributes(toAttributes(s.Attributes)...))
 	for _, event := range s.Events {
-		span.AddEvent(event.Name, trace.WithTimestamp(event.At), trace.WithAttributes(attributes(event.Attributes)...))
+		span.AddEvent(event.Name, trace.WithTimestamp(event.At), trace.WithAttributes(toAttributes(event.Attributes)...))
 	}
 	if s.Err != nil {
 		span.RecordError(s.Err, trace.WithTimestamp(s.Ended))
@@ -77,7 +80,7 @@ func (e *Exporter) Record(s observe.Span) string {
 	return place[traceparent]
 }
 
-func attributes(attrs []slog.Attr) []attribute.KeyValue {
+func toAttributes(attrs []slog.Attr) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, len(attrs))
 	for _, a := range attrs {
 		switch v := a.Value.Resolve(); v.Kind() {

@@ -140,7 +140,7 @@ func TestHangingCollectorDoesNotDelayRecording(t *testing.T) {
 	e, err := New(t.Context(), server.URL, "")
 	must.NoError(t, err)
 	began := time.Now()
-	for range 4 * spansWaiting {
+	for range 4 * maxWaitingSpans {
 		e.Record(observe.Span{Name: "drain", Began: epoch, Ended: epoch})
 	}
 	if took := time.Since(began); took > sendTimeout {
