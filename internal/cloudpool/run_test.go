@@ -25,28 +25,28 @@ import (
 
 func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
 
-// noLeases is an API server that is away.
-type noLeases struct{ slots.API }
+// unreachableLeases is an API server that refuses connections.
+type unreachableLeases struct{ slots.API }
 
-func (noLeases) ListLeases(context.Context, string, string) ([]kubeapi.Lease, error) {
+func (unreachableLeases) ListLeases(context.Context, string, string) ([]kubeapi.Lease, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (noLeases) CreateLease(context.Context, kubeapi.Lease) (*kubeapi.Lease, error) {
+func (unreachableLeases) CreateLease(context.Context, kubeapi.Lease) (*kubeapi.Lease, error) {
 	return nil, errors.New("connection refused")
 }
 
-// small is a cloudpool server of two machines, which notes the changes that it is asked for.
-type small struct {
-	mu    sync.Mutex
-	asked []string
+// fakeServer is a cloudpool server of two machines that records requested changes.
+type fakeServer struct {
+	mu      sync.Mutex
+	changes []string
 }
 
-func (b *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		raw, _ := io.ReadAll(r.Body)
 		b.mu.Lock()
-		b.asked = append(b.asked, r.URL.Path+" "+string(raw))
+		b.changes = append(b.changes, r.URL.Path+" "+string(raw))
 		b.mu.Unlock()
 		return
 	}
@@ -55,33 +55,33 @@ func (b *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"timestamp":%q,"desiredSize":2,"allocated":2,"active":2}`, now)
 		return
 	}
-	one := `{"id":%q,"machineState":"RUNNING","membershipStatus":{"active":true,"evictable":true}}`
-	fmt.Fprintf(w, `{"timestamp":%q,"machines":[`+one+`,`+one+`]}`, now, uuid(1), uuid(2))
+	machine := `{"id":%q,"machineState":"RUNNING","membershipStatus":{"active":true,"evictable":true}}`
+	fmt.Fprintf(w, `{"timestamp":%q,"machines":[`+machine+`,`+machine+`]}`, now, uuid(1), uuid(2))
 }
 
-func (b *small) requests() string {
+func (b *fakeServer) changeRequests() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return strings.Join(b.asked, "; ")
+	return strings.Join(b.changes, "; ")
 }
 
-// servingLog is a log that tells where the API is served.
+// servingLog sends the address of the API from the log to a channel.
 type servingLog struct {
 	io.Writer
-	at chan string
+	addresses chan string
 }
 
-// Write is given one entry at a time.
+// Write gets one log entry per call.
 func (l servingLog) Write(entry []byte) (int, error) {
 	var e struct{ Msg, Address string }
 	if json.Unmarshal(entry, &e) == nil && e.Msg == "serving the cloudpool API" {
-		l.at <- e.Address
+		l.addresses <- e.Address
 	}
 	return l.Writer.Write(entry)
 }
 
-// withoutKubernetes runs a front whose API server is at an address. It returns the front's address.
-func withoutKubernetes(t *testing.T, apiServer string, backend http.Handler) string {
+// runWithoutKubernetes runs the API with an unavailable API server and returns its address.
+func runWithoutKubernetes(t *testing.T, apiServer string, backend http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(backend)
 	t.Cleanup(server.Close)
@@ -97,7 +97,7 @@ func withoutKubernetes(t *testing.T, apiServer string, backend http.Handler) str
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, c, Inputs{
-			Kube: &rest.Config{Host: apiServer}, Slots: noLeases{}, Clouds: map[string]cloud.Provider{provider.Name: pools}, Stderr: log,
+			Kube: &rest.Config{Host: apiServer}, Slots: unreachableLeases{}, Clouds: map[string]cloud.Provider{provider.Name: pools}, Stderr: log,
 		})
 	}()
 	t.Cleanup(func() {
@@ -107,12 +107,12 @@ func withoutKubernetes(t *testing.T, apiServer string, backend http.Handler) str
 			if err != nil {
 				t.Errorf("the front ended: %v", err)
 			}
-		case <-time.After(2 * time.Minute): // requests have 10 s to come to their end
+		case <-time.After(2 * time.Minute): // requests have 10 s to finish
 			t.Error("the front does not end")
 		}
 	})
 	select {
-	case address := <-log.at:
+	case address := <-log.addresses:
 		return "http://" + address
 	case err := <-ended:
 		ended <- nil
@@ -121,8 +121,8 @@ func withoutKubernetes(t *testing.T, apiServer string, backend http.Handler) str
 	return ""
 }
 
-// asks sends a request, and returns its code and the detail of an error.
-func asks(t *testing.T, method, url, body string) (int, string) {
+// sendRequest sends a request and returns the status code and the detail of an error.
+func sendRequest(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -138,16 +138,16 @@ func asks(t *testing.T, method, url, body string) (int, string) {
 	return answer.StatusCode, said.Detail
 }
 
-func TestRequestsPassWhileKubernetesIsAway(t *testing.T) {
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // takes connections and never answers
+func TestRequestsPassWhileKubernetesIsUnavailable(t *testing.T) {
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
 	for name, apiServer := range map[string]string{"refuses": "http://127.0.0.1:1", "is silent": "http://" + silent.Addr().String()} {
-		t.Run(name, func(t *testing.T) { // one after the other: a front sets the loggers of its whole process
-			backend := &small{}
-			front := withoutKubernetes(t, apiServer, backend)
+		t.Run(name, func(t *testing.T) { // not parallel: Run sets the loggers of the whole process
+			backend := &fakeServer{}
+			front := runWithoutKubernetes(t, apiServer, backend)
 			for _, tt := range []struct {
 				method, path, body string
 				want               int
@@ -161,13 +161,13 @@ func TestRequestsPassWhileKubernetesIsAway(t *testing.T) {
 				{http.MethodPost, "/pool/detach", `{"machineId":"` + uuid(1) + `"}`, 503},
 			} {
 				if name == "is silent" && (tt.want != 200 || strings.Contains(tt.path, "serviceState")) {
-					continue // each waits for its own time
+					continue // each of these waits for its timeout
 				}
-				if code, detail := asks(t, tt.method, front+tt.path, tt.body); code != tt.want || code == 503 && detail == "" {
+				if code, detail := sendRequest(t, tt.method, front+tt.path, tt.body); code != tt.want || code == 503 && detail == "" {
 					t.Errorf("%s %s %s: %d %s, want %d", tt.method, tt.path, tt.body, code, detail, tt.want)
 				}
 			}
-			if asked := backend.requests(); !strings.Contains(asked, `/pool/size {"desiredSize":3}`) || strings.Contains(asked, "terminate") ||
+			if asked := backend.changeRequests(); !strings.Contains(asked, `/pool/size {"desiredSize":3}`) || strings.Contains(asked, "terminate") ||
 				strings.Contains(asked, `:1}`) {
 				t.Errorf("the backend was asked %s", asked)
 			}

@@ -13,27 +13,27 @@ import (
 	"time"
 )
 
-// ending is a process that serves a pool and is about to end, with a request to the pool's server under way.
-type ending struct {
-	// release has the server answer, and end ends the process.
-	release, end func()
-	// answered is what the client is told, and over that the process has ended.
-	answered <-chan endingAnswer
-	over     <-chan error
+// runningRequest is a process that serves a pool, with a running request to the pool's server.
+type runningRequest struct {
+	// releaseServer lets the server answer. stopProcess ends the process.
+	releaseServer, stopProcess func()
+	// answered receives the client's answer. exited receives the error of the process.
+	answered <-chan clientAnswer
+	exited   <-chan error
 }
 
-type endingAnswer struct {
+type clientAnswer struct {
 	code int
 	body string
 	err  error
 }
 
-// endWithin starts such a process, which lets requests go on for a time when it ends.
-func endWithin(t *testing.T, grace time.Duration) *ending {
+// startRequestWithGrace starts such a process with a shutdown grace.
+func startRequestWithGrace(t *testing.T, grace time.Duration) *runningRequest {
 	t.Helper()
 	asked, released := make(chan struct{}), make(chan struct{})
-	_, f := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // until then it is not seen whether the other side has left
+	_, f := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise a disconnect is not detected
 		close(asked)
 		select {
 		case <-released:
@@ -48,52 +48,52 @@ func endWithin(t *testing.T, grace time.Duration) *ending {
 	}
 	l.grace = grace
 	ctx, end := context.WithCancel(t.Context())
-	over, answered := make(chan error, 1), make(chan endingAnswer, 1)
+	over, answered := make(chan error, 1), make(chan clientAnswer, 1)
 	go func() { over <- l.Run(ctx) }()
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.net.Addr().String()+"/pool/attach", strings.NewReader("{}"))
 		if err != nil {
-			answered <- endingAnswer{err: err}
+			answered <- clientAnswer{err: err}
 			return
 		}
 		response, err := http.DefaultClient.Do(r)
 		if err != nil {
-			answered <- endingAnswer{err: err}
+			answered <- clientAnswer{err: err}
 			return
 		}
 		raw, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
-		answered <- endingAnswer{response.StatusCode, string(raw), err}
+		answered <- clientAnswer{response.StatusCode, string(raw), err}
 	}()
 	<-asked
-	return &ending{release: func() { close(released) }, end: end, answered: answered, over: over}
+	return &runningRequest{releaseServer: func() { close(released) }, stopProcess: end, answered: answered, exited: over}
 }
 
-func TestWhatIsPassedOnComesToItsEndWhenTheProcessDoes(t *testing.T) {
-	e := endWithin(t, time.Minute)
-	e.end()
-	e.release()
+func TestForwardedRequestFinishesDuringShutdown(t *testing.T) {
+	e := startRequestWithGrace(t, time.Minute)
+	e.stopProcess()
+	e.releaseServer()
 	if got := <-e.answered; got.err != nil || got.code != http.StatusCreated {
-		t.Errorf("%+v; want what the pool's server says", got)
+		t.Errorf("%+v; want the server's answer", got)
 	}
-	if err := <-e.over; err != nil {
+	if err := <-e.exited; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAClientIsToldThatThereWasNoTimeToPassItsRequestOn(t *testing.T) {
-	e := endWithin(t, time.Millisecond)
-	e.end()
-	if got := <-e.answered; got.err != nil || got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "this process is ending") {
-		t.Errorf("%+v; want 503, and why", got)
+func TestForwardedRequestFailsAfterShutdownGrace(t *testing.T) {
+	e := startRequestWithGrace(t, time.Millisecond)
+	e.stopProcess()
+	if got := <-e.answered; got.err != nil || got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "this process is shutting down") {
+		t.Errorf("%+v; want 503 with the reason", got)
 	}
-	if err := <-e.over; err != nil {
+	if err := <-e.exited; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAClientThatHasLeftIsNotToldThatItIsDone(t *testing.T) {
-	_, f := origin(t, "", func(http.ResponseWriter, *http.Request) {})
+func TestDisconnectedClientGetsNoSuccess(t *testing.T) {
+	_, f := startOrigin(t, "", func(http.ResponseWriter, *http.Request) {})
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, f)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
@@ -106,13 +106,13 @@ func TestAClientThatHasLeftIsNotToldThatItIsDone(t *testing.T) {
 	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/pool/attach", strings.NewReader("{}")))
 }
 
-// TestAClientThatDoesNotReadIsLeft has answers that are larger than what the way to the client holds, and a time that has begun
-// before: what is answered is given its time when it is.
-func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
-	// A backend that takes a quarter of it leaves the rest to a busy machine.
+// TestSlowReadingClientTimesOut sends answers that exceed the socket buffers. The time starts with the answer, not with the
+// request.
+func TestSlowReadingClientTimesOut(t *testing.T) {
+	// The backend uses a quarter of the timeout. The rest is slack for a busy machine.
 	const took = 2 * time.Second
 	answer := make([]byte, 32<<20)
-	_, f := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+	_, f := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			time.Sleep(took / 4)
 			return
@@ -151,7 +151,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the request is still being served")
 	}
-	for n := range 3 { // over one connection, on which an earlier answer's time has passed
+	for n := range 3 { // on one connection, after the deadline of an earlier answer
 		if n > 0 {
 			time.Sleep(took + took/4)
 		}

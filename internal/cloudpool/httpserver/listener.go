@@ -21,27 +21,27 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10 // bytes
-	// shutdownGrace is how long requests that are passed on may take at the end, and lastGrace how long it may take to tell
-	// them that it was too long.
+	// shutdownGrace is the time that forwarded requests have to finish at shutdown. finalGrace is the time for the error
+	// answers after that.
 	shutdownGrace = 10 * time.Second
-	lastGrace     = time.Second
+	finalGrace    = time.Second
 )
 
-// errEnding is why a request is given up that there is no time for any more.
-var errEnding = controller.Failuref(controller.ClusterUnavailable, "this process is ending: want to be asked again")
+// errShuttingDown is the cancellation cause of unfinished requests at shutdown.
+var errShuttingDown = controller.Failuref(controller.ClusterUnavailable, "this process is shutting down: retry the request")
 
-// ListenOptions are where the API is served, and to whom.
+// ListenOptions configures the address and TLS of the API.
 type ListenOptions struct {
 	Address                 string
 	TLSCertFile, TLSKeyFile string
-	// ClientCAFile is of the authorities that sign clients' certificates; empty is any certificate.
+	// ClientCAFile contains the CA certificates for client certificates. If empty, clients need none.
 	ClientCAFile string
-	// Authorize has clients asked for a certificate, which the API server looks at.
+	// Authorize makes the client certificate optional, because a token also identifies a client.
 	Authorize   bool
 	ReadTimeout time.Duration
 }
 
-// Listener is the server of the API.
+// Listener serves the API on an address.
 type Listener struct {
 	http  *http.Server
 	net   net.Listener
@@ -49,11 +49,10 @@ type Listener struct {
 	grace time.Duration
 }
 
-// Listen opens the address, so that one that cannot be had is known at once.
-//
-// h is told when the end begins if it can be: its EndWaits is called.
+// Listen opens the address, so that an unavailable address is reported at once. If h has a method EndWaits, it is called at
+// the start of the shutdown.
 func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logger) (*Listener, error) {
-	config, certs, err := tlsConfig(c)
+	config, certs, err := loadTLSConfig(c)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +62,7 @@ func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logg
 	}
 	server := &http.Server{
 		Handler: h, TLSConfig: config, ReadHeaderTimeout: headerTimeout, ReadTimeout: c.ReadTimeout, IdleTimeout: idleTimeout,
-		// There is no WriteTimeout: an answer may wait for machines to be emptied. A Server gives each its time when it is there.
+		// No WriteTimeout: an answer may wait for drains. The Server sets a write deadline when the answer starts.
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if waited, ok := h.(interface{ EndWaits() }); ok {
@@ -72,22 +71,22 @@ func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logg
 	return &Listener{net: l, certs: certs, http: server, grace: shutdownGrace}, nil
 }
 
-// Address is where it is served.
+// Address returns the address that is served.
 func (l *Listener) Address() string { return l.net.Addr().String() }
 
-// TLS reports whether it is served with TLS.
+// TLS reports whether the API is served with TLS.
 func (l *Listener) TLS() bool { return l.certs != nil }
 
-// Run serves until ctx ends. Clients that wait for an update are told at once that it goes on; requests that are passed on
-// have a grace to come to their end, after which their clients are told that it was not waited for.
+// Run serves until ctx ends. At shutdown, clients that wait for an update are answered at once; their updates continue.
+// Forwarded requests have shutdownGrace to finish, and then get an error.
 func (l *Listener) Run(ctx context.Context) error {
-	requests, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
+	requests, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
 	l.http.BaseContext = func(net.Listener) context.Context { return requests }
 	ended := make(chan error, 1)
 	go func() {
 		if l.certs != nil {
-			go func() { _ = l.certs.Start(requests) }() // without it the certificate is the one that was read first
+			go func() { _ = l.certs.Start(requests) }() // reloads the certificate
 			ended <- l.http.ServeTLS(l.net, "", "")
 			return
 		}
@@ -99,8 +98,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	if !l.shutdown(ctx, l.grace) {
-		end(errEnding)
-		if !l.shutdown(ctx, lastGrace) {
+		cancel(errShuttingDown)
+		if !l.shutdown(ctx, finalGrace) {
 			_ = l.http.Close()
 		}
 	}
@@ -110,15 +109,15 @@ func (l *Listener) Run(ctx context.Context) error {
 	return nil
 }
 
-// shutdown takes no more requests, and reports that those there were came to their end in time.
+// shutdown stops accepting requests and reports whether the running ones finished in time.
 func (l *Listener) shutdown(ctx context.Context, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	return l.http.Shutdown(ctx) == nil
 }
 
-// tlsConfig is how to serve with TLS, and what reads the certificate again when its files change; nil is without.
-func tlsConfig(c ListenOptions) (*tls.Config, *certwatcher.CertWatcher, error) {
+// loadTLSConfig returns the TLS configuration and the watcher that reloads the certificate. Both are nil without TLS.
+func loadTLSConfig(c ListenOptions) (*tls.Config, *certwatcher.CertWatcher, error) {
 	if c.TLSCertFile == "" {
 		return nil, nil, nil
 	}
@@ -139,7 +138,7 @@ func tlsConfig(c ListenOptions) (*tls.Config, *certwatcher.CertWatcher, error) {
 		return nil, nil, fmt.Errorf("--client-ca-file: %s: want certificates in PEM", c.ClientCAFile)
 	}
 	config.ClientAuth = tls.RequireAndVerifyClientCert
-	if c.Authorize { // a token is as good
+	if c.Authorize { // a token is sufficient
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return config, certs, nil

@@ -12,20 +12,20 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// TestAForeignPoolUpdateKeepsNoUpdateFromBeginning has an object that was made by hand. It is not carried out, and an update begins
-// after a few requests.
-func TestAForeignPoolUpdateKeepsNoUpdateFromBeginning(t *testing.T) {
+// TestForeignPoolUpdateBlocksNoUpdate creates an object by hand. The object is not carried out, and a new update starts
+// after few requests.
+func TestForeignPoolUpdateBlocksNoUpdate(t *testing.T) {
 	ofPool := map[string]string{PoolLabel: "workers"}
 	for name, tt := range map[string]struct {
 		object string
 		labels map[string]string
 		pool   string
 	}{
-		"the next name, without the label": {"workers-1", nil, "workers"},
-		"the next name, of another pool":   {"workers-1", ofPool, "other"},
-		"a name without a number":          {"by-hand", ofPool, "workers"},
-		"a number that is too large":       {"workers-99999999999999999999", ofPool, "workers"},
-		"a number with a zero before it":   {"workers-01", ofPool, "workers"},
+		"next name without label":  {"workers-1", nil, "workers"},
+		"next name of other pool":  {"workers-1", ofPool, "other"},
+		"name without number":      {"by-hand", ofPool, "workers"},
+		"too large number":         {"workers-99999999999999999999", ofPool, "workers"},
+		"number with leading zero": {"workers-01", ofPool, "workers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 3, func(t *testing.T, s *sim) {
@@ -40,22 +40,22 @@ func TestAForeignPoolUpdateKeepsNoUpdateFromBeginning(t *testing.T) {
 				s.objects = interceptor.NewClient(s.objects.(client.WithWatch), interceptor.Funcs{
 					Create: func(ctx context.Context, c client.WithWatch, o client.Object, more ...client.CreateOption) error {
 						if creations++; creations > 20 {
-							return errCut
+							return errConnectionRefused
 						}
 						return c.Create(ctx, o, more...)
 					},
 				})
-				a := s.replica("a")
-				s.passes(5 * time.Second)
-				ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
+				a := s.startReplica("a")
+				s.advance(5 * time.Second)
+				submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
 				if err != nil {
-					t.Fatalf("%v after %d requests to create it, want the update begun", err, creations)
+					t.Fatalf("%v after %d requests to create it, want the update created", err, creations)
 				}
 				for range 10 {
-					s.passes(2 * time.Second)
-					s.manage()
+					s.advance(2 * time.Second)
+					s.completeRetirements()
 				}
-				if is, err := a.Find(t.Context(), ticket.ID); err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.pool.machines) != 2 {
+				if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.pool.machines) != 2 {
 					t.Errorf("%+v, %v, and %d machines; want it done, and 2", is, err, len(s.pool.machines))
 				}
 			})

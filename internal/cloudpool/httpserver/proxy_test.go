@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// origin is a server that requests are passed on to.
-func origin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Server, f *Front) {
+// startOrigin starts a backend server and a proxy in front of it.
+func startOrigin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Server, f *Front) {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -33,8 +33,8 @@ func origin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Serv
 	return front, f
 }
 
-func TestAWriteOfWhichNothingIsKnownIsWarnedOf(t *testing.T) {
-	_, f := origin(t, "", func(http.ResponseWriter, *http.Request) {})
+func TestUnknownWriteIsLoggedAsWarning(t *testing.T) {
+	_, f := startOrigin(t, "", func(http.ResponseWriter, *http.Request) {})
 	for request, warned := range map[string]bool{
 		"POST /pool/metadata": true, "DELETE /x": true, "GET /x": false, "POST /pool/serviceState": false,
 	} {
@@ -48,7 +48,7 @@ func TestAWriteOfWhichNothingIsKnownIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestWhatPassesThroughArrivesAsItWasSent(t *testing.T) {
+func TestForwardedRequestArrivesUnchanged(t *testing.T) {
 	type arrived struct {
 		method, uri, body string
 		header            http.Header
@@ -56,7 +56,7 @@ func TestWhatPassesThroughArrivesAsItWasSent(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var got arrived
-	front, _ := origin(t, "/base", func(w http.ResponseWriter, r *http.Request) {
+	front, _ := startOrigin(t, "/base", func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
@@ -106,9 +106,9 @@ func TestWhatPassesThroughArrivesAsItWasSent(t *testing.T) {
 	}
 }
 
-func TestAnIPv6ClientIsForwardedForAsItIs(t *testing.T) {
+func TestIPv6ClientIsForwarded(t *testing.T) {
 	seen := make(chan string, 1)
-	_, f := origin(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Get("X-Forwarded-For") })
+	_, f := startOrigin(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Get("X-Forwarded-For") })
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, f)
 	r := httptest.NewRequest(http.MethodGet, "/pool", nil)
 	r.RemoteAddr = "[2001:db8::1]:4711"
@@ -118,9 +118,9 @@ func TestAnIPv6ClientIsForwardedForAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsStreamedAndAClientThatLeavesEndsTheRequest(t *testing.T) {
+func TestAnswerIsStreamedUntilClientDisconnects(t *testing.T) {
 	left := make(chan struct{})
-	front, _ := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+	front, _ := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "first")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -144,12 +144,12 @@ func TestAnAnswerIsStreamedAndAClientThatLeavesEndsTheRequest(t *testing.T) {
 	select {
 	case <-left:
 	case <-time.After(time.Minute):
-		t.Error("the server was not told that the client has left")
+		t.Error("the server did not see the disconnect")
 	}
 }
 
-func TestWhatTheServerDoesWrongIsPassedOnOrSaid(t *testing.T) {
-	front, f := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+func TestServerFaultsAreForwardedOrReported(t *testing.T) {
+	front, f := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/redirect":
 			http.Redirect(w, r, "http://203.0.113.9/elsewhere", http.StatusFound)
@@ -190,18 +190,18 @@ func TestWhatTheServerDoesWrongIsPassedOnOrSaid(t *testing.T) {
 		t.Errorf("a page: %+v, %v", is, err)
 	}
 	if is, err := get("/half"); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || strings.Contains(is.body, "message") {
-		t.Errorf("half an answer: %+v, %v; want it cut off, and nothing after it", is, err)
+		t.Errorf("half an answer: %+v, %v; want it cut off without an error message", is, err)
 	}
-	f.URL.Host = "127.0.0.1:1" // nobody listens there; a port that was free may be taken by another process
+	f.URL.Host = "127.0.0.1:1" // no process listens on port 1; a free port could be taken by another process
 	if is, err := get("/pool"); err != nil || is.code != http.StatusBadGateway ||
 		!strings.Contains(is.body, "failed to forward request to backend: failed to complete backend cloudpool request") {
-		t.Errorf("nobody there: %+v, %v", is, err)
+		t.Errorf("no listener: %+v, %v", is, err)
 	}
 }
 
-func TestNoConnectionBecomesOneOfAnotherProtocol(t *testing.T) {
+func TestProtocolUpgradeIsRefused(t *testing.T) {
 	for _, unasked := range []bool{false, true} {
-		front, _ := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+		front, _ := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Upgrade") == "" && r.Header.Get("Connection") == "" && r.Header.Get("Http2-Settings") == "" && !unasked {
 				return
 			}
@@ -229,27 +229,27 @@ func TestNoConnectionBecomesOneOfAnotherProtocol(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerSaysToOurCredentialsIsNotSaidOfTheClients(t *testing.T) {
+func TestServerDenialIsNotAttributedToClient(t *testing.T) {
 	for _, tt := range []struct {
 		o    ServerOptions
 		want int
 	}{
 		{ServerOptions{}, http.StatusBadGateway},
 		{ServerOptions{StrictCompat: true}, http.StatusForbidden},
-		{ServerOptions{KeepCredentials: true}, http.StatusForbidden}, // these are the client's own
+		{ServerOptions{KeepCredentials: true}, http.StatusForbidden}, // the client's own credentials
 	} {
-		_, f := origin(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+		_, f := startOrigin(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 		tt.o.Log = slog.New(slog.DiscardHandler)
 		w := httptest.NewRecorder()
 		NewServer(tt.o, f).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/pool", nil))
-		if w.Code != tt.want || tt.want == http.StatusBadGateway && !strings.Contains(w.Body.String(), "403 Forbidden to the credentials that this process has") {
+		if w.Code != tt.want || tt.want == http.StatusBadGateway && !strings.Contains(w.Body.String(), "403 Forbidden to this process's own credentials") {
 			t.Errorf("%+v: %d %s, want %d", tt.o, w.Code, w.Body, tt.want)
 		}
 	}
 }
 
-func TestABodyThatIsTooLongIsNotPassedOn(t *testing.T) {
-	front, _ := origin(t, "", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+func TestTooLargeBodyIsRefused(t *testing.T) {
+	front, _ := startOrigin(t, "", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/config", strings.NewReader(strings.Repeat("x", 5000)))
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,8 @@ func TestABodyThatIsTooLongIsNotPassedOn(t *testing.T) {
 	}
 }
 
-func TestWhatIsToBeRefusedIsNotPassedOn(t *testing.T) {
-	_, f := origin(t, "", func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was passed on", r.Method, r.URL.Path) })
+func TestRefusedActionIsNotForwarded(t *testing.T) {
+	_, f := startOrigin(t, "", func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was passed on", r.Method, r.URL.Path) })
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Refuse: []string{"attach", "config", "start", "stop", "detach"}}, f)
 	for path, code := range map[string]int{
 		"/pool/attach": 403, "/config": 403, "/start/": 403, "/STOP": 403, "/pool/detach;x": 403, "/cloudpools/other/pool": 404,
@@ -277,42 +277,42 @@ func TestWhatIsToBeRefusedIsNotPassedOn(t *testing.T) {
 			t.Errorf("POST %s: %d %s, want %d", path, w.Code, w.Body, code)
 		}
 	}
-	// The last three would have a server of several pools delete this one, or make it anew.
-	for _, one := range []string{
+	// With the last three a server of several pools would delete or create this pool.
+	for _, request := range []string{
 		"PUT /pool/size", "DELETE /pool/size", "TRACE /pool/size", "PURGE /pool/size", "DELETE /cloudpools/workers", "DELETE /", "POST /cloudpools/workers/",
 	} {
-		method, path, _ := strings.Cut(one, " ")
+		method, path, _ := strings.Cut(request, " ")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(method, path, nil))
 		if w.Code != http.StatusMethodNotAllowed {
-			t.Errorf("%s: %d", one, w.Code)
+			t.Errorf("%s: %d", request, w.Code)
 		}
 	}
 }
 
-func TestPathsAreReadAsAnybodyOnTheWayMight(t *testing.T) {
+func TestAmbiguousPathsMapToActions(t *testing.T) {
 	for path, want := range map[string]target{
 		"/pool/size": {"", actSize}, "/pool/size/": {"", actSize}, "/pool/%73ize": {"", actSize}, "/%2e/pool/size": {"", actSize},
 		"/cloudpools/A/pool/size": {"a", actSize}, "/cloudpools/a/terminate": {"a", actTerminate}, "/cloudpools/a/pool/terminate": {"a", actTerminate},
-		"/pool/terminate": {"", actTerminate}, "/pool": {"", actPool}, "/pools": {"", actOther}, "/pool/size/x": {"", actOther}, "/": {"", actItself},
-		"/cloudpools/a": {"a", actItself}, "/cloudpools/a/%2e/": {"a", actItself}, "/cloudpools": {"", actOther}, "/a/../cloudpools/b/../c/stop": {"c", actStop}, "/../../pool/size": {"", actSize},
-		"/pool/membershipStatus": {"", actMembership}, "/pool;v=1/detach;": {"", actDetach}, "/%": {"", actOther},
+		"/pool/terminate": {"", actTerminate}, "/pool": {"", actPool}, "/pools": {"", actUnknown}, "/pool/size/x": {"", actUnknown}, "/": {"", actPoolRoot},
+		"/cloudpools/a": {"a", actPoolRoot}, "/cloudpools/a/%2e/": {"a", actPoolRoot}, "/cloudpools": {"", actUnknown}, "/a/../cloudpools/b/../c/stop": {"c", actStop}, "/../../pool/size": {"", actSize},
+		"/pool/membershipStatus": {"", actMembership}, "/pool;v=1/detach;": {"", actDetach}, "/%": {"", actUnknown},
 	} {
-		if got := readPath(path); got != want {
+		if got := parsePath(path); got != want {
 			t.Errorf("%s: %+v, want %+v", path, got, want)
 		}
 	}
 }
 
-func FuzzReadPath(f *testing.F) {
+func FuzzParsePath(f *testing.F) {
 	for _, path := range []string{"/pool/size", "/pool/%2573ize/", "//x/../pool;a=b/size", "/cloudpools/a/terminate", "/%zz"} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		got := readPath(path)
-		// A slash more, or parameters, make no other target of it.
-		if again := readPath(path + "/"); again != got && !strings.HasSuffix(path, "%") && !strings.Contains(path, "%") {
-			t.Errorf("%q: %+v, with a slash %+v", path, got, again)
+		got := parsePath(path)
+		// Another slash does not change the target.
+		if slashed := parsePath(path + "/"); slashed != got && !strings.HasSuffix(path, "%") && !strings.Contains(path, "%") {
+			t.Errorf("%q: %+v, with a slash %+v", path, got, slashed)
 		}
 	})
 }

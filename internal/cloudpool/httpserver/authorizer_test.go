@@ -37,8 +37,9 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// reviewer is an API server that knows the token "good" of alice, and "other" of bob; alice may get everything, and update workers.
-func reviewer(t *testing.T) (*Authorizer, *int) {
+// newTestAuthorizer returns an Authorizer whose API server knows the tokens "good" (alice) and "other" (bob). alice may get
+// all pools and update workers.
+func newTestAuthorizer(t *testing.T) (*Authorizer, *int) {
 	t.Helper()
 	asked := new(int)
 	client := fake.NewClientset()
@@ -63,11 +64,11 @@ func reviewer(t *testing.T) (*Authorizer, *int) {
 	return NewAuthorizer(client, []string{"slipway-cloudpool"}, slog.New(slog.DiscardHandler)), asked
 }
 
-func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
-	a, asked := reviewer(t)
+func TestTokenIsAuthorizedByAPIServer(t *testing.T) {
+	a, asked := newTestAuthorizer(t)
 	try := func(token, pool, verb string) (int, string) {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
-		if token != "" { // the name of a scheme may be in any letter case (RFC 9110)
+		if token != "" { // scheme names are case-insensitive (RFC 9110)
 			r.Header.Set("Authorization", map[string]string{"get": "Bearer ", "update": "bearer "}[verb]+token)
 		}
 		user, ok := a.Authorize(w, r, pool, verb)
@@ -100,13 +101,13 @@ func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
 		try("good", "workers", "update")
 	}
 	if *asked != before {
-		t.Errorf("the API server was asked %d times more for the same", *asked-before)
+		t.Errorf("the API server was asked %d times more for the same request", *asked-before)
 	}
 }
 
-// TestI10ATokenThatIsNoneIsNobodys has what HTTP/2 lets through: HTTP/1 cuts the spaces at the end of a header off.
-func TestI10ATokenThatIsNoneIsNobodys(t *testing.T) {
-	a, asked := reviewer(t)
+// TestI10EmptyTokenIsUnauthorized covers headers that HTTP/2 lets through. HTTP/1 removes spaces at the end of a header.
+func TestI10EmptyTokenIsUnauthorized(t *testing.T) {
+	a, asked := newTestAuthorizer(t)
 	alice := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "alice"}}}}}
 	nameless := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, header := range []string{"", "Bearer", "Bearer ", "Bearer  \t ", "Basic Z29vZDpnb29k"} {
@@ -124,14 +125,14 @@ func TestI10ATokenThatIsNoneIsNobodys(t *testing.T) {
 				t.Errorf("%q with %+v: %d as %q, want %d as %q", header, tt.shown, w.Code, user, tt.code, tt.user)
 			}
 			if tt.code == http.StatusUnauthorized && *asked != before {
-				t.Errorf("%q: the API server was asked about nobody", header)
+				t.Errorf("%q: the API server was asked without an identity", header)
 			}
 		}
 	}
 }
 
-func TestStrangersAreToldNoPoolsName(t *testing.T) {
-	a, _ := reviewer(t)
+func TestUnauthorizedClientsSeeNoPoolNames(t *testing.T) {
+	a, _ := newTestAuthorizer(t)
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Identify: a.Authorize}, &Front{Name: "workers"}, &Front{Name: "others"})
 	for _, tt := range []struct {
 		token, path string
@@ -150,53 +151,53 @@ func TestStrangersAreToldNoPoolsName(t *testing.T) {
 		}
 		s.ServeHTTP(w, r)
 		if w.Code != tt.code || tt.path != "/cloudpools" && (strings.Contains(w.Body.String(), "workers") || strings.Contains(w.Body.String(), "others")) {
-			t.Errorf("%s with %q: %d %s, want %d, and none of the pools", tt.path, tt.token, w.Code, w.Body, tt.code)
+			t.Errorf("%s with %q: %d %s, want %d, without pool names", tt.path, tt.token, w.Code, w.Body, tt.code)
 		}
 	}
 }
 
-// slowReviews is an API server that takes a second to say who a token is, and counts how often it is asked.
-type slowReviews struct {
+// slowReviewClient is an API server that takes a second for each token review, and counts them.
+type slowReviewClient struct {
 	kubernetes.Interface
 	authclient.AuthenticationV1Interface
 	authclient.TokenReviewInterface
-	now, most, all atomic.Int32
+	running, peak, total atomic.Int32
 }
 
-func (s *slowReviews) AuthenticationV1() authclient.AuthenticationV1Interface { return s }
-func (s *slowReviews) RESTClient() rest.Interface                             { return nil }
-func (s *slowReviews) TokenReviews() authclient.TokenReviewInterface          { return s }
+func (s *slowReviewClient) AuthenticationV1() authclient.AuthenticationV1Interface { return s }
+func (s *slowReviewClient) RESTClient() rest.Interface                             { return nil }
+func (s *slowReviewClient) TokenReviews() authclient.TokenReviewInterface          { return s }
 
-func (s *slowReviews) Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
-	s.all.Add(1)
-	is := s.now.Add(1)
-	defer s.now.Add(-1)
-	for most := s.most.Load(); is > most && !s.most.CompareAndSwap(most, is); {
-		most = s.most.Load()
+func (s *slowReviewClient) Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	s.total.Add(1)
+	is := s.running.Add(1)
+	defer s.running.Add(-1)
+	for most := s.peak.Load(); is > most && !s.peak.CompareAndSwap(most, is); {
+		most = s.peak.Load()
 	}
 	time.Sleep(time.Second)
 	return s.Interface.AuthenticationV1().TokenReviews().Create(ctx, r, o)
 }
 
-// TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe floods with tokens that are made up, while one that is known is shown.
-func TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe(t *testing.T) {
+// TestUnknownTokensAreRateLimited floods with invented tokens while a known token is in use.
+func TestUnknownTokensAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := reviewer(t)
-		slow := &slowReviews{Interface: a.client}
+		a, _ := newTestAuthorizer(t)
+		slow := &slowReviewClient{Interface: a.client}
 		a.client = slow
 		try := func(token string) int {
 			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pool", nil)
 			r.Header.Set("Authorization", "Bearer "+token)
 			a.Authorize(w, r, "workers", "get")
 			if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
-				t.Errorf("%s: not told when to ask again", token)
+				t.Errorf("%s: want Retry-After", token)
 			}
 			return w.Code
 		}
 		if code := try("good"); code != http.StatusOK {
 			t.Fatal(code)
 		}
-		slow.all.Store(0)
+		slow.total.Store(0)
 		var codes [600]atomic.Int32
 		var flood sync.WaitGroup
 		for i := range 5000 {
@@ -204,26 +205,26 @@ func TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe(t *testing.T) {
 		}
 		flood.Wait()
 		if code := try("good"); code != http.StatusOK {
-			t.Errorf("a known client is answered %d", code)
+			t.Errorf("a known client got %d", code)
 		}
-		if n, most := slow.all.Load(), slow.most.Load(); n > askBurst || most > askAtOnce {
+		if n, most := slow.total.Load(), slow.peak.Load(); n > reviewBurst || most > maxConcurrentReviews {
 			t.Errorf("the API server was asked %d times, and %d at once", n, most)
 		}
 		if codes[http.StatusUnauthorized].Load() == 0 || codes[http.StatusServiceUnavailable].Load() == 0 {
-			t.Errorf("%d are not known, %d are to ask again", codes[http.StatusUnauthorized].Load(), codes[http.StatusServiceUnavailable].Load())
+			t.Errorf("%d got 401, %d got 503; want some of both", codes[http.StatusUnauthorized].Load(), codes[http.StatusServiceUnavailable].Load())
 		}
-		time.Sleep(believeYes + time.Second)
+		time.Sleep(allowedTTL + time.Second)
 		if code := try("good"); code != http.StatusOK {
-			t.Errorf("a known client is answered %d after its time", code)
+			t.Errorf("a known client got %d after its cache time", code)
 		}
 	})
 }
 
-// TestStrangersKeepNoNewTokenOut floods from some addresses, and then shows a token for the first time from another one, and one that
-// is known for another pool.
-func TestStrangersKeepNoNewTokenOut(t *testing.T) {
+// TestTokenFloodBlocksNoNewToken floods from some addresses. It then uses a new token from another address, and a known
+// token for another pool.
+func TestTokenFloodBlocksNoNewToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := reviewer(t)
+		a, _ := newTestAuthorizer(t)
 		try := func(from, token, pool, verb string) int {
 			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pool", nil)
 			r.RemoteAddr = from
@@ -232,64 +233,64 @@ func TestStrangersKeepNoNewTokenOut(t *testing.T) {
 			return w.Code
 		}
 		flood := func(from string) {
-			for i := range 2 * askBurst {
+			for i := range 2 * reviewBurst {
 				try(from, fmt.Sprint("made-up-", i), "workers", "get")
 			}
 		}
 		flood("192.0.2.1:1")
-		for i := range 2 * askBurst {
-			try(fmt.Sprintf("[2001:db8::%x]:1", i), "made-up", fmt.Sprint("pool-", i), "get") // all of one network
+		for i := range 2 * reviewBurst {
+			try(fmt.Sprintf("[2001:db8::%x]:1", i), "made-up", fmt.Sprint("pool-", i), "get") // all in one network
 		}
 		if code := try("192.0.2.2:1", "good", "workers", "get"); code != http.StatusOK {
-			t.Errorf("a token that is shown for the first time is answered %d", code)
+			t.Errorf("a new token got %d", code)
 		}
-		for i := range 2 * askBurst / fromBurst {
+		for i := range 2 * reviewBurst / addressBurst {
 			flood(fmt.Sprintf("192.0.2.%d:1", 2+i))
 		}
 		if code := try("192.0.2.2:1", "other", "workers", "get"); code != http.StatusServiceUnavailable {
-			t.Errorf("a stranger among many is answered %d", code)
+			t.Errorf("an unknown token during the flood got %d", code)
 		}
 		if pools, verbs := try("192.0.2.2:1", "good", "others", "get"), try("192.0.2.2:1", "good", "workers", "update"); pools != 200 || verbs != 200 {
-			t.Errorf("a known client is answered %d for another pool, and %d for another verb", pools, verbs)
+			t.Errorf("a known client got %d for another pool and %d for another verb", pools, verbs)
 		}
 		time.Sleep(time.Minute)
-		for i := range 3 * mostAddresses {
+		for i := range 3 * maxAddresses {
 			try(fmt.Sprintf("10.1.%d.%d:1", i/256, i%256), fmt.Sprint("made-up-", i), "workers", "get")
 		}
-		if n := len(a.from.Keys()); n > mostAddresses {
-			t.Errorf("%d addresses are remembered", n)
+		if n := len(a.addressLimiters.Keys()); n > maxAddresses {
+			t.Errorf("%d addresses are tracked", n)
 		}
 	})
 }
 
-func TestAnswersToStrangersAreForgottenFirst(t *testing.T) {
-	a, asked := reviewer(t)
-	if v, err := a.verdict(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed {
+func TestDenialsDoNotEvictAllowedClients(t *testing.T) {
+	a, asked := newTestAuthorizer(t)
+	if v, err := a.decideAccess(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed {
 		t.Fatal(v, err)
 	}
-	for i := range 3 * mostBelieved {
-		a.remember(sha256.Sum256([]byte(fmt.Sprint("made-up-", i))), verdict{})
+	for i := range 3 * maxCachedDecisions {
+		a.cacheDecision(sha256.Sum256([]byte(fmt.Sprint("made-up-", i))), accessDecision{})
 	}
 	before := *asked
-	if v, err := a.verdict(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed || *asked != before {
+	if v, err := a.decideAccess(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed || *asked != before {
 		t.Errorf("%+v, %v: the API server was asked %d times more", v, err, *asked-before)
 	}
-	for i := range 2 * mostBelieved {
-		a.remember(sha256.Sum256([]byte(fmt.Sprint("good-", i))), verdict{user: "u", allowed: true})
+	for i := range 2 * maxCachedDecisions {
+		a.cacheDecision(sha256.Sum256([]byte(fmt.Sprint("good-", i))), accessDecision{user: "u", allowed: true})
 	}
-	if n := len(a.allowed.Keys()) + len(a.denied.Keys()); n > 2*mostBelieved {
-		t.Errorf("%d are remembered", n)
+	if n := len(a.allowedCache.Keys()) + len(a.deniedCache.Keys()); n > 2*maxCachedDecisions {
+		t.Errorf("%d decisions are cached", n)
 	}
 }
 
-// authority signs certificates for a test.
+// authority is a certificate and its key.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
 }
 
-func certificate(t *testing.T, dir, name string, signer *authority, change func(*x509.Certificate)) *authority {
+func newCertificate(t *testing.T, dir, name string, signer *authority, change func(*x509.Certificate)) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -325,15 +326,15 @@ func certificate(t *testing.T, dir, name string, signer *authority, change func(
 	return a
 }
 
-func TestWithoutACertificateOfTheRightAuthorityNobodyIsServed(t *testing.T) {
+func TestClientCertificateOfOtherCAIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	ca := func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }
 	client := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
-	root := certificate(t, dir, "root", nil, ca)
-	stranger := certificate(t, dir, "stranger-root", nil, ca)
-	certificate(t, dir, "server", root, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
-	certificate(t, dir, "client", root, client)
-	certificate(t, dir, "stranger", stranger, client)
+	root := newCertificate(t, dir, "root", nil, ca)
+	stranger := newCertificate(t, dir, "stranger-root", nil, ca)
+	newCertificate(t, dir, "server", root, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	newCertificate(t, dir, "client", root, client)
+	newCertificate(t, dir, "stranger", stranger, client)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	c := ListenOptions{
 		Address: "127.0.0.1:0", TLSCertFile: in("server.pem"), TLSKeyFile: in("server.key"), ClientCAFile: in("root.pem"), ReadTimeout: time.Minute,
@@ -380,25 +381,25 @@ func TestWithoutACertificateOfTheRightAuthorityNobodyIsServed(t *testing.T) {
 	}
 }
 
-func TestATokenForAnotherAudienceIsNobodys(t *testing.T) {
+func TestTokenForOtherAudienceIsUnauthorized(t *testing.T) {
 	for name, tt := range map[string]struct {
-		wants, says []string // what the authorizer wants, and what the API server says that the token is for
-		code        int
+		accepted, returned []string // accepted audiences, and audiences that the API server returns
+		code               int
 	}{
-		"for this":                              {wants: []string{"ours"}, says: []string{"ours"}, code: http.StatusOK},
-		"for one of several":                    {wants: []string{"ours", "old"}, says: []string{"old"}, code: http.StatusOK},
-		"for another":                           {wants: []string{"ours"}, says: []string{"theirs"}, code: http.StatusUnauthorized},
-		"an API server that knows no audiences": {wants: []string{"ours"}, code: http.StatusUnauthorized},
-		"for the API server, which is wanted":   {code: http.StatusOK},
+		"accepted audience":                   {accepted: []string{"ours"}, returned: []string{"ours"}, code: http.StatusOK},
+		"one of several":                      {accepted: []string{"ours", "old"}, returned: []string{"old"}, code: http.StatusOK},
+		"other audience":                      {accepted: []string{"ours"}, returned: []string{"theirs"}, code: http.StatusUnauthorized},
+		"API server without audience support": {accepted: []string{"ours"}, code: http.StatusUnauthorized},
+		"API server's audience":               {code: http.StatusOK},
 	} {
 		client := fake.NewClientset()
 		client.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-			if !slices.Equal(review.Spec.Audiences, tt.wants) {
-				t.Errorf("%s: the review is for %q, want %q", name, review.Spec.Audiences, tt.wants)
+			if !slices.Equal(review.Spec.Audiences, tt.accepted) {
+				t.Errorf("%s: the review is for %q, want %q", name, review.Spec.Audiences, tt.accepted)
 			}
 			review.Status = authenticationv1.TokenReviewStatus{
-				Authenticated: true, User: authenticationv1.UserInfo{Username: "alice"}, Audiences: tt.says,
+				Authenticated: true, User: authenticationv1.UserInfo{Username: "alice"}, Audiences: tt.returned,
 			}
 			return true, review, nil
 		})
@@ -409,7 +410,7 @@ func TestATokenForAnotherAudienceIsNobodys(t *testing.T) {
 		})
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer good")
-		NewAuthorizer(client, tt.wants, slog.New(slog.DiscardHandler)).Authorize(w, r, "workers", "get")
+		NewAuthorizer(client, tt.accepted, slog.New(slog.DiscardHandler)).Authorize(w, r, "workers", "get")
 		if w.Code != tt.code || tt.code == http.StatusUnauthorized && !strings.Contains(w.Body.String(), "audience ours") {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tt.code)
 		}

@@ -8,10 +8,9 @@ type FrontServer interface {
 	EndWaits()
 }
 
-// newServer makes one of a pool. It is set by package controller_test, since the server's package imports this one.
+// newServer returns the server of a pool. Package controller_test sets it, because the server's package imports this one.
 var newServer func(pool string, b Backend, n *Native, u *Updater, strict bool) FrontServer
 
-// SetNewServer sets newServer.
 func SetNewServer(f func(pool string, b Backend, n *Native, u *Updater, strict bool) FrontServer) {
 	newServer = f
 }
