@@ -1,5 +1,5 @@
-// Command slipway-agent is `slipway agent` alone. It takes less memory on every node than the whole of slipway would,
-// whose other parts need much larger libraries (docs/adr/0001-small-agent.md).
+// Command slipway-agent contains only `slipway agent`. It needs less memory on every node than slipway, which links much
+// larger libraries (docs/adr/0001-small-agent.md).
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(args []string) error {
 		return nil
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("argument %q: slipway-agent takes flags only", flags.Arg(0))
+		return fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
 	if err := c.LoadFile(flags); err != nil {
 		return err

@@ -60,7 +60,7 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 				var stderr bytes.Buffer
 				done := make(chan error)
 				go func() {
-					done <- reloading(ctx, path, &stderr, asAgent,
+					done <- runWithReload(ctx, path, &stderr, asAgent,
 						func(ctx context.Context, c mechanic.Config, a config.Agent) error {
 							if err := a.Validate(); err != nil {
 								return err
@@ -71,20 +71,20 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 							return nil
 						})
 				}()
-				time.Sleep(reloadEvery + time.Second)
+				time.Sleep(reloadInterval + time.Second)
 				if write(tt.change); tt.change == "" {
 					_ = os.Remove(path)
 				}
-				time.Sleep(2 * reloadEvery)
+				time.Sleep(2 * reloadInterval)
 				synctest.Wait()
 				if !slices.Equal(began, []int{10}) || len(ended) > 0 {
 					t.Errorf("agents %v began, %v ended", began, ended)
 				}
-				for _, want := range append(tt.says, "the last good one stands") {
+				for _, want := range append(tt.says, "keeping the previous one") {
 					check.Contains(t, stderr.String(), want)
 				}
 				write("optional: {kubeletProblem: true, pollingInterval: 20}")
-				time.Sleep(2 * reloadEvery)
+				time.Sleep(2 * reloadInterval)
 				synctest.Wait()
 				if !slices.Equal(began, []int{10, 20}) || !slices.Equal(ended, []int{10}) {
 					t.Errorf("after a good change: agents %v began, %v ended", began, ended)
@@ -98,14 +98,14 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 	}
 }
 
-// TestUnreadableMechanicFileStillStartsAnAgent, as it started mechanic.
+// TestUnreadableMechanicFileStillStartsAnAgent: mechanic started too.
 func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
 	t.Setenv("MECHANIC_NODE_NAME", "n")
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	for _, text := range []string{"optional: [", "scheduledEvents: {freeze: perhaps}"} {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		var warnings []string
-		err := reloading(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
+		err := runWithReload(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
 			func(_ context.Context, c mechanic.Config, a config.Agent) error {
 				warnings = c.Warnings
 				return a.Validate()
@@ -116,7 +116,7 @@ func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
 	}
 }
 
-func TestKubeconfigWithAPluginIsTaken(t *testing.T) {
+func TestKubeconfigWithExecPluginWorks(t *testing.T) {
 	var asked []string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.Header.Get("Authorization")+" "+r.URL.Path)
@@ -139,7 +139,7 @@ apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never
 		t.Fatalf("error %v, want one that says which credentials are not supported", err)
 	}
 	wrapped := 0
-	api, err := connectAsClientGo(kubeconfig, "test", func(next http.RoundTripper) http.RoundTripper {
+	api, err := connectWithClientGo(kubeconfig, "test", func(next http.RoundTripper) http.RoundTripper {
 		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			wrapped++
 			return next.RoundTrip(r)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestI6ManagerIgnoresRetirementsOfCompatibilityModes(t *testing.T) {
-	selector, err := labels.Parse(managerCommand().Flags().Lookup("selector").Value.String())
+	selector, err := labels.Parse(newManagerCommand().Flags().Lookup("selector").Value.String())
 	must.NoError(t, err)
 	for _, theirs := range []labels.Set{{kubeaware.MarkLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
 		if selector.Matches(theirs) {

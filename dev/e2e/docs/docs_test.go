@@ -31,7 +31,7 @@ const readme = "README.md"
 
 // elsewhere are pages whose commands are run by other tests, by which.
 var elsewhere = map[string]string{
-	"docs/writing-a-plugin.md":   "TestTheTutorialForPluginsDoesWhatItSays of cmd/slipway",
+	"docs/writing-a-plugin.md":   "TestPluginTutorialWorks of cmd/slipway",
 	"docs/reference/commands.md": "generated: it shows how commands are called and has none to type",
 }
 

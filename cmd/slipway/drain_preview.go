@@ -9,32 +9,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// preview prints what a drain would do about each pod, and does nothing. A drain that would be refused exits as one
-// that was.
-func (d *nodeDrain) preview(ctx context.Context) error {
-	if _, err := d.api.GetNode(ctx, d.o.Node); err != nil {
+// previewDrain prints what a drain would do with each pod, without changes. It returns an error with exitRefused if the
+// drain would be refused.
+func (d *nodeDrain) previewDrain(ctx context.Context) error {
+	if _, err := d.api.GetNode(ctx, d.options.Node); err != nil {
 		return err
 	}
-	f, err := drain.Preview(ctx, d.api, d.o, d.flags.dryRun == "server")
+	f, err := drain.Preview(ctx, d.api, d.options, d.flags.dryRun == "server")
 	if err != nil {
-		return fmt.Errorf("node %s: what would be drained cannot be said: %w", d.o.Node, err)
+		return fmt.Errorf("node %s: cannot preview the drain: %w", d.options.Node, err)
 	}
-	if err := d.printForecast(f); err != nil {
+	if err := d.printPreview(f); err != nil {
 		return err
 	}
 	if refused := f.Refused(); len(refused) > 0 {
-		return &exitError{exitRefused, fmt.Errorf("node %s: would not be drained, since policy keeps %d pods", f.Node,
+		return &exitError{exitRefused, fmt.Errorf("node %s: would not be drained because of %d protected pods", f.Node,
 			len(refused))}
 	}
 	return nil
 }
 
-func (d *nodeDrain) printForecast(f drain.Forecast) error {
+func (d *nodeDrain) printPreview(f drain.Forecast) error {
 	if d.flags.output == "json" {
 		return json.NewEncoder(d.out).Encode(f)
 	}
 	for _, problem := range f.Problems {
-		fmt.Fprintf(d.err, "%s: %s\n", f.Node, problem)
+		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")

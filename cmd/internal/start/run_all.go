@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// together runs all parts until ctx ends or one of them fails, then ends the others, and returns what failed first.
-// An end that was asked for is no failure.
-func together(ctx context.Context, parts ...func(context.Context) error) error {
+// runAll runs all parts until ctx ends or one part fails. Then it cancels the others and returns the first failure.
+// Cancellation is not a failure.
+func runAll(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var group sync.WaitGroup

@@ -10,30 +10,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-func simulateCommand() *cobra.Command {
+func newSimulateCommand() *cobra.Command {
 	kube := newKubeFlags("simulate-eviction")
 	var endpoint, cloudConfig string
 	cmd := &cobra.Command{
 		Use:   "simulate-eviction NODE",
-		Short: "Ask Azure to act as if it took a Spot node's machine away",
-		Long: `Simulate-eviction asks Azure for a simulated eviction of the machine that a node runs on. Azure announces it in
-Scheduled Events, some 30 seconds before it takes the machine away: the agent on the node drains it, notifies, and the
-machine goes. THE MACHINE REALLY GOES, as the eviction policy of its scale set says.
+		Short: "Simulate the eviction of an Azure Spot node",
+		Long: `Simulate-eviction asks Azure to simulate the eviction of a node's machine. Azure announces it in Scheduled Events about
+30 seconds before the eviction. The agent then drains the node and sends notifications. THE MACHINE IS REALLY EVICTED,
+according to the eviction policy of its scale set.
 
-Azure's credentials are found as azidentity's DefaultAzureCredential finds them: environment, workload identity, managed
-identity, az login, and so on; or as --cloud-config says, which is the file that slipway manager takes.`,
+The credentials are those of azidentity's DefaultAzureCredential (environment, workload identity, managed identity,
+az login and others), or of --cloud-config, the configuration file of slipway manager.`,
 		Example: "  slipway simulate-eviction aks-spot-12345678-vmss000003",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := nodeName(args[0])
+			name, err := parseNodeName(args[0])
 			if err != nil {
 				return err
 			}
-			simulate, err := simulator(endpoint, cloudConfig)
+			simulate, err := newSimulateFunc(endpoint, cloudConfig)
 			if err != nil {
 				return err
 			}
-			api, err := kube.api()
+			api, err := kube.newAPIClient()
 			if err != nil {
 				return err
 			}
@@ -53,15 +53,15 @@ identity, az login, and so on; or as --cloud-config says, which is the file that
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&endpoint, "arm-endpoint", "", "URL of Azure Resource Manager (default: the public cloud's); http is for an emulator on the loopback interface")
-	cmd.Flags().StringVar(&cloudConfig, "cloud-config", "", "file that says which Azure to ask, and as whom, as slipway manager takes it")
+	cmd.Flags().StringVar(&endpoint, "arm-endpoint", "", "URL of Azure Resource Manager (default: public cloud); http only for an emulator on the loopback interface")
+	cmd.Flags().StringVar(&cloudConfig, "cloud-config", "", "cloud configuration file of slipway manager, with the Azure cloud and credentials")
 	cmd.MarkFlagsMutuallyExclusive("arm-endpoint", "cloud-config")
-	kube.add(cmd.Flags())
+	kube.addFlags(cmd.Flags())
 	return cmd
 }
 
-// simulator gives how Azure is asked.
-func simulator(endpoint, cloudConfig string) (func(context.Context, string, eviction.Target) error, error) {
+// newSimulateFunc returns the function that requests the eviction.
+func newSimulateFunc(endpoint, cloudConfig string) (func(context.Context, string, eviction.Target) error, error) {
 	if cloudConfig != "" {
 		azure, err := manager.LoadAzure(cloudConfig)
 		if err != nil {

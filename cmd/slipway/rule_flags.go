@@ -14,25 +14,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// ruleFlags say which nodes may go; plan and why have the same, so that they give the same answer.
+// ruleFlags select which nodes may be removed. plan and why share them, so that their answers agree.
 type ruleFlags struct {
 	policy         string
 	force          bool
 	deleteEmptyDir bool
 }
 
-func (r *ruleFlags) add(fs *pflag.FlagSet) {
+func (r *ruleFlags) addFlags(fs *pflag.FlagSet) {
 	known := make([]string, len(planner.Policies()))
 	for i, p := range planner.Policies() {
 		known[i] = string(p)
 	}
-	fs.StringVar(&r.policy, "policy", known[0], "which nodes go first: "+strings.Join(known, ", "))
-	fs.BoolVar(&r.force, "force", false, "also let pods go that no controller would replace")
+	fs.StringVar(&r.policy, "policy", known[0], "which nodes are removed first: "+strings.Join(known, ", "))
+	fs.BoolVar(&r.force, "force", false, "also evict pods without a controller")
 	fs.BoolVar(&r.deleteEmptyDir, "delete-emptydir-data", false,
-		"also let pods go that keep data on the node (emptyDir, hostPath), which is lost")
+		"also evict pods that store data on the node (emptyDir, hostPath); the data is lost")
 }
 
-func (r *ruleFlags) parse() (planner.Policy, error) {
+func (r *ruleFlags) parsePolicy() (planner.Policy, error) {
 	policy, err := planner.ParsePolicy(r.policy)
 	if err != nil {
 		return "", fmt.Errorf("--policy: %w", err)
@@ -40,8 +40,8 @@ func (r *ruleFlags) parse() (planner.Policy, error) {
 	return policy, nil
 }
 
-// options are the rules at the time at which the cluster was read.
-func (r *ruleFlags) options(o *saved.Objects) planner.Options {
+// plannerOptions returns the rules at the time when the cluster was read.
+func (r *ruleFlags) plannerOptions(o *saved.Objects) planner.Options {
 	now := o.Time
 	if now.IsZero() {
 		now = time.Now()

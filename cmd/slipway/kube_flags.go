@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// kubeFlags are kubectl's flags for reaching a cluster, the same for every command that talks to one.
+// kubeFlags are kubectl's connection flags, shared by all commands that use a cluster.
 type kubeFlags struct {
 	flags *genericclioptions.ConfigFlags
-	// command is what the API server is told as the user agent.
+	// command is the command name in the user agent.
 	command string
 }
 
@@ -28,12 +28,12 @@ func newKubeFlags(command string) kubeFlags {
 	return kubeFlags{genericclioptions.NewConfigFlags(true), command}
 }
 
-func (k kubeFlags) add(fs *pflag.FlagSet) { k.flags.AddFlags(fs) }
+func (k kubeFlags) addFlags(fs *pflag.FlagSet) { k.flags.AddFlags(fs) }
 
-// unnamedServer is what client-go takes when nothing names a server.
-const unnamedServer = "http://localhost:8080"
+// clientGoDefaultServer is client-go's default server if no kubeconfig has one.
+const clientGoDefaultServer = "http://localhost:8080"
 
-func (k kubeFlags) config() (*rest.Config, error) {
+func (k kubeFlags) restConfig() (*rest.Config, error) {
 	cfg, err := k.flags.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -42,18 +42,18 @@ func (k kubeFlags) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(raw.Clusters) == 0 && cfg.Host == unnamedServer && *k.flags.APIServer == "" {
+	if len(raw.Clusters) == 0 && cfg.Host == clientGoDefaultServer && *k.flags.APIServer == "" {
 		if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); env != "" {
-			return nil, fmt.Errorf("no kubeconfig names a cluster: KUBECONFIG is %q, where there is no file, or none that has a cluster", env)
+			return nil, fmt.Errorf("no kubeconfig with a cluster: KUBECONFIG is %q, but that file does not exist or has no cluster", env)
 		}
-		return nil, errors.New("no kubeconfig names a cluster: give --kubeconfig or set KUBECONFIG")
+		return nil, errors.New("no kubeconfig with a cluster: want --kubeconfig or KUBECONFIG")
 	}
 	cfg.UserAgent = "slipway-" + k.command + "/" + start.Version()
 	return cfg, nil
 }
 
-// nodeName reads a node's name as people give it to kubectl: NAME, node/NAME or nodes/NAME.
-func nodeName(arg string) (string, error) {
+// parseNodeName parses a node argument as kubectl does: NAME, node/NAME or nodes/NAME.
+func parseNodeName(arg string) (string, error) {
 	name := arg
 	if kind, rest, found := strings.Cut(arg, "/"); found && (kind == "node" || kind == "nodes") {
 		name = rest
@@ -64,11 +64,10 @@ func nodeName(arg string) (string, error) {
 	return name, nil
 }
 
-// nodeNames reads several.
-func nodeNames(args []string) ([]string, error) {
+func parseNodeNames(args []string) ([]string, error) {
 	names := make([]string, len(args))
 	for i, arg := range args {
-		name, err := nodeName(arg)
+		name, err := parseNodeName(arg)
 		if err != nil {
 			return nil, err
 		}
@@ -77,19 +76,19 @@ func nodeNames(args []string) ([]string, error) {
 	return names, nil
 }
 
-// api is the small client that the drain engine works with.
-func (k kubeFlags) api() (*kubeapi.Client, error) {
-	cfg, err := k.config()
+// newAPIClient returns the small client of the drain engine.
+func (k kubeFlags) newAPIClient() (*kubeapi.Client, error) {
+	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
 	}
-	return smallClient(cfg)
+	return newKubeAPIClient(cfg)
 }
 
-// clientset is client-go's. It reads whole clusters, so that it is not slowed down on this side: priority and fairness
-// on the other side is there for that.
-func (k kubeFlags) clientset() (kubernetes.Interface, error) {
-	cfg, err := k.config()
+// newClientset returns a client-go client for reading whole clusters. It has no client-side rate limit, because the API
+// server has priority and fairness.
+func (k kubeFlags) newClientset() (kubernetes.Interface, error) {
+	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +98,8 @@ func (k kubeFlags) clientset() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// namespace is the one that names without a namespace are in: of the flag, or else of the context.
-func (k kubeFlags) namespace() (string, error) {
+// contextNamespace returns the namespace of the flag or, without it, of the context.
+func (k kubeFlags) contextNamespace() (string, error) {
 	namespace, _, err := k.flags.ToRawKubeConfigLoader().Namespace()
 	return namespace, err
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// progressEvery is the least time between two lines where they cannot be overwritten.
-const progressEvery = 2 * time.Second
+// progressInterval is the minimum time between two lines if they cannot be overwritten.
+const progressInterval = 2 * time.Second
 
-// progressLine shows how far a drain is: one line that is written over on a terminal, a line now and then elsewhere,
-// and in both a line for each obstacle when it first appears.
+// progressLine prints the progress of a drain. On a terminal it overwrites one line; otherwise it prints a line per
+// interval. It prints each obstacle once.
 type progressLine struct {
 	w        io.Writer
 	terminal bool
-	every    time.Duration
+	interval time.Duration
 	last     string
 	lastAt   time.Time
-	said     map[string]bool
+	printed  map[string]bool
 }
 
 func newProgressLine(w io.Writer) *progressLine {
 	f, ok := w.(*os.File)
-	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), every: progressEvery, said: map[string]bool{}}
+	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), interval: progressInterval, printed: map[string]bool{}}
 }
 
 // clearLine returns to the start of the line and erases it (ECMA-48).
@@ -36,10 +36,10 @@ const clearLine = "\r\x1b[K"
 func (l *progressLine) update(p drain.Progress) {
 	for _, b := range p.Obstructed() {
 		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.Budget)
-		if l.said[key] {
+		if l.printed[key] {
 			continue
 		}
-		l.said[key] = true
+		l.printed[key] = true
 		l.clear()
 		fmt.Fprintf(l.w, "%s: waiting for %s\n", p.Node, b)
 		l.last = ""
@@ -48,7 +48,7 @@ func (l *progressLine) update(p drain.Progress) {
 	if !p.Deadline.IsZero() {
 		line += fmt.Sprintf(", %.0fs left", max(0, time.Until(p.Deadline).Seconds()))
 	}
-	if line == l.last || (!l.terminal && time.Since(l.lastAt) < l.every) {
+	if line == l.last || (!l.terminal && time.Since(l.lastAt) < l.interval) {
 		return
 	}
 	l.last, l.lastAt = line, time.Now()
@@ -65,5 +65,5 @@ func (l *progressLine) clear() {
 	}
 }
 
-// end leaves the terminal's line free.
-func (l *progressLine) end() { l.clear() }
+// finish clears the terminal's line.
+func (l *progressLine) finish() { l.clear() }
