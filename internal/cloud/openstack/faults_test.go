@@ -158,7 +158,7 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 	}
 }
 
-func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
+func TestFaultRegionIsHardcoded(t *testing.T) {
 	for want, ask := range map[string]func(s *services) *Provider{
 		"south": func(s *services) *Provider { return s.provider("south") },
 		"north": func(s *services) *Provider {
@@ -177,7 +177,7 @@ func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
 	check.ErrorContains(t, newServices(t).provider("LK").Check(t.Context()), "want one of north, south")
 }
 
-func TestFaultOneServerIsMadeAtATime(t *testing.T) {
+func TestFaultServersAreLaunchedOneByOne(t *testing.T) {
 	const servers = 5
 	s := newServices(t)
 	var asked sync.WaitGroup

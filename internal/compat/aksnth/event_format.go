@@ -5,8 +5,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// Voice says what the tool said: that it listens, and that a scheduled event names this node. The type Info is the
-// tool's; Kubernetes takes any.
+// Voice returns the Kubernetes Events of the tool: that it started, and that a scheduled event affects this node. The tool
+// used the event type Info, which Kubernetes accepts.
 func Voice(o agent.Occasion) (agent.Words, bool) {
 	switch {
 	case o.Reason == agent.Guarding:

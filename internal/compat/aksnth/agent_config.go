@@ -11,27 +11,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// Names of the receivers that the options make.
+// Names of the resulting receivers.
 const (
 	telegramReceiver = "telegram"
 	webhookReceiver  = "webhook"
 )
 
-// DrainAs is the type under which the tool drained when /drainNode asked for it.
+// DrainAs is the event type that the tool used for drains by /newDrainNodeHandler.
 const DrainAs = notice.Preempt
 
-// direct is no proxy: the tool's webhook took none from the environment.
-const direct = "direct"
+// noProxy disables the proxy of the environment, which the tool's webhook did not use.
+const noProxy = "direct"
 
-// Config is the agent that does what the options ask for.
+// Config returns the agent configuration that corresponds to the options.
 func (o *Options) Config() config.Agent {
 	c := config.DefaultAgent()
 	c.NodeName, c.Kubeconfig = o.Node, o.Kubeconfig
 	c.Endpoint, c.ResourceName = o.Endpoint, o.ResourceName
 	c.PollInterval, c.RequestTimeout = o.Period, o.RequestTimeout
 	c.FirstRequestTimeout = max(c.FirstRequestTimeout, o.RequestTimeout)
-	o.impact(&c)
-	c.OnUnconfirmed = string(agent.Ignore) // the tool looked at no conditions
+	o.setEventActions(&c)
+	c.OnUnconfirmed = string(agent.Ignore) // the tool ignored conditions
 	c.GracePeriod, c.DisableEviction = int64(o.PodGracePeriodSeconds), o.DisableEviction
 	c.ConditionDrainTimeout = time.Duration(o.NodeGracePeriodSeconds) * time.Second
 	c.StopGrace = time.Duration(o.GracePeriodSeconds) * time.Second
@@ -41,7 +41,7 @@ func (o *Options) Config() config.Agent {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect
 	}
 	c.Listen, c.Profiling = o.WebAddress, true
-	c.LogLevel, c.LogFormat = levels[strings.ToLower(o.LogLevel)], "json"
+	c.LogLevel, c.LogFormat = logLevels[strings.ToLower(o.LogLevel)], "json"
 	if o.LogPretty {
 		c.LogFormat = "text"
 	}
@@ -49,8 +49,8 @@ func (o *Options) Config() config.Agent {
 	return c
 }
 
-// impact is what the tool drained for: everything but, unless asked for, a Freeze.
-func (o *Options) impact(c *config.Agent) {
+// setEventActions sets the tool's actions: it drained for all events except, without the option, a Freeze.
+func (o *Options) setEventActions(c *config.Agent) {
 	for _, on := range []*string{&c.OnPreempt, &c.OnTerminate, &c.OnRedeploy, &c.OnReboot} {
 		*on = string(agent.Drain)
 	}
@@ -61,7 +61,7 @@ func (o *Options) impact(c *config.Agent) {
 	c.OnFreeze, c.OnLiveMigration, c.OnUnknownFreeze = string(freeze), string(freeze), string(freeze)
 }
 
-// Receivers are who is told, at the one moment at which the tool told anybody.
+// Receivers returns the notification receivers, for the only moment when the tool sent messages.
 func (o *Options) Receivers() []notify.Receiver {
 	var all []notify.Receiver
 	at := []notify.Moment{notify.Detected}
@@ -76,7 +76,7 @@ func (o *Options) Receivers() []notify.Receiver {
 			URL: o.WebhookURL, Method: o.WebhookMethod, ContentType: o.WebhookContentType,
 			Connection: notify.Connection{
 				Timeout: notify.Duration(o.WebhookTimeout), Retries: &o.WebhookRetries, InsecureSkipVerify: o.WebhookInsecure,
-				Proxy: direct,
+				Proxy: noProxy,
 			},
 		}
 		if o.WebhookProxy != "" {
@@ -95,7 +95,7 @@ func (o *Options) Receivers() []notify.Receiver {
 	return all
 }
 
-// TelegramHost is where Telegram's Bot API is asked.
+// TelegramHost returns the host of the Telegram Bot API.
 func (o *Options) TelegramHost() string {
 	if u, err := url.Parse(o.TelegramURL); err == nil && u.Host != "" {
 		return u.Host
@@ -103,5 +103,5 @@ func (o *Options) TelegramHost() string {
 	return "api.telegram.org"
 }
 
-// emptyTemplate makes the body that the tool sent without a template: an end of line.
+// emptyTemplate produces the body that the tool sent without a template: a line end.
 const emptyTemplate = `{{ "" }}`

@@ -9,16 +9,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
-// Label is on a node while it is held, with the value true.
+// Label is set to "true" on a node while it is cordoned by the agent.
 const Label = "mechanic.cordoned"
 
-// prod is the environment in which the tool did not log all that it did.
-const prod = "prod"
+// productionEnv is the only runtime environment without debug logs.
+const productionEnv = "prod"
 
-// metrics is where metrics are served, which the tool had none of.
-const metrics = ":9818"
+// metricsAddress is the address of the metrics. The tool had none.
+const metricsAddress = ":9818"
 
-// Config is the agent that does what the configuration asks for.
+// Config returns the agent configuration that corresponds to the tool's configuration.
 func (c *Config) Config() config.Agent {
 	a := config.DefaultAgent()
 	a.NodeName = c.NodeName
@@ -27,29 +27,29 @@ func (c *Config) Config() config.Agent {
 		&a.OnFreeze: c.Freeze, &a.OnUnknownFreeze: c.Freeze,
 		&a.OnLiveMigration: c.LiveMigration,
 	} {
-		*on = string(action(drain))
+		*on = string(toAction(drain))
 	}
 	a.FreezeTolerance = 0
-	a.Conditions = c.rules()
-	a.OnUnconfirmed = string(agent.Ignore) // what the detector announces meant nothing while the metadata service was away
+	a.Conditions = c.conditionRules()
+	a.OnUnconfirmed = string(agent.Ignore) // the tool ignored announcements of the detector while the metadata service was unavailable
 	a.Labels = map[string]string{Label: "true"}
-	a.Listen = metrics
-	if c.RuntimeEnv != prod {
+	a.Listen = metricsAddress
+	if c.RuntimeEnv != productionEnv {
 		a.LogLevel = "debug"
 	}
 	return a
 }
 
-func action(drain bool) agent.Action {
+func toAction(drain bool) agent.Action {
 	if drain {
 		return agent.Drain
 	}
 	return agent.Ignore
 }
 
-// rules are for the conditions that are drained for. The tool looked at them once in each polling interval; here it is
-// for so long that they must hold.
-func (c *Config) rules() []condition.Rule {
+// conditionRules returns the rules of the conditions that cause a drain. The tool checked conditions once per polling
+// interval. Here a condition must be true for that interval.
+func (c *Config) conditionRules() []condition.Rule {
 	var rules []condition.Rule
 	hold := condition.Duration(time.Duration(c.PollingInterval) * time.Second)
 	for _, o := range []struct {
@@ -69,7 +69,7 @@ func (c *Config) rules() []condition.Rule {
 	return rules
 }
 
-// Voice says what the tool said of a node.
+// Voice returns the Kubernetes Events of the tool for a node.
 func Voice(node string) agent.Voice {
 	words := map[agent.EventReason]struct{ kind, reason, message string }{
 		agent.NodeCordoned:   {"Normal", "CordonNode", "Node %s cordoned by mechanic"},

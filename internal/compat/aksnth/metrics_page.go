@@ -11,18 +11,18 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Page is the tool's /metrics: what metrics serves, and besides the series about Go, the process and the page itself that the
-// client library of Prometheus made for the tool. Like the tool's it takes any method.
+// Page returns the tool's /metrics handler. It serves the given metrics, and the metrics of Go, the process and the handler
+// that Prometheus' client library provided for the tool. Like the tool's page it accepts any method.
 func Page(metrics http.Handler) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.InstrumentMetricHandler(registry, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own := &captured{header: http.Header{}}
+		own := &bufferedResponse{header: http.Header{}}
 		metrics.ServeHTTP(own, r)
 		for name, values := range own.header {
 			w.Header()[name] = values
 		}
-		names := familiesIn(own.String())
+		names := parseFamilyNames(own.String())
 		families, err := registry.Gather()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -41,21 +41,21 @@ func Page(metrics http.Handler) http.Handler {
 	}))
 }
 
-// captured is an answer that is not sent yet.
-type captured struct {
+// bufferedResponse is a response that is not sent yet.
+type bufferedResponse struct {
 	bytes.Buffer
 
 	header http.Header
 }
 
 // Header implements http.ResponseWriter.
-func (c *captured) Header() http.Header { return c.header }
+func (c *bufferedResponse) Header() http.Header { return c.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (*captured) WriteHeader(int) {}
+func (*bufferedResponse) WriteHeader(int) {}
 
-// familiesIn are the names of the metrics in Prometheus' text format.
-func familiesIn(text string) map[string]bool {
+// parseFamilyNames returns the names of the metrics in Prometheus' text format.
+func parseFamilyNames(text string) map[string]bool {
 	names := map[string]bool{}
 	for line := range strings.Lines(text) {
 		if about, ok := strings.CutPrefix(line, "# TYPE "); ok {

@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// inherited are the metrics that the tool had by its libraries.
-const inherited = `go_gc_duration_seconds go_gc_gogc_percent go_gc_gomemlimit_bytes go_goroutines go_info go_memstats_alloc_bytes
+// libraryMetrics are the metrics that the tool got from its libraries.
+const libraryMetrics = `go_gc_duration_seconds go_gc_gogc_percent go_gc_gomemlimit_bytes go_goroutines go_info go_memstats_alloc_bytes
 go_memstats_alloc_bytes_total go_memstats_buck_hash_sys_bytes go_memstats_frees_total go_memstats_gc_sys_bytes
 go_memstats_heap_alloc_bytes go_memstats_heap_idle_bytes go_memstats_heap_inuse_bytes go_memstats_heap_objects
 go_memstats_heap_released_bytes go_memstats_heap_sys_bytes go_memstats_last_gc_time_seconds go_memstats_mallocs_total
@@ -23,11 +23,11 @@ go_memstats_next_gc_bytes go_memstats_other_sys_bytes go_memstats_stack_inuse_by
 go_memstats_sys_bytes go_sched_gomaxprocs_threads go_threads promhttp_metric_handler_requests_in_flight
 promhttp_metric_handler_requests_total`
 
-const inheritedOnLinux = `process_cpu_seconds_total process_max_fds process_network_receive_bytes_total
+const linuxLibraryMetrics = `process_cpu_seconds_total process_max_fds process_network_receive_bytes_total
 process_network_transmit_bytes_total process_open_fds process_resident_memory_bytes process_start_time_seconds
 process_virtual_memory_bytes process_virtual_memory_max_bytes`
 
-func TestPageHasEverySeriesOfTheToolsLibraries(t *testing.T) {
+func TestMetricsPageHasLibraryMetrics(t *testing.T) {
 	r := observe.NewRegistry()
 	r.Standard(observe.Build{Version: "v1"})
 	NewMetrics(r, "n")
@@ -36,13 +36,13 @@ func TestPageHasEverySeriesOfTheToolsLibraries(t *testing.T) {
 		answer := httptest.NewRecorder()
 		page.ServeHTTP(answer, httptest.NewRequest(method, "/metrics", strings.NewReader("anything")))
 		parser := expfmt.NewTextParser(model.LegacyValidation)
-		families, err := parser.TextToMetricFamilies(answer.Body) // which refuses a metric that is there twice
+		families, err := parser.TextToMetricFamilies(answer.Body) // it refuses duplicate metrics
 		if err != nil || answer.Code != http.StatusOK || !strings.HasPrefix(answer.Header().Get("Content-Type"), "text/plain") {
 			t.Fatalf("%s: %d %v %v", method, answer.Code, answer.Header(), err)
 		}
-		want := strings.Fields(inherited + " slipway_build_info")
+		want := strings.Fields(libraryMetrics + " slipway_build_info")
 		if runtime.GOOS == "linux" {
-			want = append(want, strings.Fields(inheritedOnLinux)...)
+			want = append(want, strings.Fields(linuxLibraryMetrics)...)
 		}
 		for _, name := range want {
 			if f := families[name]; f == nil || len(f.Metric) == 0 {
