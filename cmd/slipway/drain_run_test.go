@@ -337,7 +337,7 @@ func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 	} {
 		t.Run(tt.flag, virtual.Time(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
-			c.stopsIn = time.Hour // a finalizer, or a kubelet that says nothing
+			c.stopsIn = time.Hour // a finalizer, or a kubelet that does not answer
 			c.runPod("stuck", "n")
 			r := c.runDrain(t.Context(), "n", tt.flag)
 			if r.code != exitUnfinished || r.took.Round(time.Second) != 10*time.Second {
@@ -353,30 +353,30 @@ func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		change   func(*kubeapi.Node) // while the drain is under way
+		change   func(*kubeapi.Node) // during the drain
 		cordoned bool
-		says     string
+		text     string
 	}{
-		{"nothing happens", func(*kubeapi.Node) {}, false, "n: uncordoned again"},
-		{"the kubelet writes its status", func(n *kubeapi.Node) {
+		{"no change", func(*kubeapi.Node) {}, false, "n: uncordoned again"},
+		{"kubelet writes status", func(n *kubeapi.Node) {
 			n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
 		}, false, "n: uncordoned again"},
-		{"an agent gets a notice", func(n *kubeapi.Node) {
+		{"agent gets notice", func(n *kubeapi.Node) {
 			n.Annotations = newCordonRecord("azure-1", cordon.Found)
 		}, true, `n: stays cordoned because azure-1 needs the cordon`},
-		{"a retirement cordons it anew", func(n *kubeapi.Node) {
+		{"retirement cordons the node", func(n *kubeapi.Node) {
 			n.Annotations = newCordonRecord("retirement-a", cordon.Own)
 		}, true, `n: stays cordoned because retirement-a needs the cordon`},
-		{"a notice that wants no cordon is shown", func(n *kubeapi.Node) {
+		{"notice without cordon", func(n *kubeapi.Node) {
 			n.Annotations = newCordonRecord("azure-1", "")
 		}, false, "n: uncordoned again"},
-		{"another tool takes it away", func(n *kubeapi.Node) {
+		{"other tool removes the node", func(n *kubeapi.Node) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		}, true, "n: stays cordoned because cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule) needs the cordon"},
-		{"another node takes its name, and is cordoned", func(n *kubeapi.Node) {
+		{"replaced by cordoned node", func(n *kubeapi.Node) {
 			n.UID, n.Spec.Unschedulable = "uid-of-another", true
 		}, true, "metadata.uid is uid-of-another, want uid-of-n"},
-		{"somebody uncordons it", func(n *kubeapi.Node) {
+		{"other client uncordons", func(n *kubeapi.Node) {
 			n.Spec.Unschedulable = false
 		}, false, "n: another client has already uncordoned it"},
 	} {
@@ -386,9 +386,9 @@ func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 			c.runPod("stuck", "n")
 			time.AfterFunc(5*time.Second, func() { c.editNode("n", tt.change) })
 			r := c.runDrain(t.Context(), "n", "--timeout=10s")
-			if c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) || r.code != exitUnfinished {
-				t.Errorf("cordoned is %v, want %v, exit code %d; it does not say %q:\n%s", c.isCordoned("n"), tt.cordoned, r.code,
-					tt.says, r.stderr)
+			if c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.text) || r.code != exitUnfinished {
+				t.Errorf("cordoned is %v, want %v, exit code %d; want %q in:\n%s", c.isCordoned("n"), tt.cordoned, r.code,
+					tt.text, r.stderr)
 			}
 		}))
 	}
@@ -397,20 +397,20 @@ func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 func newCordonRecord(owner string, whose cordon.Cordon) map[string]string {
 	raw, err := json.Marshal(cordon.Record{Owner: owner, Since: time.Now(), Cordon: whose})
 	if err != nil {
-		panic(err) // of the test's own values
+		panic(err) // impossible for these values
 	}
 	return map[string]string{cordon.AnnotationKey(owner): string(raw)}
 }
 
 func TestI3NodeIsReadAgainAfterConflict(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		at   int // which patch of the node, from 1, somebody is ahead of
-		with func(*kubeapi.Node)
-		says string
+		name   string
+		patch  int // number of the patch, from 1, that another client precedes
+		change func(*kubeapi.Node)
+		text   string
 	}{
-		{"somebody cordons it first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
-		{"an agent gets a notice at the last moment", 2, func(n *kubeapi.Node) {
+		{"other client cordons first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
+		{"agent gets notice before uncordon", 2, func(n *kubeapi.Node) {
 			n.Annotations = newCordonRecord("azure-1", cordon.Found)
 		}, "azure-1"},
 	} {
@@ -423,13 +423,13 @@ func TestI3NodeIsReadAgainAfterConflict(t *testing.T) {
 				if method != http.MethodPatch {
 					return
 				}
-				if patches++; patches == tt.at {
-					c.editNode("n", tt.with)
+				if patches++; patches == tt.patch {
+					c.editNode("n", tt.change)
 				}
 			}
 			r := c.runDrain(t.Context(), "n", "--timeout=10s")
-			if !c.isCordoned("n") || !strings.Contains(r.stderr, tt.says) || strings.Contains(r.stderr, "uncordoned again") {
-				t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
+			if !c.isCordoned("n") || !strings.Contains(r.stderr, tt.text) || strings.Contains(r.stderr, "uncordoned again") {
+				t.Errorf("want the other client's cordon, and %q in:\n%s", tt.text, r.stderr)
 			}
 		}))
 	}
@@ -460,22 +460,22 @@ func TestNodesWithADeadlineAreDrainedInParallel(t *testing.T) {
 			t.Errorf("exit code %d:\n%s%s", r.code, r.out, r.stderr)
 		}
 		for _, name := range []string{"web-a", "web-b"} {
-			if at, asked := c.evictedAt[name]; !asked || at.Sub(began) > 5*time.Second {
-				t.Errorf("%s was asked after %s, want at once", name, at.Sub(began))
+			if at, evicted := c.evictedAt[name]; !evicted || at.Sub(began) > 5*time.Second {
+				t.Errorf("%s was evicted after %s, want at once", name, at.Sub(began))
 			}
 		}
 		for _, node := range []string{"a", "b"} {
 			if pods := c.listNewPods(node); len(pods) > 0 || !c.isCordoned(node) {
-				t.Errorf("%v landed on %s", pods, node)
+				t.Errorf("new pods %v on %s", pods, node)
 			}
 		}
 		a, b := strings.Index(r.out, "a: drained after 4"), strings.Index(r.out, "b: drained after 4")
 		if a < 0 || b < a {
-			t.Errorf("want the receipts of a and b, in this order:\n%s", r.out)
+			t.Errorf("want the drain reports of a and b, in this order:\n%s", r.out)
 		}
 		for line := range strings.Lines(r.stderr) {
 			if !strings.HasPrefix(line, "a: ") && !strings.HasPrefix(line, "b: ") || strings.Contains(line, clearLine) {
-				t.Errorf("%q is no line of its own", line)
+				t.Errorf("%q is not a separate line", line)
 			}
 		}
 	})
@@ -493,7 +493,7 @@ func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 						return false
 					}
 					gets++
-					return verb == http.MethodPatch || gets > 1 // the first finds the node
+					return verb == http.MethodPatch || gets > 1 // the first read checks that the node exists
 				}
 				for _, node := range nodes {
 					c.runPod("web-"+node, node)
@@ -501,12 +501,12 @@ func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 				began := time.Now()
 				r := c.runDrain(t.Context(), append(nodes, "--deadline=30s")...)
 				for _, node := range nodes {
-					if at, asked := c.evictedAt["web-"+node]; !asked || at.Sub(began) > 10*time.Second {
-						t.Errorf("web-%s was asked after %s, want within 10 s", node, at.Sub(began))
+					if at, evicted := c.evictedAt["web-"+node]; !evicted || at.Sub(began) > 10*time.Second {
+						t.Errorf("web-%s was evicted after %s, want within 10 s", node, at.Sub(began))
 					}
 				}
 				if r.code == 0 || !strings.Contains(r.stderr, "a: cannot cordon the node") {
-					t.Errorf("exit code %d, want it said that a could not be cordoned:\n%s%s", r.code, r.out, r.stderr)
+					t.Errorf("exit code %d, want a report that a was not cordoned:\n%s%s", r.code, r.out, r.stderr)
 				}
 			}))
 		}
@@ -517,7 +517,7 @@ func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
 		t.Run(strings.Join(args, " "), virtual.Time(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "a", "b", "stays")
-			c.stopsIn = 40 * time.Second // two of them are more than --timeout, which counts for each node
+			c.stopsIn = 40 * time.Second // two of them exceed --timeout, which applies to each node
 			c.runPod("web-a", "a")
 			c.runPod("web-b", "b")
 			c.beforeRequest = func(_, path string) {
@@ -527,7 +527,7 @@ func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 			}
 			r := c.runDrain(t.Context(), args...)
 			if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.listNewPods("stays")) != 2 {
-				t.Errorf("exit code %d, %v landed elsewhere:\n%s%s", r.code, c.listNewPods("stays"), r.out, r.stderr)
+				t.Errorf("exit code %d, new pods %v:\n%s%s", r.code, c.listNewPods("stays"), r.out, r.stderr)
 			}
 		}))
 	}
@@ -535,17 +535,17 @@ func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 
 func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 	for _, tt := range []struct {
-		name           string
-		found          bool // cordoned by somebody else
-		change         func(*kubeapi.Node)
-		code           int
-		cordoned, asks bool
-		says           string
+		name              string
+		found             bool // cordoned by another client
+		change            func(*kubeapi.Node)
+		code              int
+		cordoned, evicted bool
+		text              string
 	}{
-		{"uncordoned by those who had cordoned it", true, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
-		{"uncordoned by hand", false, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
-		{"made anew", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
-		{"made anew, and cordoned", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
+		{"uncordoned by the client that cordoned it", true, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"uncordoned by a user", false, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"replaced", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
+		{"replaced by cordoned node", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "a", "b")
@@ -555,9 +555,9 @@ func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 			c.runPod("web-b", "b")
 			time.AfterFunc(20*time.Second, func() { c.editNode("b", tt.change) })
 			r := c.runDrain(t.Context(), "a", "b")
-			_, asked := c.evictedAt["web-b"]
-			if r.code != tt.code || c.isCordoned("b") != tt.cordoned || asked != tt.asks || !strings.Contains(r.stderr, tt.says) {
-				t.Errorf("exit code %d, b cordoned: %v, its pod asked: %v:\n%s%s", r.code, c.isCordoned("b"), asked, r.out, r.stderr)
+			_, evicted := c.evictedAt["web-b"]
+			if r.code != tt.code || c.isCordoned("b") != tt.cordoned || evicted != tt.evicted || !strings.Contains(r.stderr, tt.text) {
+				t.Errorf("exit code %d, b cordoned: %v, its pod evicted: %v:\n%s%s", r.code, c.isCordoned("b"), evicted, r.out, r.stderr)
 			}
 		}))
 	}
@@ -584,7 +584,7 @@ func TestI3InterruptRestoresEveryUndrainedNode(t *testing.T) {
 			for _, want := range []string{"a: drained", "b: cancelled", "c: cancelled", "d: cancelled"} {
 				at := strings.Index(r.out, want)
 				if at <= last {
-					t.Errorf("want %q after what is before it:\n%s", want, r.out)
+					t.Errorf("want %q in this order:\n%s", want, r.out)
 				}
 				last = at
 			}
@@ -609,14 +609,14 @@ func TestI10MissingNodeStopsTheWholeDrain(t *testing.T) {
 func TestI3UnansweredCordonIsUndone(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		lost     int  // how many patches of the node have no answer
-		first    bool // somebody else cordons the node ahead of the first patch
-		cordoned bool // in the end
-		says     string
+		lost     int  // number of patches without an answer
+		first    bool // another client cordons the node before the first patch
+		cordoned bool // at the end
+		text     string
 	}{
-		{"the first answer is lost", 1, false, false, "uncordoned again"},
-		{"the first three answers are lost", 3, false, false, "uncordoned again"},
-		{"somebody else was first, and the answer is lost", 1, true, true, ""},
+		{"first answer is lost", 1, false, false, "uncordoned again"},
+		{"first three answers are lost", 3, false, false, "uncordoned again"},
+		{"other client cordons first", 1, true, true, ""},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
@@ -637,9 +637,9 @@ func TestI3UnansweredCordonIsUndone(t *testing.T) {
 				return false
 			}
 			r := c.runDrain(t.Context(), "n", "--timeout=10s")
-			if r.code != exitUnfinished || c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) {
+			if r.code != exitUnfinished || c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.text) {
 				t.Errorf("exit code %d, cordoned %v, want %d and %v with %q:\n%s", r.code, c.isCordoned("n"), exitUnfinished, tt.cordoned,
-					tt.says, r.stderr)
+					tt.text, r.stderr)
 			}
 		}))
 	}

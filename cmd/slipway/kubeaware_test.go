@@ -44,6 +44,6 @@ func TestProxyAndManagerAgreeOnSystemLocalStorage(t *testing.T) {
 	c := &kubeaware.Config{}
 	front := c.Front(f)
 	if managed := newManagerConfig(&front, f, c.Mark()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
-		t.Errorf("the proxy lets it be lost: %t, the manager: %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
+		t.Errorf("SystemLocalStorage: proxy %t, manager %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
 	}
 }

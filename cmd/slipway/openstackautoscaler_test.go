@@ -30,16 +30,16 @@ func TestLateControlPlaneNodeIsCounted(t *testing.T) {
 	both := newControlPlaneNode("cp-0", names[0])
 	both.Labels[names[1]] = ""
 	kube := fake.NewClientset(both)
-	var said bytes.Buffer
+	var logs bytes.Buffer
 	p := &controlPlaneCounter{
 		tool: &openstackautoscaler.Config{MinNodeCount: new(2), MaxNodeCount: new(3)}, nodes: kube,
-		log: slog.New(slog.NewTextHandler(&said, nil)),
+		log: slog.New(slog.NewTextHandler(&logs, nil)),
 	}
 	want := func(minimum, maximum int32) {
 		t.Helper()
 		p.updateCount(t.Context())
 		if g := p.nodeGroups()[0]; g.Spec.Minimum != minimum || *g.Spec.Maximum != maximum {
-			t.Errorf("bounds are %d and %d, want %d and %d", g.Spec.Minimum, *g.Spec.Maximum, minimum, maximum)
+			t.Errorf("limits are %d and %d, want %d and %d", g.Spec.Minimum, *g.Spec.Maximum, minimum, maximum)
 		}
 	}
 	add := func(name, label string) {
@@ -51,15 +51,15 @@ func TestLateControlPlaneNodeIsCounted(t *testing.T) {
 	want(1, 2)
 	add("cp-1", names[1])
 	want(0, 1)
-	if strings.Contains(said.String(), "MaxNodeCount") {
-		t.Errorf("said %q while there is room", said.String())
+	if strings.Contains(logs.String(), "MaxNodeCount") {
+		t.Errorf("logged %q although nodes fit", logs.String())
 	}
 	add("cp-2", names[0])
 	want(0, 0)
-	check.Contains(t, said.String(), "MaxNodeCount: 3: the control plane alone has 3 nodes")
+	check.Contains(t, logs.String(), "MaxNodeCount: 3: the control plane alone has 3 nodes")
 	kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("503") })
 	want(0, 0)
-	check.Contains(t, said.String(), "503")
+	check.Contains(t, logs.String(), "503")
 }
 
 func TestI10ControlPlaneCountIsAtLeastMinusOne(t *testing.T) {
@@ -101,18 +101,18 @@ func TestOpenStackAutoscalerAndManagerShareNoGroup(t *testing.T) {
 	its, own := parseSelector(t, m.Selector), labels.Set(c.NodeGroup(1).Labels)
 	theirs := parseSelector(t, newManagerCommand().Flag("selector").DefValue)
 	if !its.Matches(own) || theirs.Matches(own) {
-		t.Errorf("its own group, labelled %s: %q selects it: %t, and the manager's %q: %t", own, its, its.Matches(own), theirs, theirs.Matches(own))
+		t.Errorf("own group with labels %s: %q selects it: %t, the manager's %q: %t", own, its, its.Matches(own), theirs, theirs.Matches(own))
 	}
 	for _, other := range []labels.Set{nil, {"team": "a"}} {
 		if its.Matches(other) || !theirs.Matches(other) {
-			t.Errorf("a group labelled %s: %q selects it: %t, and the manager's %q: %t", other, its, its.Matches(other), theirs, theirs.Matches(other))
+			t.Errorf("group with labels %s: %q selects it: %t, the manager's %q: %t", other, its, its.Matches(other), theirs, theirs.Matches(other))
 		}
 	}
 	check.Is(t, "slipway-openstack-autoscaler", m.LeaseName)
 	// The labels that slipway retire sets on a NodeRetirement of such a node.
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nodegroup.slipway.dev/scope": its.String()}}}
 	if got := labels.Set(nodegroup.RetirementLabels(nil, n)); !its.Matches(got) {
-		t.Errorf("a retirement labelled %s is not its own", got)
+		t.Errorf("retirement with labels %s is not selected", got)
 	}
 }
 

@@ -46,6 +46,6 @@ func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 	out.Reset()
 	must.NoError(t, (clusterStatus{Notices: listNotices([]corev1.Node{newNoticedNode("c", "Preempt", "drained")})}).printTable(&out, false))
 	if strings.Contains(out.String(), "Preempt") {
-		t.Errorf("a notice that is dealt with is among those that are not:\n%s", out.String())
+		t.Errorf("the table contains a handled notice:\n%s", out.String())
 	}
 }

@@ -45,12 +45,12 @@ func TestI8EmptyPoolIsFoundByItsRemainingRetirements(t *testing.T) {
 		want    string
 		objects []client.Object
 	}{
-		"nothing":               {"", nil},
-		"a node":                {"has", []client.Object{newPoolNode("has"), newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
-		"a machine":             {"left", []client.Object{newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
-		"one that has gone":     {"", []client.Object{newPoolRetirement("ci", v1alpha1.Succeeded, left)}},
-		"one of another pool":   {"", []client.Object{newPoolRetirement("gpu", v1alpha1.NodeDeleted, left)}},
-		"one that is not known": {"", []client.Object{newPoolRetirement("ci", v1alpha1.Pending, nil)}},
+		"empty":                      {"", nil},
+		"node":                       {"has", []client.Object{newPoolNode("has"), newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
+		"machine only":               {"left", []client.Object{newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
+		"finished retirement":        {"", []client.Object{newPoolRetirement("ci", v1alpha1.Succeeded, left)}},
+		"retirement of other pool":   {"", []client.Object{newPoolRetirement("gpu", v1alpha1.NodeDeleted, left)}},
+		"retirement without machine": {"", []client.Object{newPoolRetirement("ci", v1alpha1.Pending, nil)}},
 	} {
 		scheme := runtime.NewScheme()
 		must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
