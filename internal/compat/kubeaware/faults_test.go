@@ -11,8 +11,8 @@ import (
 //
 //	fault                                              package              test
 //	a panic leaves the mutex locked                    internal/cloudpool   TestFaultPanicLeavesPoolLocked
-//	an owner without "controller" causes a panic       internal/placement   TestRulesHoldANode
-//	nodes without allocatable cause a panic            internal/placement   TestRulesHoldANode
+//	an owner without "controller" causes a panic       internal/placement   TestRulesBlockNodeRemoval
+//	nodes without allocatable cause a panic            internal/placement   TestRulesBlockNodeRemoval
 //	machines and nodes are paired by external ID only  internal/cloudpool   TestPairingIsUnambiguousOrMissing
 //	without external IDs nothing is checked            internal/cloudpool   TestFaultNodesWithoutExternalIDsAreUnguarded
 //	PDBs are read in policy/v1beta1                    internal/cloudpool   TestFaultPDBsAreReadInRemovedVersion
@@ -25,7 +25,7 @@ import (
 //	an error is appended to half an answer             internal/cloudpool   TestServerFaultsAreForwardedOrReported
 //	redirects are followed                             internal/cloudpool   TestServerFaultsAreForwardedOrReported
 //	                                                   internal/cloud/cloudpool/wire
-//	                                                                        TestI7ForeignAnswerIsNoEmptyPool
+//	                                                                        TestI7MalformedResponseIsNotAnEmptyPool
 //	the reason for "not evictable" is inverted         internal/cloudpool   TestProtectedMachinesStayAndCount
 //	a failed termination is blamed on Kubernetes       internal/cloudpool   TestFailedTerminationIsReported
 //	                                                   e2e                  TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone
@@ -33,7 +33,7 @@ import (
 //	a numeric timeout causes a panic                   here                 TestFaultNumericTimeoutPanics
 //	a % in the backend's message is mangled            internal/cloudpool   TestFailuresHaveDistinctCodesUnlessStrict
 //	                                                   e2e                  TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing
-//	a PDB counts in every namespace                    internal/placement   TestPDBsAreReadLikeTheEvictionAPIDoes
+//	a PDB counts in every namespace                    internal/placement   TestPDBsAreAppliedLikeEvictionAPI
 //	all terms of a node affinity have to match         internal/placement   TestFaultAllNodeAffinityTermsMustMatch
 //	matchFields are unknown                            internal/placement   TestFaultMatchFieldsOfNodeAffinityAreUnknown
 //	finished pods count as load                        internal/placement   TestFaultFinishedPodsCountAsLoad
