@@ -41,7 +41,7 @@ func newManCommand() *cobra.Command {
 // machineDependentDefaults maps flags with a default from the host, environment or user to the default that generated pages
 // show. Flags with "" name the variable in their usage.
 var machineDependentDefaults = map[string]string{
-	"holder":                    "$HOSTNAME",
+	"identity":                  "$HOSTNAME",
 	"requested-by":              "$USER",
 	"cache-dir":                 "$HOME/.kube/cache",
 	"node-name":                 "",

@@ -23,20 +23,20 @@ import (
 // clusterStatus is the output of slipway status.
 type clusterStatus struct {
 	Groups  []groupStatus   `json:"groups"`
-	Leaving []leavingStatus `json:"leaving"`
+	Leaving []leavingStatus `json:"retiring"`
 	Notices []noticeStatus  `json:"notices"`
 }
 
 type groupStatus struct {
 	Name        string `json:"name"`
 	Cloud       string `json:"cloud"`
-	Minimum     int32  `json:"minimum"`
-	Maximum     *int32 `json:"maximum,omitempty"`
+	Minimum     int32  `json:"minSize"`
+	Maximum     *int32 `json:"maxSize,omitempty"`
 	Nodes       int    `json:"nodes"`
 	Unavailable int    `json:"unavailable"`
-	Leaving     int    `json:"leaving"`
+	Leaving     int    `json:"retiring"`
 	// MayLeave is the number of further nodes that may be retired now.
-	MayLeave int `json:"mayLeave"`
+	MayLeave int `json:"allowedDisruptions"`
 	// Unlisted is true for a group without a NodeGroup object. Its limits, cloud and rules are unknown here.
 	Unlisted         bool              `json:"unlisted,omitempty"`
 	UnavailableNodes map[string]string `json:"unavailableNodes,omitempty"` // node name to reason

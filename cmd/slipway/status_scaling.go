@@ -25,7 +25,7 @@ type scalingStatus struct {
 type underutilizedNode struct {
 	Node       string    `json:"node"`
 	Since      time.Time `json:"since"`
-	MayLeaveAt time.Time `json:"mayLeaveAt"`
+	MayLeaveAt time.Time `json:"removableAt"`
 }
 
 func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {

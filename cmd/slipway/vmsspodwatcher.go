@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // placePollInterval is the interval between reads of the scale set of the pool's nodes.
@@ -50,7 +51,7 @@ func newVMSSPodWatcherCommand() *cobra.Command {
 				return err
 			}
 			if minimum < 0 {
-				return fmt.Errorf("--minimum: %d: want 0 or more", minimum)
+				return fmt.Errorf("--min-size: %d: want 0 or more", minimum)
 			}
 			log, err := observe.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
 			if err != nil {
@@ -66,7 +67,8 @@ func newVMSSPodWatcherCommand() *cobra.Command {
 		},
 	}
 	c.AddFlags(cmd.Flags())
-	cmd.Flags().Int32Var(&minimum, "minimum", 0, "minimum number of nodes of the pool")
+	cmd.Flags().Int32Var(&minimum, "min-size", 0, "minimum number of nodes of the pool")
+	renamed.Flag(cmd.Flags(), "minimum", "min-size")
 	// The tool ran as one process per pool without leader election.
 	c.InstallCRDs, cmd.Flags().Lookup("install-crds").DefValue = true, "true"
 	c.LeaderElect, cmd.Flags().Lookup("leader-elect").DefValue = false, "false"

@@ -40,7 +40,7 @@ func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
 	if r, err = s.over(ctx, r); err != nil {
 		return "", err
 	}
-	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeOver"); err != nil {
+	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeEnded"); err != nil {
 		return "", err
 	}
 	a.say(r.VanishedAt, "the migration, begun at %.1f s, is over", r.StartedAt.Sub(r.VisibleAt).Seconds())

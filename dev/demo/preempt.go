@@ -164,7 +164,7 @@ func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azu
 		return err
 	}
 	a.say(died, "the machine is gone. %d pods of the same apps are ready on %d other nodes", elsewhere, nodes)
-	const admitted = "1 deleted past a disruption budget"
+	const admitted = "1 deleted despite a disruption budget"
 	return all(
 		expect(elsewhere == spotPods, "40 pods of the same apps ready elsewhere when the machine goes", "%d", elsewhere),
 		expect(strings.Contains(said.Message, admitted), fmt.Sprintf("the agent to say %q in an Event on the Node", admitted), "%q", said.Message),

@@ -108,8 +108,8 @@ func TestConditionWithoutADrainSlotIsNotCordoned(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		second.source.say(announced(notice.Condition, "X", 0))
 		time.Sleep(5 * time.Minute)
-		if n := second.see(); n.Spec.Unschedulable || !second.said("WaitingForTurn") {
-			t.Errorf("cordoned: %v, waiting said: %v", n.Spec.Unschedulable, second.said("WaitingForTurn"))
+		if n := second.see(); n.Spec.Unschedulable || !second.said("WaitingForDrainSlot") {
+			t.Errorf("cordoned: %v, waiting said: %v", n.Spec.Unschedulable, second.said("WaitingForDrainSlot"))
 		}
 		time.Sleep(6 * time.Minute)
 		if !second.see().Spec.Unschedulable || !second.empty() {
@@ -150,8 +150,8 @@ func TestI6VoluntaryDrainStopsForAnotherTool(t *testing.T) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		})
 		time.Sleep(10 * time.Second)
-		if n := c.drains(m.name); n != 0 || !m.said("OthersAtWork") {
-			t.Errorf("%d drains go on beside the other tool's; said: %v", n, m.said("OthersAtWork"))
+		if n := c.drains(m.name); n != 0 || !m.said("OtherToolActive") {
+			t.Errorf("%d drains go on beside the other tool's; said: %v", n, m.said("OtherToolActive"))
 		}
 		time.Sleep(51 * time.Minute) // the other tool does not get it done
 		if n := c.drains(m.name); n == 0 && !m.empty() {

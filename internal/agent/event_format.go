@@ -22,9 +22,9 @@ const (
 	// NodeCordoned is Normal, on Node: a notice has the node take no new pods.
 	NodeCordoned EventReason = "Cordoned"
 	// FoundCordoned is Normal, on Node: somebody else had cordoned the node before the notice, so that it stays so.
-	FoundCordoned EventReason = "FoundCordoned"
+	FoundCordoned EventReason = "AlreadyCordoned"
 	// CordonedAgain is Warning, on Node: somebody uncordoned the node while a notice holds it.
-	CordonedAgain EventReason = "CordonedAgain"
+	CordonedAgain EventReason = "Recordoned"
 	// DrainBegun is Normal, on Node: its pods are moved off.
 	DrainBegun EventReason = "Draining"
 	// DrainBlocked is Warning, on Node: something keeps pods from leaving; the message says what, pod by pod.
@@ -32,22 +32,22 @@ const (
 	// DrainDone is Normal, on Node: all pods that had to leave have left.
 	DrainDone EventReason = "Drained"
 	// DrainFailed is Warning, on Node: a drain has ended with pods left.
-	DrainFailed EventReason = "NotDrained"
+	DrainFailed EventReason = "DrainFailed"
 	// DrainStopped is Warning, on Node: a drain was stopped, as its notice is over or another takes its place, that had deleted
 	// pods past what blocked their eviction.
 	DrainStopped EventReason = "DrainStopped"
 	// NoticeApproved is Normal, on Node: the cloud was told that it may begin early.
 	NoticeApproved EventReason = "Acknowledged"
 	// NoticeOver is Normal, on Node: the notice is finished or was cancelled, and the machine lives.
-	NoticeOver EventReason = "NoticeOver"
+	NoticeOver EventReason = "NoticeEnded"
 	// NodeUncordoned is Normal, on Node: no notice holds the node any more, and it takes pods again.
 	NodeUncordoned EventReason = "Uncordoned"
 	// LeftCordoned is Normal, on Node: no notice holds the node any more, and it stays cordoned; the message says why.
 	LeftCordoned EventReason = "LeftCordoned"
 	// OthersAtWork is Warning, on Node: another tool is taking the node out of service too.
-	OthersAtWork EventReason = "OthersAtWork"
+	OthersAtWork EventReason = "OtherToolActive"
 	// WaitingForTurn is Normal, on Node: as many nodes are being drained as may be at once.
-	WaitingForTurn EventReason = "WaitingForTurn"
+	WaitingForTurn EventReason = "WaitingForDrainSlot"
 )
 
 // Occasions on which the agent itself writes no Event, as its log and metrics say enough.

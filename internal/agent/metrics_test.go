@@ -57,12 +57,12 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 		`slipway_agent_polls_total{result="ok"} 1`,
 		`slipway_agent_polls_total{result="unreachable"} 1`,
 		`slipway_drain_pods{state="gone"} 1`,
-		`slipway_drain_obstructed_pods{reason="disruption-budget"} 1`,
+		`slipway_drain_blocked_pods{reason="disruption-budget"} 1`,
 		`slipway_drains_total{outcome="drained"} 1`,
 		`slipway_drain_pod_ends_total{end="killed"} 1`,
 		`slipway_drain_pod_ends_total{end="stopped"} 1`,
 		`slipway_drain_forced_pods_total 1`,
-		`slipway_drain_cut_short_pods_total 1`,
+		`slipway_drain_shortened_grace_pods_total 1`,
 	} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %s in\n%s", want, page)

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // Config is the configuration of `slipway cloudpool`. The embedded options contain only the configured fields; Run sets the
@@ -69,15 +70,18 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.KeepCredentials, "pass-credentials", false, "forward the clients' credentials to the pools' servers")
 	fs.StringSliceVar(&c.Refuse, "refuse", nil, "actions to refuse instead of forwarding: "+strings.Join(refusableActions, ", "))
 	fs.StringVar((*string)(&c.Policy), "policy", string(planner.Policies()[0]), "which nodes are removed first: LeastDisruption, LeastPods, LeastLoaded or Oldest")
-	fs.IntVar(&c.AtOnce, "at-once", 1, "maximum number of machines of a pool that are removed at the same time, 1 to 100; disruption budgets of NodeGroups apply too")
+	fs.IntVar(&c.AtOnce, "max-concurrent-removals", 1, "maximum number of machines of a pool that are removed at the same time, 1 to 100; disruption budgets of NodeGroups apply too")
+	renamed.Flag(fs, "at-once", "max-concurrent-removals")
 	fs.BoolVar(&c.RemoveLastWorker, "remove-last-worker", false, "allow removal of the cluster's last Ready and schedulable node")
 	fs.StringVar(&c.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Leases and PoolUpdates (default $POD_NAMESPACE)")
-	fs.StringVar(&c.Holder, "holder", host, "name of this replica in the Lease")
+	fs.StringVar(&c.Holder, "identity", host, "unique name of this replica in the Lease")
+	renamed.Flag(fs, "holder", "identity")
 	fs.StringToStringVar(&c.Labels, "retirement-labels", nil, "labels of created NodeRetirements and of the "+
 		"NodeGroups to use, as key=value; must match the manager's --selector")
 	fs.DurationVar(&c.Pace.Registration, "registration-grace", 15*time.Minute, "time a running machine has to register its node, up to 24h")
 	fs.DurationVar(&c.Pace.Poll, "poll-interval", 2*time.Second, "interval between reconciles of an update, 100ms to 1m; changes of NodeRetirements are watched")
-	fs.DurationVar(&c.Pace.Trouble, "trouble-patience", time.Minute, "time that errors of the server or cloud, or a NodeRetirement without a manager, are tolerated before the client gets an error, up to 1h")
+	fs.DurationVar(&c.Pace.Trouble, "failure-timeout", time.Minute, "time that errors of the server or cloud, or a NodeRetirement without a manager, are tolerated before the client gets an error, up to 1h")
+	renamed.Flag(fs, "trouble-patience", "failure-timeout")
 	fs.DurationVar(&c.Pace.Settle, "settle-time", time.Minute, "time an update that has removed machines waits for more removable machines, up to 1h")
 	fs.DurationVar(&c.Pace.Admission, "admission-wait", 5*time.Minute, "time a NodeRetirement has to start, for example when a disruption budget delays it, before another node is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; if empty, not served")
@@ -93,7 +97,7 @@ func (c *Config) Validate() error {
 	for flag, d := range map[string]struct{ is, least, most time.Duration }{
 		"read-timeout": {c.ReadTimeout, time.Second, time.Hour}, "backend-timeout": {c.BackendTimeout, time.Second, time.Hour},
 		"registration-grace": {c.Pace.Registration, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.Pace.Poll, 100 * time.Millisecond, time.Minute},
-		"trouble-patience": {c.Pace.Trouble, time.Millisecond, time.Hour}, "admission-wait": {c.Pace.Admission, time.Millisecond, 24 * time.Hour},
+		"failure-timeout": {c.Pace.Trouble, time.Millisecond, time.Hour}, "admission-wait": {c.Pace.Admission, time.Millisecond, 24 * time.Hour},
 		"native-refresh": {c.NativeRefresh, 0, 5 * time.Minute},
 		"settle-time":    {c.Pace.Settle, time.Millisecond, time.Hour},
 	} {
@@ -105,7 +109,7 @@ func (c *Config) Validate() error {
 		fail("--max-body: %d: want 1024 to 1073741824", c.MaxBody)
 	}
 	if c.AtOnce < 1 || c.AtOnce > 100 {
-		fail("--at-once: %d: want 1 to 100", c.AtOnce)
+		fail("--max-concurrent-removals: %d: want 1 to 100", c.AtOnce)
 	}
 	for _, name := range c.Refuse {
 		if !slices.Contains(refusableActions, name) {
@@ -119,7 +123,7 @@ func (c *Config) Validate() error {
 		fail("--namespace: is empty: want the namespace of the Leases and PoolUpdates")
 	}
 	if c.Holder == "" {
-		fail("--holder: is empty: want a name that is unique among the replicas")
+		fail("--identity: is empty: want a name that is unique among the replicas")
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		fail("--tls-cert-file and --tls-private-key-file: only one is set: want both or neither")

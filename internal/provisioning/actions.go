@@ -213,11 +213,16 @@ func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, s
 	if !since.IsZero() {
 		value = since.UTC().Format(time.RFC3339)
 	}
-	if old, there := n.Annotations[plan.SinceAnnotation]; value == nil && !there || value == old {
+	annotations := map[string]any{plan.SinceAnnotation: value}
+	_, isRenamed := n.Annotations[plan.OldSinceAnnotation]
+	if isRenamed {
+		annotations[plan.OldSinceAnnotation] = nil
+	}
+	if old, there := n.Annotations[plan.SinceAnnotation]; !isRenamed && (value == nil && !there || value == old) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{plan.SinceAnnotation: value}, "uid": n.UID, "resourceVersion": n.ResourceVersion,
+		"annotations": annotations, "uid": n.UID, "resourceVersion": n.ResourceVersion,
 	}})
 	if err != nil {
 		return err

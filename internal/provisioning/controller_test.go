@@ -410,7 +410,7 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	}
 	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
 	mute.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "waiting for the cloud's first answer",
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudUnreadable", Message: "waiting for the cloud's first answer",
 	}}
 	if err := f.client.Create(t.Context(), mute); err != nil {
 		t.Fatal(err)

@@ -17,10 +17,14 @@ type conditionType struct {
 // anyCode stands for the codes of what blocks a retirement or ends it early.
 const anyCode = "one of the codes below"
 
+// otherReasons stands for the reasons of the conditions that Ready summarizes.
+const otherReasons = "a reason of another condition"
+
 // nodeGroupConditions are those of NodeGroups.
 func nodeGroupConditions() []conditionType {
 	notRead := namedConstants("internal/nodegroup", "CloudNotRead")
 	return withReasons("Conditions of a NodeGroup", map[string][]string{
+		"GroupReady":          append(namedConstants("api/v1alpha1", "ReadyReason"), otherReasons),
 		"GroupAccepted":       append(valuesOf(blockOf("api/v1alpha1", "Reasons of the condition Accepted")), notRead...),
 		"GroupCloudReachable": append(valuesOf(blockOf("internal/nodegroup", "Reasons of the condition CloudReachable")), notRead...),
 		"GroupScaleUpAllowed": valuesOf(blockOf("api/v1alpha1", "Reasons of the condition ScaleUpAllowed")),
@@ -55,6 +59,9 @@ func withReasons(title string, reasons map[string][]string) (all []conditionType
 	return all
 }
 
+// phrases are no reasons, so that they are not printed as code.
+var phrases = strings.NewReplacer("`"+anyCode+"`", anyCode, "`"+otherReasons+"`", otherReasons)
+
 // ownOf is a constant's comment without its name at the beginning.
 func ownOf(c constant) string {
 	return capital(strings.TrimPrefix(strings.Join(strings.Fields(c.doc), " "), c.name+" "))
@@ -69,7 +76,7 @@ func conditionsPage() string {
 	}{{"NodeGroups", nodeGroupConditions()}, {"NodeRetirements", retirementConditions()}} {
 		fmt.Fprintf(&b, "\n## On %s\n\n| type | | reasons |\n|---|---|---|\n", of.kind)
 		for _, c := range of.all {
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.constant.value, inCell.Replace(ownOf(c.constant)), strings.ReplaceAll(listed(c.reasons), "`"+anyCode+"`", anyCode))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.constant.value, inCell.Replace(ownOf(c.constant)), phrases.Replace(listed(c.reasons)))
 		}
 	}
 	fmt.Fprintf(&b, "\nThe codes say what blocks a retirement or has ended it early; `status.reasons` has them too, each with its object and a message: %s.\n",

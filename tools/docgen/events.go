@@ -43,7 +43,7 @@ var who = []struct{ path, title, text string }{
 	{"internal/retirement", "Retirements", "Of a manager that takes a node out of service."},
 	{"internal/provisioning/replacement", "Replacements", "Of a manager that orders a machine in the place of one that its cloud takes away."},
 	{"internal/nodegroup", "Idle nodes", "Of a manager that looks at NodeGroups with `scaleDown.idleByLabel`, and at whether NodeGroups are acted on."},
-	{"internal/provisioning", "Scaling", "Of a manager that looks at NodeGroups with `scaleUp` or `scaleDown.underused`."},
+	{"internal/provisioning", "Scaling", "Of a manager that looks at NodeGroups with `scaleUp` or `scaleDown.underutilized`."},
 	{"internal/orphans", "Orphans", "Of a manager that looks for machines without a Node and Nodes without a machine."},
 }
 

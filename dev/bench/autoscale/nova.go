@@ -142,7 +142,7 @@ func (f *front) market(c *openstackdev.Cloud) market {
 			}},
 		}},
 		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+
-			"maximum: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMark[openstack.GroupKey]),
+			"maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMark[openstack.GroupKey]),
 		by:   "by when it came to a real Nova, which is asked for all of an order at once",
 		made: f.made,
 	}

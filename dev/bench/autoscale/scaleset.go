@@ -38,7 +38,7 @@ func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
 	return market{
 		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
 		config: map[string]any{azure.Name: config},
-		group:  testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maximum: 1000\nscaleUp: {joinTimeout: 1h}\n",
+		group:  testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
 		made:   made, by: "by the emulator's account of when it made the machines",
 		confirm: func(context.Context) error { return asMany(len(made())) },
 	}, nil

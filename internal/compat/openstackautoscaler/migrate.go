@@ -100,9 +100,9 @@ func (c *Config) toCloudsYAML() map[string]any {
 // migrationNotes returns the differences to the tool that may matter to users.
 func (c *Config) migrationNotes(controlPlane int) []string {
 	notes := []string{
-		fmt.Sprintf("minimum and maximum count only the group's nodes: MinNodeCount %d and MaxNodeCount %d minus %d control plane nodes, which "+
-			"the autoscaler counted too. The minimum now always holds; the autoscaler ignored it if a node's CPU was idle. As before, no "+
-			"machine is launched for the minimum: scaleUp.keepMinimum: true launches the missing ones.",
+		fmt.Sprintf("minSize and maxSize count only the group's nodes: MinNodeCount %d and MaxNodeCount %d minus %d control plane nodes, which "+
+			"the autoscaler counted too. minSize now always holds; the autoscaler ignored it if a node's CPU was idle. As before, no "+
+			"machine is launched for minSize: scaleUp.enforceMinSize: true launches the missing ones.",
 			*c.MinNodeCount, *c.MaxNodeCount, controlPlane),
 		"Nodes are cordoned and drained before their machine is deleted. PodDisruptionBudgets are respected, and pods with local storage or " +
 			"without a controller protect their node. The autoscaler deleted the Node and the server with the pods on it.",
@@ -110,7 +110,7 @@ func (c *Config) migrationNotes(controlPlane int) []string {
 			"autoscaler counted DaemonSet pods, so a node was always or never idle.", c.CoolDown()),
 		fmt.Sprintf("A node is removed if its pods request at most %d %% of its allocatable CPU, if it has at most %d pods, and if all of them fit "+
 			"on other nodes, so no new machine is needed for them. The autoscaler used the percentage of the capacity. "+
-			"underused.consolidate: true also empties busier nodes if their pods fit on others.", cpuAtMost, podsAtMost),
+			"underutilized.consolidate: true also empties busier nodes if their pods fit on others.", cpuAtMost, podsAtMost),
 		"Several machines are launched at once, as many as the unschedulable pods need, each with the first flavour that fits. The " +
 			"autoscaler launched one at a time, and no further one until a pending pod was scheduled.",
 		"A server in ERROR, or one that does not join, is deleted and the next flavour is used. The autoscaler waited for it forever.",

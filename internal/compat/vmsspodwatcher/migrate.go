@@ -57,7 +57,7 @@ func (c *Config) migrationNotes() []string {
 		"A node that had such a pod is never removed before its cooldown has ended. The tool's periodic check could remove it earlier.",
 		"The Node's spec.providerID identifies the machine, and its name in Azure must match the node's name. The tool " +
 			"computed the machine from the node name and could delete the wrong one in a pool with other names.",
-		"The group has a minimum, which is 0 here. Set minimum to the pool's own minimum: below it AKS would create new nodes.",
+		"The group has a minimum, which is 0 here. Set minSize to the pool's own minimum: below it AKS would create new nodes.",
 		"Like the tool, this group removes all idle nodes at once. Set disruptionBudgets to remove a few at a time. " +
 			"Simultaneous deletions are sent as one request.",
 		"PodDisruptionBudgets are respected. If a drain takes longer than an hour, the node is restored.",

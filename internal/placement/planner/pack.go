@@ -62,7 +62,7 @@ type Packing struct {
 	// Machines lists the instances to launch.
 	Machines []Machine `json:"machines,omitempty"`
 	// Helpless lists the unschedulable pods: no new instance would help them.
-	Helpless []Helpless `json:"helpless,omitempty"`
+	Helpless []Helpless `json:"unschedulable,omitempty"`
 	Cost     float64    `json:"cost"`
 }
 
