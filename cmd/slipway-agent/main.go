@@ -37,7 +37,7 @@ func run(args []string) error {
 		return nil
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("argument %q: slipway-agent takes flags only", flags.Arg(0))
+		return fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
 	if err := c.LoadFile(flags); err != nil {
 		return err

@@ -14,7 +14,7 @@ func TestSmallAgentLinksNoLargeLibrary(t *testing.T) {
 	}
 	deps := string(out)
 	if !strings.Contains(deps, "github.com/slipway-dev/slipway/internal/agent") {
-		t.Fatalf("go list does not show what this program is made of:\n%s", deps)
+		t.Fatalf("go list does not list the program's packages:\n%s", deps)
 	}
 	for _, large := range []string{
 		"github.com/Azure/", "k8s.io/client-go", "k8s.io/api/", "github.com/prometheus/client_golang", "github.com/spf13/cobra",

@@ -10,25 +10,26 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe/otlp"
 )
 
-// sendTraces is a start.Tracing.
-func sendTraces(ctx context.Context, endpoint, version string) (start.Spans, error) {
+// newTraceExporter implements start.Tracing.
+func newTraceExporter(ctx context.Context, endpoint, version string) (start.Spans, error) {
 	return otlp.New(ctx, endpoint, version)
 }
 
-func agentCommand() *cobra.Command {
+func newAgentCommand() *cobra.Command {
 	var c config.Agent
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Guard the node that this runs on: drain it in time when its machine is about to go",
-		Long: "The agent runs on every node. It reads Azure's Scheduled Events, cordons and drains the node before the machine\n" +
-			"is interrupted, lets Azure begin early once every machine of the event is drained, and uncordons the node when\n" +
-			"the event is over and the machine lived. The binary slipway-agent is this command alone, in less memory.",
+		Short: "Run the agent of a node: drain the node before its machine is interrupted",
+		Long: "The agent runs on every node. It reads Azure's Scheduled Events and drains the node before its machine is\n" +
+			"interrupted. Once every machine of an event is drained, it acknowledges the event, so that Azure starts early. It\n" +
+			"uncordons the node when the event has ended and the machine still exists. The binary slipway-agent contains only\n" +
+			"this command and needs less memory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.LoadFile(cmd.Flags()); err != nil {
 				return err
 			}
-			return start.AgentWith(cmd.Context(), c, start.Extras{Tracing: sendTraces}, cmd.ErrOrStderr())
+			return start.AgentWith(cmd.Context(), c, start.Extras{Tracing: newTraceExporter}, cmd.ErrOrStderr())
 		},
 	}
 	c.AddFlags(cmd.Flags())

@@ -14,20 +14,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-func cloudpoolCommand() *cobra.Command {
+func newCloudpoolCommand() *cobra.Command {
 	var c cloudpool.Config
 	cmd := &cobra.Command{
 		Use:   "cloudpool",
-		Short: "Serve the cloudpool REST API: \"be N machines\", and the right one goes gracefully",
-		Long: "Cloudpool stands in front of cloudpool servers, or serves their API over NodeGroups. What cannot take a machine away is\n" +
-			"passed on. What can becomes NodeRetirements, which slipway manager carries out with the same --cloud-config.",
+		Short: "Serve the cloudpool REST API and drain nodes before machines are deleted",
+		Long: "Cloudpool is a proxy in front of cloudpool servers, or serves their API for NodeGroups. It forwards requests that cannot\n" +
+			"remove a machine. For the others it creates NodeRetirements, which slipway manager carries out with the same\n" +
+			"--cloud-config.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.Validate(); err != nil {
 				return err
 			}
 			userAgent := "slipway-cloudpool/" + start.Version()
-			kube, err := clusterConfig(c.Kubeconfig, userAgent)
+			kube, err := loadKubeConfig(c.Kubeconfig, userAgent)
 			if err != nil {
 				return err
 			}
@@ -57,13 +58,13 @@ func cloudpoolCommand() *cobra.Command {
 	return cmd
 }
 
-// clusterConfig is that of a kubeconfig file, or of the pod's own ServiceAccount. It is not slowed down on this side:
-// priority and fairness on the other side is there for that.
-func clusterConfig(kubeconfig, userAgent string) (*rest.Config, error) {
+// loadKubeConfig returns the configuration of a kubeconfig file or, if kubeconfig is empty, of the pod's ServiceAccount. It
+// has no client-side rate limit, because the API server has priority and fairness.
+func loadKubeConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	switch {
 	case err != nil && kubeconfig == "":
-		return nil, fmt.Errorf("--kubeconfig: is not given, and there is no ServiceAccount of a pod's: %w", err)
+		return nil, fmt.Errorf("--kubeconfig: is not set, and this is not a pod with a ServiceAccount: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}

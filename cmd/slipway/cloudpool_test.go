@@ -7,7 +7,7 @@ import (
 )
 
 func TestI10MissingKubeconfigIsNamedByItsFlag(t *testing.T) {
-	if _, err := clusterConfig(filepath.Join(t.TempDir(), "nope"), ""); err == nil || !strings.HasPrefix(err.Error(), "--kubeconfig: ") || !strings.Contains(err.Error(), "nope") {
+	if _, err := loadKubeConfig(filepath.Join(t.TempDir(), "nope"), ""); err == nil || !strings.HasPrefix(err.Error(), "--kubeconfig: ") || !strings.Contains(err.Error(), "nope") {
 		t.Error(err)
 	}
 }

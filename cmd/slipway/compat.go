@@ -28,14 +28,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// exitUsage is how Go's flag package exits after flags that cannot be read.
+// exitUsage is the exit code of Go's flag package for invalid flags.
 const exitUsage = 2
 
-func aksnthCommand() *cobra.Command {
+func newAKSNTHCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   aksnth.Tool + " [flags of " + aksnth.Tool + "]",
-		Short: "Stand in for " + aksnth.Tool + ": its flags, variables and file in, its taints, events and metrics out",
-		// The flags are not cobra's: they have one dash or two.
+		Short: "Drop-in replacement for " + aksnth.Tool + ": same flags, variables, file, taints, events and metrics",
+		// cobra does not parse the flags: they may have one or two dashes.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := aksnth.Parse(args, os.Getenv, cmd.ErrOrStderr())
@@ -60,7 +60,7 @@ func aksnthCommand() *cobra.Command {
 func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err error) {
 	var sentry *aksnth.Sentry
 	if o.SentryDSN != "" {
-		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // what is said at the end of ctx is sent too
+		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // messages after the end of ctx are sent too
 			return err
 		}
 		defer sentry.Close()
@@ -72,10 +72,10 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 	}
 	o.CheckTemplates()
 	c := o.Config()
-	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
+	if err := logWarnings(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
 	}
-	asked := request.New(aksnth.DrainAs)
+	drainRequests := request.New(aksnth.DrainAs)
 	var metrics *aksnth.Metrics
 	x := start.Extras{
 		Log:     sentry.Handler,
@@ -85,7 +85,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 			return aksnth.Voice(occasion)
 		},
 		Wrap: func(to string, next http.RoundTripper) http.RoundTripper {
-			return later(func() http.RoundTripper {
+			return newLazyTransport(func() http.RoundTripper {
 				switch to {
 				case start.APIServer:
 					return metrics.APIServer(next)
@@ -95,20 +95,20 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 				return metrics.Webhook(next, o.TelegramHost())
 			})
 		},
-		// The tool lost such messages, and drained all the same.
+		// The tool drained the node even if a message template failed.
 		WarnOfTemplates: true,
 
-		Polls:      failures(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
+		Polls:      failureObserver(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
 		Known:      func(resource string) { metrics.Known(resource) },
-		Sources:    []agent.Source{asked},
+		Sources:    []agent.Source{drainRequests},
 		Conditions: map[string]agent.Action{request.ID: agent.Drain},
 		Private:    private,
-		Connect:    connectAsClientGo,
+		Connect:    connectWithClientGo,
 		Routes: func(in start.Inside) map[string]http.Handler {
 			return aksnth.Routes(aksnth.Inside{
-				Live: in.Live, Private: private, Release: asked.Withdraw, Metrics: in.Metrics,
+				Live: in.Live, Private: private, Release: drainRequests.Withdraw, Metrics: in.Metrics,
 				Drain: func(ctx context.Context) error {
-					asked.Ask()
+					drainRequests.Ask()
 					return in.Await(ctx, request.Name, request.ID)
 				},
 			})
@@ -117,18 +117,18 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 	return start.AgentWith(ctx, c, x, stderr)
 }
 
-func mechanicCommand() *cobra.Command {
+func newMechanicCommand() *cobra.Command {
 	var path, kubeconfig, endpoint, listen string
 	var dryRun, acknowledge bool
 	cmd := &cobra.Command{
 		Use:   mechanic.Tool,
-		Short: "Stand in for mechanic: its file and variables in, its label and events out",
-		Long: "Mechanic reads the configuration file of mechanic, under all spellings of its keys, and the variables that begin\n" +
-			"with MECHANIC_. At the start it warns of what it cannot read there, and passes that over. A change of the file counts within\n" +
-			"ten seconds; one that is refused changes nothing.",
+		Short: "Drop-in replacement for mechanic: same file, variables, label and events",
+		Long: "Mechanic reads mechanic's configuration file, with all spellings of its keys, and environment variables with the\n" +
+			"prefix MECHANIC_. At the start it ignores what it cannot read and logs a warning. It applies a changed file within ten\n" +
+			"seconds. An invalid change has no effect.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asAgent := func(c *mechanic.Config) config.Agent {
+			toAgentConfig := func(c *mechanic.Config) config.Agent {
 				a := c.Config()
 				a.Kubeconfig, a.Listen, a.DryRun, a.Acknowledge = kubeconfig, listen, dryRun, acknowledge
 				if endpoint != "" {
@@ -137,13 +137,13 @@ func mechanicCommand() *cobra.Command {
 				return a
 			}
 			stderr := cmd.ErrOrStderr()
-			return reloading(cmd.Context(), path, stderr, asAgent, func(ctx context.Context, c mechanic.Config, a config.Agent) error {
-				if err := warnOf(mechanic.Tool, c.Warnings, a, stderr); err != nil {
+			return runWithReload(cmd.Context(), path, stderr, toAgentConfig, func(ctx context.Context, c mechanic.Config, a config.Agent) error {
+				if err := logWarnings(mechanic.Tool, c.Warnings, a, stderr); err != nil {
 					return err
 				}
 				x := start.Extras{
-					Voice: mechanic.Voice(c.NodeName), Connect: connectAsClientGo, LabelOwnCordon: true,
-					ConditionsNeedMetadata: c.BypassNodeProblemDetector, // as in that mode the tool asked it first
+					Voice: mechanic.Voice(c.NodeName), Connect: connectWithClientGo, LabelOwnCordon: true,
+					ConditionsNeedMetadata: c.BypassNodeProblemDetector, // in that mode the tool asked the metadata service first
 				}
 				return start.AgentWith(ctx, a, x, stderr)
 			})
@@ -151,16 +151,17 @@ func mechanicCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&path, "config", mechanic.DefaultFile, "mechanic's configuration file")
-	fs.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
-	fs.StringVar(&endpoint, "endpoint", "", "URL of Azure's Scheduled Events")
-	fs.StringVar(&listen, "listen", ":9818", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&dryRun, "dry-run", false, "say what would be done, change nothing")
-	fs.BoolVar(&acknowledge, "acknowledge", true, "tell Azure that an event may begin once its machines are drained")
+	fs.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; if empty, the pod's ServiceAccount is used")
+	fs.StringVar(&endpoint, "endpoint", "", "URL of Azure's Scheduled Events service")
+	fs.StringVar(&listen, "listen", ":9818", "address of /metrics, /healthz and /readyz; if empty, not served")
+	fs.BoolVar(&dryRun, "dry-run", false, "log the actions without carrying them out")
+	fs.BoolVar(&acknowledge, "acknowledge", true, "acknowledge an event to Azure once all its machines are drained, so that it starts early")
 	return cmd
 }
 
-// connectAsClientGo reaches the API server with a kubeconfig whose credentials come from another program.
-func connectAsClientGo(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error) {
+// connectWithClientGo returns a client of the API server. It uses client-go, which supports credentials from another
+// program.
+func connectWithClientGo(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error) {
 	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
@@ -169,26 +170,26 @@ func connectAsClientGo(kubeconfig, userAgent string, wrap func(http.RoundTripper
 	if wrap != nil {
 		c.Wrap(wrap)
 	}
-	return smallClient(c)
+	return newKubeAPIClient(c)
 }
 
-// reloadEvery is how often mechanic's file is looked at.
-const reloadEvery = 10 * time.Second
+// reloadInterval is the interval between checks of mechanic's file for changes.
+const reloadInterval = 10 * time.Second
 
-// reloading runs with the configuration of a file and begins anew when that changes. What an agent was about is on its
-// node, so that the next one goes on with it.
-func reloading(ctx context.Context, path string, stderr io.Writer, asAgent func(*mechanic.Config) config.Agent,
+// runWithReload runs with the configuration of a file and restarts run when the file changes. The agent stores its state on
+// its Node, so the next one continues.
+func runWithReload(ctx context.Context, path string, stderr io.Writer, toAgentConfig func(*mechanic.Config) config.Agent,
 	run func(context.Context, mechanic.Config, config.Agent) error,
 ) error {
-	f := mechanicFile{path: path, asAgent: asAgent, seen: fingerprint(path)}
-	c, err := f.read(mechanic.LoadAtStart)
+	f := mechanicFile{path: path, toAgentConfig: toAgentConfig, lastHash: hashFile(path)}
+	c, err := f.load(mechanic.LoadAtStart)
 	if err != nil {
 		return err
 	}
 	for {
-		work, stop := context.WithCancel(ctx)
+		runContext, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- run(work, *c, asAgent(c)) }()
+		go func() { ended <- run(runContext, *c, toAgentConfig(c)) }()
 		next, err := f.awaitChange(ctx, stderr, ended)
 		stop()
 		if next == nil {
@@ -201,35 +202,35 @@ func reloading(ctx context.Context, path string, stderr io.Writer, asAgent func(
 	}
 }
 
-// mechanicFile is mechanic's file as it was last seen.
+// mechanicFile is mechanic's configuration file and the hash of its last seen content.
 type mechanicFile struct {
-	path    string
-	asAgent func(*mechanic.Config) config.Agent
-	seen    [sha256.Size]byte
+	path          string
+	toAgentConfig func(*mechanic.Config) config.Agent
+	lastHash      [sha256.Size]byte
 }
 
-// read reads the file, and refuses what the agent would refuse: by then the one before it would have ended.
-func (f *mechanicFile) read(load func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
+// load loads the file and returns an error for a configuration that the agent would refuse. Otherwise the running agent
+// would be stopped for it.
+func (f *mechanicFile) load(load func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
 	c, err := load(f.path, os.Environ())
 	if err != nil {
 		return nil, err
 	}
-	a := f.asAgent(&c)
+	a := f.toAgentConfig(&c)
 	return &c, a.Validate()
 }
 
-// reload reads the file when it has changed. Only at the start does no file stand for the defaults: one that was there and
-// is gone says nothing.
+// reload loads the file after a change. Unlike at the start, a missing file does not select the defaults.
 func (f *mechanicFile) reload() (*mechanic.Config, error) {
 	if _, err := os.Stat(f.path); err != nil {
 		return nil, err
 	}
-	return f.read(mechanic.Load)
+	return f.load(mechanic.Load)
 }
 
-// awaitChange returns the configuration of a file that has changed, or nil when what runs has ended.
+// awaitChange returns the configuration after a valid change of the file. It returns nil and run's error if run has ended.
 func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended <-chan error) (*mechanic.Config, error) {
-	ticker := time.NewTicker(reloadEvery)
+	ticker := time.NewTicker(reloadInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -237,16 +238,16 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 			return nil, err
 		case <-ticker.C:
 		}
-		now := fingerprint(f.path)
-		if now == f.seen || ctx.Err() != nil {
+		now := hashFile(f.path)
+		if now == f.lastHash || ctx.Err() != nil {
 			continue
 		}
-		f.seen = now
+		f.lastHash = now
 		c, err := f.reload()
 		if err != nil {
 			log, logErr := observe.Logger(stderr, "json", "info")
 			if logErr == nil {
-				log.Error("the changed configuration is not used: the last good one stands", "err", err)
+				log.Error("the changed configuration is invalid; keeping the previous one", "err", err)
 			}
 			continue
 		}
@@ -254,8 +255,8 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 	}
 }
 
-// fingerprint tells contents apart; no file is as good as an empty one.
-func fingerprint(path string) [sha256.Size]byte {
+// hashFile returns the hash of a file's content. A missing file has the hash of an empty one.
+func hashFile(path string) [sha256.Size]byte {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return sha256.Sum256(nil)
@@ -263,8 +264,8 @@ func fingerprint(path string) [sha256.Size]byte {
 	return sha256.Sum256(raw)
 }
 
-// warnOf logs what was passed over, as the agent will log.
-func warnOf(tool string, warnings []string, c config.Agent, stderr io.Writer) error {
+// logWarnings logs warnings in the agent's log format.
+func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Writer) error {
 	log, err := observe.Logger(stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
@@ -275,29 +276,30 @@ func warnOf(tool string, warnings []string, c config.Agent, stderr io.Writer) er
 	return nil
 }
 
-// failures observes the polls that fail.
-type failures func(error, azure.Class)
+// failureObserver is an azure.Observer that only observes failures.
+type failureObserver func(error, azure.Class)
 
-func (failures) FetchOK(time.Duration) {}
+func (failureObserver) FetchOK(time.Duration) {}
 
-func (f failures) FetchFailed(err error, class azure.Class) { f(err, class) }
+func (f failureObserver) FetchFailed(err error, class azure.Class) { f(err, class) }
 
-// later is a transport that is made when it is first needed.
-func later(make func() http.RoundTripper) http.RoundTripper {
-	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) { return make().RoundTrip(r) })
+// newLazyTransport returns a transport that calls make for each request. The metrics that make needs exist only after the
+// start.
+func newLazyTransport(newTransport func() http.RoundTripper) http.RoundTripper {
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) { return newTransport().RoundTrip(r) })
 }
 
-func migrateCommand() *cobra.Command {
+func newMigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate TOOL",
-		Short: "Print the configuration that does what another tool was told",
-		Long: "Migrate prints a file for slipway agent or slipway manager. Notes in it say what is done otherwise than the tool did,\n" +
-			"where somebody may have come to depend on it, and what nothing stands for any more.",
+		Short: "Convert the configuration of a replaced tool",
+		Long: "Migrate prints a configuration file for slipway agent or slipway manager. Comments in it list differences to the tool\n" +
+			"that may matter, and settings without an equivalent.",
 	}
-	return commands(cmd,
+	return addSubcommands(cmd,
 		&cobra.Command{
 			Use:                aksnth.Tool + " FLAGS... | --config FILE",
-			Short:              "From the tool's flags, which may name its file",
+			Short:              "Convert the tool's flags, including its file",
 			Example:            "  slipway migrate " + aksnth.Tool + " -taint.node -webhook.url=https://example.com/hook",
 			DisableFlagParsing: true,
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -310,7 +312,7 @@ func migrateCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:     mechanic.Tool + " FILE",
-			Short:   "From mechanic.yaml; - reads it from the standard input",
+			Short:   "Convert mechanic.yaml; - reads it from standard input",
 			Example: "  kubectl -n mechanic get configmap mechanic -o jsonpath='{.data.mechanic\\.yaml}' | slipway migrate mechanic -",
 			Args:    cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -325,11 +327,11 @@ func migrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
-		migrateVMSSPodWatcher(),
-		migrateOpenStackAutoscaler(),
+		newMigrateVMSSPodWatcherCommand(),
+		newMigrateOpenStackAutoscalerCommand(),
 		&cobra.Command{
 			Use:   kubeaware.Tool + " FILE",
-			Short: "From config.json, to a file of --cloud-config; - reads it from the standard input",
+			Short: "Convert config.json to a --cloud-config file; - reads it from standard input",
 			Args:  cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				raw, err := readInput(cmd.InOrStdin(), args[0])
@@ -347,12 +349,12 @@ func migrateCommand() *cobra.Command {
 	)
 }
 
-// mostInput is the size of the largest file that is read, in bytes.
-const mostInput = 1 << 20
+// maxInputBytes limits input from standard input.
+const maxInputBytes = 1 << 20
 
 func readInput(stdin io.Reader, path string) ([]byte, error) {
 	if path == "-" {
-		return io.ReadAll(io.LimitReader(stdin, mostInput))
+		return io.ReadAll(io.LimitReader(stdin, maxInputBytes))
 	}
 	return os.ReadFile(path)
 }

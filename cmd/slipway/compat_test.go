@@ -34,16 +34,16 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, change string
-		says         []string
+		words        []string
 	}{
-		{"is no YAML", "optional: [", nil},
-		{"holds a wrong value", "optional: {kubeletProblem: perhaps}", []string{"optional.kubeletProblem", "perhaps"}},
+		{"invalid YAML", "optional: [", nil},
+		{"invalid value", "optional: {kubeletProblem: perhaps}", []string{"optional.kubeletProblem", "perhaps"}},
 		{
-			"asks for more than the agent takes", "optional: {kubeletProblem: true, pollingInterval: 300000}",
+			"value too large for agent", "optional: {kubeletProblem: true, pollingInterval: 300000}",
 			[]string{"optionalConditions.pollingInterval", "300000", "1 to 86400"},
 		},
-		{"is gone", "", []string{"mechanic.yaml", "no such file"}},
-		{"makes an agent that is refused", "optional: {pollingInterval: 15}", []string{"log-level", "loud"}},
+		{"deleted", "", []string{"mechanic.yaml", "no such file"}},
+		{"agent refuses the configuration", "optional: {pollingInterval: 15}", []string{"log-level", "loud"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asAgent := func(c *mechanic.Config) config.Agent {
@@ -60,7 +60,7 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 				var stderr bytes.Buffer
 				done := make(chan error)
 				go func() {
-					done <- reloading(ctx, path, &stderr, asAgent,
+					done <- runWithReload(ctx, path, &stderr, asAgent,
 						func(ctx context.Context, c mechanic.Config, a config.Agent) error {
 							if err := a.Validate(); err != nil {
 								return err
@@ -71,20 +71,20 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 							return nil
 						})
 				}()
-				time.Sleep(reloadEvery + time.Second)
+				time.Sleep(reloadInterval + time.Second)
 				if write(tt.change); tt.change == "" {
 					_ = os.Remove(path)
 				}
-				time.Sleep(2 * reloadEvery)
+				time.Sleep(2 * reloadInterval)
 				synctest.Wait()
 				if !slices.Equal(began, []int{10}) || len(ended) > 0 {
 					t.Errorf("agents %v began, %v ended", began, ended)
 				}
-				for _, want := range append(tt.says, "the last good one stands") {
+				for _, want := range append(tt.words, "keeping the previous one") {
 					check.Contains(t, stderr.String(), want)
 				}
 				write("optional: {kubeletProblem: true, pollingInterval: 20}")
-				time.Sleep(2 * reloadEvery)
+				time.Sleep(2 * reloadInterval)
 				synctest.Wait()
 				if !slices.Equal(began, []int{10, 20}) || !slices.Equal(ended, []int{10}) {
 					t.Errorf("after a good change: agents %v began, %v ended", began, ended)
@@ -98,14 +98,14 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 	}
 }
 
-// TestUnreadableMechanicFileStillStartsAnAgent, as it started mechanic.
+// TestUnreadableMechanicFileStillStartsAnAgent: mechanic started too.
 func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
 	t.Setenv("MECHANIC_NODE_NAME", "n")
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	for _, text := range []string{"optional: [", "scheduledEvents: {freeze: perhaps}"} {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		var warnings []string
-		err := reloading(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
+		err := runWithReload(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
 			func(_ context.Context, c mechanic.Config, a config.Agent) error {
 				warnings = c.Warnings
 				return a.Validate()
@@ -116,10 +116,10 @@ func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
 	}
 }
 
-func TestKubeconfigWithAPluginIsTaken(t *testing.T) {
-	var asked []string
+func TestKubeconfigWithExecPluginWorks(t *testing.T) {
+	var requests []string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.Header.Get("Authorization")+" "+r.URL.Path)
+		requests = append(requests, r.Header.Get("Authorization")+" "+r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}`)
 	}))
@@ -127,7 +127,7 @@ func TestKubeconfigWithAPluginIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	plugin := filepath.Join(dir, "plugin")
 	credential := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"t0ken"}}`
-	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700); err != nil { //nolint:gosec // the plugin must be executable
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(dir, "config")
@@ -136,10 +136,10 @@ clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], us
 apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never}}}]}`, server.URL, plugin)
 	must.NoError(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
 	if _, err := kubeapi.LoadConfig(kubeconfig); !errors.Is(err, kubeapi.ErrCredentials) {
-		t.Fatalf("error %v, want one that says which credentials are not supported", err)
+		t.Fatalf("error %v, want an error about unsupported credentials", err)
 	}
 	wrapped := 0
-	api, err := connectAsClientGo(kubeconfig, "test", func(next http.RoundTripper) http.RoundTripper {
+	api, err := connectWithClientGo(kubeconfig, "test", func(next http.RoundTripper) http.RoundTripper {
 		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			wrapped++
 			return next.RoundTrip(r)
@@ -149,7 +149,7 @@ apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never
 	if n, err := api.GetNode(t.Context(), "n"); err != nil || n.Name != "n" {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	if len(asked) != 1 || asked[0] != "Bearer t0ken /api/v1/nodes/n" || wrapped != 1 {
-		t.Errorf("asked %q, measured %d", asked, wrapped)
+	if len(requests) != 1 || requests[0] != "Bearer t0ken /api/v1/nodes/n" || wrapped != 1 {
+		t.Errorf("requests %q, measured %d", requests, wrapped)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Exit codes of `slipway drain`, beside 0 and 1.
+// Exit codes of `slipway drain`, in addition to 0 and 1.
 const (
 	exitRefused     = 2
 	exitUnfinished  = 3
@@ -46,23 +46,24 @@ type drainFlags struct {
 	output       string
 }
 
-func drainCommand() *cobra.Command {
+func newDrainCommand() *cobra.Command {
 	f := drainFlags{kube: newKubeFlags("drain")}
 	cmd := &cobra.Command{
 		Use:   "drain NODE...",
-		Short: "Move the pods off a node, and say exactly what blocks",
+		Short: "Drain nodes and report what blocks an eviction",
 		Long: `Drain cordons the node and evicts its pods, with the flags of kubectl drain.
 
-Without --deadline the node stays if its pods cannot leave: disruption budgets and protections are respected, and when
-it gives up (--timeout, interrupt, refusal) a node that it cordoned is uncordoned again, unless an agent, a retirement
-or another tool needs it cordoned by then. With --deadline the machine is taken to go at that time whatever is on it:
-pods get no more time to stop than is left, and one that still waits for a disruption budget when its time to stop must
-begin is deleted past it, and named. The node stays cordoned when the deadline has passed.
+Without --deadline, PodDisruptionBudgets and protected pods are respected. If the drain fails (--timeout, interrupt,
+refusal), a node that it cordoned is uncordoned again, unless an agent, a retirement or another tool needs the cordon.
 
-Of several nodes all are cordoned before the first pod is asked to go. They are drained one after another, and those
-that have a deadline side by side.
+With --deadline, the machine is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
+still blocked by a PodDisruptionBudget when its termination must start is deleted without eviction, and reported. The
+node stays cordoned after the deadline.
 
-Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was over; 130 interrupted.`,
+Several nodes are all cordoned before the first eviction. They are drained one after another, or at the same time if
+--deadline is set.
+
+Exit codes: 0 drained; 1 error; 2 refused because of a protected pod; 3 timeout; 130 interrupted.`,
 		Example: `  slipway drain node-7
   slipway drain node-7 --delete-emptydir-data --timeout 10m
   slipway drain node-7 --dry-run=server
@@ -70,37 +71,37 @@ Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was 
 		Args: cobra.ArbitraryArgs,
 		RunE: f.run,
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	return cmd
 }
 
-func (f *drainFlags) add(cmd *cobra.Command) {
+func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.selector, "selector", "l", "", "drain the nodes with these labels instead of naming them")
-	fs.StringVar(&f.podSelector, "pod-selector", "", "drain only the pods with these labels")
-	fs.StringVar(&f.dryRun, "dry-run", "none", `"client" says what would be done; "server" also asks the API server which evictions it would deny`)
+	fs.StringVarP(&f.selector, "selector", "l", "", "label selector of the nodes to drain, instead of names")
+	fs.StringVar(&f.podSelector, "pod-selector", "", "label selector of the pods to evict")
+	fs.StringVar(&f.dryRun, "dry-run", "none", `"client" prints what would be done; "server" also sends the evictions with dryRun to the API server`)
 	fs.Lookup("dry-run").NoOptDefVal = "client"
-	fs.BoolVar(&f.force, "force", false, "also evict pods that no controller would replace")
-	fs.BoolVar(&f.ignoreDaemons, "ignore-daemonsets", true, "leave the pods of DaemonSets; false refuses when there are any")
-	fs.BoolVar(&f.deleteEmptyDir, "delete-emptydir-data", false, "also evict pods with an emptyDir, whose content is lost")
-	fs.BoolVar(&f.disableEvict, "disable-eviction", false, "delete instead of evicting, past all disruption budgets")
-	fs.Int64Var(&f.gracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
-	fs.DurationVar(&f.timeout, "timeout", 0, "give up on a node after this time; 0 is never")
-	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for more seconds than this; 0 waits for all")
-	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted as kubectl has it; pods are always listed in pages")
+	fs.BoolVar(&f.force, "force", false, "also evict pods without a controller")
+	fs.BoolVar(&f.ignoreDaemons, "ignore-daemonsets", true, "ignore pods of DaemonSets; if false, refuse to drain a node with such pods")
+	fs.BoolVar(&f.deleteEmptyDir, "delete-emptydir-data", false, "also evict pods with an emptyDir volume; its content is lost")
+	fs.BoolVar(&f.disableEvict, "disable-eviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
+	fs.Int64Var(&f.gracePeriod, "grace-period", -1, "termination grace period of every pod in seconds; negative uses the pod's own")
+	fs.DurationVar(&f.timeout, "timeout", 0, "time limit for each node; 0 means no limit")
+	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for longer than this many seconds; 0 waits for all")
+	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted for compatibility with kubectl; pods are always listed in pages")
 
-	fs.DurationVar(&f.deadline, "deadline", 0, "the machine goes after this time, whatever is on it")
-	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "leave the node cordoned when giving up")
+	fs.DurationVar(&f.deadline, "deadline", 0, "time until the machine stops, whether the node is drained or not")
+	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
-	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the receipt`)
+	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
 	_ = fs.MarkHidden("chunk-size")
-	f.kube.add(fs)
+	f.kube.addFlags(fs)
 }
 
-func (f *drainFlags) check(args []string) error {
+func (f *drainFlags) validate(args []string) error {
 	switch {
 	case len(args) == 0 && f.selector == "":
-		return errors.New("no node: name one or more, or give --selector")
+		return errors.New("no node: want one or more names, or --selector")
 	case len(args) > 0 && f.selector != "":
 		return fmt.Errorf("both node %q and --selector %q: want one of the two", args[0], f.selector)
 	case f.dryRun != "none" && f.dryRun != "client" && f.dryRun != "server":
@@ -112,7 +113,7 @@ func (f *drainFlags) check(args []string) error {
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	case f.deadline > 0 && f.timeout > 0:
-		return errors.New("--deadline and --timeout: want one: a deadline ends the drain by itself")
+		return errors.New("--deadline and --timeout: want only one of the two: a deadline already limits the drain")
 	}
 	if _, err := labels.Parse(f.selector); err != nil {
 		return fmt.Errorf("--selector: %q: %w", f.selector, err)
@@ -120,8 +121,8 @@ func (f *drainFlags) check(args []string) error {
 	return nil
 }
 
-// options are those of one node's drain, but for its name.
-func (f *drainFlags) options() (drain.Options, error) {
+// drainOptions returns the options of one node's drain, except for the node name.
+func (f *drainFlags) drainOptions() (drain.Options, error) {
 	policy := podrules.Voluntary().With(podrules.ByHostPath, podrules.Evict)
 	if f.deadline > 0 {
 		policy = podrules.Forced()
@@ -152,8 +153,8 @@ func (f *drainFlags) options() (drain.Options, error) {
 	return o, nil
 }
 
-// terms count from now. A time to give up counts for each node by itself; see nodeDrain.run.
-func (f *drainFlags) terms() drain.Terms {
+// drainTerms returns the deadline, counted from now. The timeout starts separately for each node in nodeDrain.run.
+func (f *drainFlags) drainTerms() drain.Terms {
 	var t drain.Terms
 	if f.deadline > 0 {
 		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
@@ -162,70 +163,70 @@ func (f *drainFlags) terms() drain.Terms {
 }
 
 func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
-	if err := f.check(args); err != nil {
+	if err := f.validate(args); err != nil {
 		return err
 	}
-	o, err := f.options()
+	o, err := f.drainOptions()
 	if err != nil {
 		return err
 	}
-	nodes, err := nodeNames(args)
+	nodes, err := parseNodeNames(args)
 	if err != nil {
 		return err
 	}
-	api, err := f.kube.api()
+	api, err := f.kube.newAPIClient()
 	if err != nil {
 		return err
 	}
-	return f.drain(cmd.Context(), api, nodes, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return f.drainNodes(cmd.Context(), api, nodes, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
-// drain drains the nodes that are named, or selected.
-func (f *drainFlags) drain(
+// drainNodes drains the given or selected nodes.
+func (f *drainFlags) drainNodes(
 	ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, out, stderr io.Writer,
 ) error {
 	var err error
 	if f.selector != "" {
-		if nodes, err = nodesWith(ctx, api, f.selector); err != nil {
-			return interrupted(ctx, err)
+		if nodes, err = listNodeNames(ctx, api, f.selector); err != nil {
+			return withInterruptCode(ctx, err)
 		}
 	}
 	if f.waitDetach {
 		o.Volumes = api
 	}
-	o.Terms = f.terms()
+	o.Terms = f.drainTerms()
 	var drains []*nodeDrain
 	for i, node := range nodes {
 		if slices.Contains(nodes[:i], node) {
-			continue // it is named twice
+			continue // given twice
 		}
 		o.Node = node
-		drains = append(drains, &nodeDrain{flags: f, api: api, o: o, out: out, err: stderr, beside: 1})
+		drains = append(drains, &nodeDrain{flags: f, api: api, options: o, out: out, errOut: stderr, concurrentDrains: 1})
 	}
 	if f.selector == "" {
-		if err := findAll(ctx, drains); err != nil {
-			return interrupted(ctx, err)
+		if err := checkNodesExist(ctx, drains); err != nil {
+			return withInterruptCode(ctx, err)
 		}
 	}
 	if f.dryRun != "none" {
-		return gravest(inTurn(drains, func(d *nodeDrain) error { return d.preview(ctx) }))
+		return joinErrors(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) }))
 	}
-	cordonAll(ctx, drains, f.deadline/4)
+	cordonNodes(ctx, drains, f.deadline/4)
 	if f.deadline > 0 && len(drains) > 1 {
-		return gravest(sideBySide(ctx, drains, out, stderr))
+		return joinErrors(drainConcurrently(ctx, drains, out, stderr))
 	}
-	return gravest(inTurn(drains, func(d *nodeDrain) error { return d.run(ctx) }))
+	return joinErrors(runSequentially(drains, func(d *nodeDrain) error { return d.run(ctx) }))
 }
 
-// interrupted gives an error the exit code of an interrupt, if there was one.
-func interrupted(ctx context.Context, err error) error {
+// withInterruptCode wraps err with the exit code of an interrupt if ctx has ended.
+func withInterruptCode(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &exitError{exitInterrupted, err}
 	}
 	return err
 }
 
-func nodesWith(ctx context.Context, api *kubeapi.Client, selector string) ([]string, error) {
+func listNodeNames(ctx context.Context, api *kubeapi.Client, selector string) ([]string, error) {
 	nodes, err := api.ListNodes(ctx, selector)
 	if err != nil {
 		return nil, err
@@ -240,75 +241,75 @@ func nodesWith(ctx context.Context, api *kubeapi.Client, selector string) ([]str
 	return names, nil
 }
 
-// gravest joins the errors under the highest exit code among them.
-func gravest(errs []error) error {
+// joinErrors joins the errors and selects the highest exit code among them.
+func joinErrors(errs []error) error {
 	err := errors.Join(errs...)
 	if err == nil {
 		return nil
 	}
 	code := 0
-	for _, one := range errs {
-		code = max(code, exitCode(one))
+	for _, e := range errs {
+		code = max(code, toExitCode(e))
 	}
 	return &exitError{code, err}
 }
 
-// nodeDrain drains one node for a person.
+// nodeDrain is the drain of one node by a user.
 type nodeDrain struct {
-	flags *drainFlags
-	api   *kubeapi.Client
-	o     drain.Options
-	out   io.Writer
-	err   io.Writer
+	flags   *drainFlags
+	api     *kubeapi.Client
+	options drain.Options
+	out     io.Writer
+	errOut  io.Writer
 
-	// uid is that of the node when it was first read. cordoned is the node as it was before this drain cordoned it, nil when it did
-	// not; failed is why it could not.
-	uid      string
-	cordoned *kubeapi.Node
-	failed   error
-	// unsure is true while the patch that cordons the node has no answer.
-	unsure      bool
-	managerName string
-	// beside is how many nodes are drained at the same time.
-	beside int
+	// uid is the UID of the node at its first read. cordonedNode is the node before this drain cordoned it, or nil if it did not.
+	// cordonError is the error of the cordon.
+	uid          string
+	cordonedNode *kubeapi.Node
+	cordonError  error
+	// cordonUnanswered is true while it is unknown whether the cordoning patch took effect.
+	cordonUnanswered bool
+	fieldManagerName string
+	// concurrentDrains is the number of nodes that are drained at the same time.
+	concurrentDrains int
 }
 
-// run drains the node, which cordonAll has seen to.
+// run drains the node after cordonNodes.
 func (d *nodeDrain) run(ctx context.Context) error {
 	switch {
-	case d.failed == nil:
-	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.failed) && !cordon.IsReplaced(d.failed):
-		fmt.Fprintf(d.err, "%s: cordoning it failed; it is drained all the same, since the machine goes: %v\n", d.o.Node, d.failed)
+	case d.cordonError == nil:
+	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplaced(d.cordonError):
+		fmt.Fprintf(d.errOut, "%s: cannot cordon the node; draining it anyway because of the deadline: %v\n", d.options.Node, d.cordonError)
 	default:
-		d.giveBack(ctx)
-		return interrupted(ctx, d.failed)
+		d.restoreNode(ctx)
+		return withInterruptCode(ctx, d.cordonError)
 	}
-	if d.flags.deadline == 0 { // else no node was drained before this one
-		if err := d.stillCordoned(ctx); err != nil && ctx.Err() == nil {
-			d.giveBack(ctx)
+	if d.flags.deadline == 0 { // with a deadline all nodes start at the same time
+		if err := d.ensureCordoned(ctx); err != nil && ctx.Err() == nil {
+			d.restoreNode(ctx)
 			return err
 		}
 	}
 	if d.flags.timeout > 0 {
-		d.o.Terms.GiveUp = time.Now().Add(d.flags.timeout)
+		d.options.Terms.GiveUp = time.Now().Add(d.flags.timeout)
 	}
-	show := newProgressLine(d.err)
-	show.every *= time.Duration(d.beside)
-	d.o.OnProgress = show.update
-	receipt, err := drain.Run(ctx, d.api, d.o)
-	show.end()
-	d.print(receipt)
-	goes := receipt.Outcome == drain.DeadlinePassed // the machine, whatever is on it
-	if err != nil && !goes {
-		d.giveBack(ctx)
+	progress := newProgressLine(d.errOut)
+	progress.interval *= time.Duration(d.concurrentDrains)
+	d.options.OnProgress = progress.update
+	report, err := drain.Run(ctx, d.api, d.options)
+	progress.finish()
+	d.printReport(report)
+	deadlinePassed := report.Outcome == drain.DeadlinePassed // the machine stops, so the node stays cordoned
+	if err != nil && !deadlinePassed {
+		d.restoreNode(ctx)
 	}
-	if err == nil && d.failed != nil {
-		return fmt.Errorf("node %s: drained, but cordoning it failed: %w", d.o.Node, d.failed)
+	if err == nil && d.cordonError != nil {
+		return fmt.Errorf("node %s: drained, but not cordoned: %w", d.options.Node, d.cordonError)
 	}
-	return withCode(receipt, err)
+	return toExitError(report, err)
 }
 
-func (d *nodeDrain) print(r drain.Receipt) {
+func (d *nodeDrain) printReport(r drain.Receipt) {
 	if d.flags.output == "json" {
 		fmt.Fprintf(d.out, "%s\n", r.JSON())
 		return
@@ -316,13 +317,13 @@ func (d *nodeDrain) print(r drain.Receipt) {
 	fmt.Fprintln(d.out, r.Summary())
 	for _, p := range r.Pods {
 		if p.Asked == drain.Forced || p.CutShort() {
-			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of the %d s it wanted, %s\n", p.Namespace, p.Name, p.Asked,
+			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of its %d s grace period, %s\n", p.Namespace, p.Name, p.Asked,
 				p.GraceGiven, p.GraceWanted, p.End)
 		}
 	}
 }
 
-func withCode(r drain.Receipt, err error) error {
+func toExitError(r drain.Receipt, err error) error {
 	var refused *drain.Refused
 	var unfinished *drain.Unfinished
 	switch {

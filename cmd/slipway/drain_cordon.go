@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// restoreTimeout bounds the uncordoning of a node whose drain was given up, also after an interrupt.
+	// restoreTimeout limits the uncordoning of a node after a failed drain, also after an interrupt.
 	restoreTimeout = 10 * time.Second
-	// A node that changes between the look and the patch is looked at again, so often and after this pause.
-	cordonTries = 20
-	cordonPause = 100 * time.Millisecond
-	// unansweredTries bounds the tries of which the last was not answered: one may take kubeapi.DefaultTimeout.
-	unansweredTries = 3
-	// lateCordon is for how long a cordon is looked for whose patch has no answer: the API server may only be slow.
-	lateCordon = 3 * time.Second
+	// A conflict between the read and the patch of a node is retried this many times, at this interval.
+	maxCordonTries      = 20
+	cordonRetryInterval = 100 * time.Millisecond
+	// maxUnansweredTries limits the tries without an answer. Each may take kubeapi.DefaultTimeout.
+	maxUnansweredTries = 3
+	// lateCordonTimeout is how long a cordon without an answer may still appear on a slow API server.
+	lateCordonTimeout = 3 * time.Second
 )
 
-// cordon takes the node out of scheduling, as kubectl does it: with no record on the node (see package cordon). A node
-// that was drained by hand stays cordoned for as long as somebody likes, and so does one whose drain was killed; a
-// record would stay on it of a command that is long over.
-func (d *nodeDrain) cordon(ctx context.Context) error {
+// cordonNode makes the node unschedulable, as kubectl does: without a cordon claim on the node (see package cordon). A node
+// that a user has drained stays cordoned as long as the user wants, and so does the node of a killed drain. A claim would
+// outlive the command.
+func (d *nodeDrain) cordonNode(ctx context.Context) error {
 	for try := 1; ; try++ {
-		node, err := d.api.GetNode(ctx, d.o.Node)
+		node, err := d.api.GetNode(ctx, d.options.Node)
 		if err != nil {
 			return err
 		}
@@ -43,152 +43,152 @@ func (d *nodeDrain) cordon(ctx context.Context) error {
 		case node.UID != d.uid:
 			return &cordon.ReplacedError{Node: node.Name, Want: d.uid, Got: node.UID}
 		case node.Spec.Unschedulable:
-			return d.settleCordon(ctx)
+			return d.resolveUnansweredCordon(ctx)
 		}
-		err = d.setUnschedulable(ctx, node, true)
+		err = d.patchUnschedulable(ctx, node, true)
 		if err == nil || isUnanswered(err) {
-			d.cordoned, d.unsure = node, err != nil
+			d.cordonedNode, d.cordonUnanswered = node, err != nil
 		}
-		if !again(ctx, err, try) {
+		if !shouldRetry(ctx, err, try) {
 			return err
 		}
 	}
 }
 
-// settleCordon finds out whether the cordon on the node is from this run's patch that had no answer.
-func (d *nodeDrain) settleCordon(ctx context.Context) error {
-	if !d.unsure {
+// resolveUnansweredCordon determines whether the node's cordon is from this run's patch without an answer.
+func (d *nodeDrain) resolveUnansweredCordon(ctx context.Context) error {
+	if !d.cordonUnanswered {
 		return nil
 	}
-	ours, err := d.api.OwnsUnschedulable(ctx, d.manager(), d.o.Node)
+	ours, err := d.api.OwnsUnschedulable(ctx, d.fieldManager(), d.options.Node)
 	if err != nil {
 		return err
 	}
-	d.unsure = false
+	d.cordonUnanswered = false
 	if !ours {
-		d.cordoned = nil
+		d.cordonedNode = nil
 	}
 	return nil
 }
 
-// manager returns the field manager of this run. It distinguishes the cordon of this run from other cordons.
-func (d *nodeDrain) manager() string {
-	if d.managerName == "" {
-		d.managerName = fmt.Sprintf("slipway-drain-%08x", rand.Uint32())
+// fieldManager returns the field manager of this run. It distinguishes this run's cordon from others.
+func (d *nodeDrain) fieldManager() string {
+	if d.fieldManagerName == "" {
+		d.fieldManagerName = fmt.Sprintf("slipway-drain-%08x", rand.Uint32())
 	}
-	return d.managerName
+	return d.fieldManagerName
 }
 
-// isUnanswered reports that a request may have taken effect although its answer is an error.
+// isUnanswered reports whether a failed request may have taken effect.
 func isUnanswered(err error) bool {
 	status := kubeapi.AsStatus(err)
 	return err != nil && (status == nil || status.Code >= http.StatusInternalServerError)
 }
 
-// stillCordoned cordons the node again, if somebody has uncordoned it while the nodes before it were drained: its pods would come
-// back to it. A node that was replaced meanwhile is another one.
-func (d *nodeDrain) stillCordoned(ctx context.Context) error {
-	was := d.cordoned
-	err := d.cordon(ctx)
-	if d.cordoned != was {
-		fmt.Fprintf(d.err, "%s: cordoned again\n", d.o.Node)
+// ensureCordoned cordons the node again if another client uncordoned it while earlier nodes were drained: their pods could
+// otherwise be scheduled on it. It returns an error if the node was replaced.
+func (d *nodeDrain) ensureCordoned(ctx context.Context) error {
+	was := d.cordonedNode
+	err := d.cordonNode(ctx)
+	if d.cordonedNode != was {
+		fmt.Fprintf(d.errOut, "%s: cordoned again\n", d.options.Node)
 	}
 	return err
 }
 
-// giveBack restores a node that this drain has cordoned, unless it was asked not to.
-func (d *nodeDrain) giveBack(ctx context.Context) {
-	if d.cordoned != nil && !d.flags.keepCordoned {
-		d.restore(ctx)
+// restoreNode uncordons a node that this drain has cordoned, unless --keep-cordoned is set.
+func (d *nodeDrain) restoreNode(ctx context.Context) {
+	if d.cordonedNode != nil && !d.flags.keepCordoned {
+		d.uncordonAndReport(ctx)
 	}
 }
 
-// restore uncordons the node that was cordoned for a drain that did not take place.
-func (d *nodeDrain) restore(ctx context.Context) {
+// uncordonAndReport uncordons the node and prints the result.
+func (d *nodeDrain) uncordonAndReport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	name := d.o.Node
-	var needed *neededError
-	switch err := d.uncordon(ctx); {
-	case errors.Is(err, errNotCordoned) && d.unsure:
-		fmt.Fprintf(d.err, "%s: not cordoned so far; the API server did not answer the cordon\n", name)
+	name := d.options.Node
+	var needed *cordonNeededError
+	switch err := d.uncordonNode(ctx); {
+	case errors.Is(err, errNotCordoned) && d.cordonUnanswered:
+		fmt.Fprintf(d.errOut, "%s: not cordoned so far; the API server did not answer the patch\n", name)
 	case errors.Is(err, errNotCordoned):
 	case err == nil:
-		fmt.Fprintf(d.err, "%s: uncordoned again\n", name)
-	case errors.Is(err, errSchedulable), cordon.IsReplaced(err):
-		fmt.Fprintf(d.err, "%s: %v\n", name, err)
+		fmt.Fprintf(d.errOut, "%s: uncordoned again\n", name)
+	case errors.Is(err, errAlreadyUncordoned), cordon.IsReplaced(err):
+		fmt.Fprintf(d.errOut, "%s: %v\n", name, err)
 	case errors.As(err, &needed):
-		fmt.Fprintf(d.err, "%s: stays cordoned, since %v; kubectl uncordon %s when that is over\n", name, err, name)
+		fmt.Fprintf(d.errOut, "%s: stays cordoned because %v; run kubectl uncordon %s afterwards\n", name, err, name)
 	default:
-		fmt.Fprintf(d.err, "%s: stays cordoned, since uncordoning it failed: %v\n", name, err)
+		fmt.Fprintf(d.errOut, "%s: stays cordoned because uncordoning failed: %v\n", name, err)
 	}
 }
 
-// uncordon takes the drain's own cordon off the node that it was put on, unless somebody else needs it by now.
-func (d *nodeDrain) uncordon(ctx context.Context) error {
+// uncordonNode removes this drain's cordon, unless another client needs it.
+func (d *nodeDrain) uncordonNode(ctx context.Context) error {
 	var unanswered bool
-	late := time.Now().Add(lateCordon)
+	late := time.Now().Add(lateCordonTimeout)
 	for try := 1; ; try++ {
-		node, err := d.api.GetNode(ctx, d.o.Node)
+		node, err := d.api.GetNode(ctx, d.options.Node)
 		if err == nil && node.Spec.Unschedulable {
-			err = d.settleCordon(ctx)
+			err = d.resolveUnansweredCordon(ctx)
 		}
-		if err != nil && !(isUnanswered(err) && again(ctx, err, try)) {
+		if err != nil && !(isUnanswered(err) && shouldRetry(ctx, err, try)) {
 			return err
 		} else if err != nil {
 			continue
 		}
-		switch done, err := d.isRestored(node, unanswered); {
-		case d.unsure && errors.Is(err, errNotCordoned) && time.Now().Before(late) && elapsed.Sleep(ctx, cordonPause):
+		switch done, err := d.checkRestored(node, unanswered); {
+		case d.cordonUnanswered && errors.Is(err, errNotCordoned) && time.Now().Before(late) && elapsed.Sleep(ctx, cordonRetryInterval):
 			try--
 			continue
 		case err != nil || done:
 			return err
 		}
-		err = d.setUnschedulable(ctx, node, false)
+		err = d.patchUnschedulable(ctx, node, false)
 		unanswered = unanswered || isUnanswered(err)
-		if !again(ctx, err, try) {
+		if !shouldRetry(ctx, err, try) {
 			return err
 		}
 	}
 }
 
-// isRestored reports whether a node is restored already, or returns why it must not be. A patch without an answer may
-// have restored it.
-func (d *nodeDrain) isRestored(node *kubeapi.Node, unanswered bool) (restored bool, err error) {
-	if d.cordoned == nil || d.unsure && !node.Spec.Unschedulable {
+// checkRestored reports whether the node is already uncordoned. It returns an error if the node must not be uncordoned. A
+// patch without an answer may have uncordoned it.
+func (d *nodeDrain) checkRestored(node *kubeapi.Node, unanswered bool) (restored bool, err error) {
+	if d.cordonedNode == nil || d.cordonUnanswered && !node.Spec.Unschedulable {
 		return false, errNotCordoned
 	}
-	by := neededBy(node)
+	owners := findCordonOwners(node)
 	switch {
-	case node.UID != d.cordoned.UID:
-		return false, &cordon.ReplacedError{Node: node.Name, Want: d.cordoned.UID, Got: node.UID}
+	case node.UID != d.cordonedNode.UID:
+		return false, &cordon.ReplacedError{Node: node.Name, Want: d.cordonedNode.UID, Got: node.UID}
 	case !node.Spec.Unschedulable && unanswered:
 		return true, nil
 	case !node.Spec.Unschedulable:
-		return false, errSchedulable
-	case len(by) > 0:
-		return false, &neededError{by}
+		return false, errAlreadyUncordoned
+	case len(owners) > 0:
+		return false, &cordonNeededError{owners}
 	}
 	return false, nil
 }
 
-// errNotCordoned says that the patch which was not answered did not cordon the node.
+// errNotCordoned reports that the patch without an answer did not cordon the node.
 var errNotCordoned = errors.New("it was not cordoned")
 
-// errSchedulable says that there is no cordon any more.
-var errSchedulable = errors.New("somebody has uncordoned it already")
+// errAlreadyUncordoned reports that another client has removed the cordon.
+var errAlreadyUncordoned = errors.New("another client has already uncordoned it")
 
-// neededError says that others need the node cordoned.
-type neededError struct{ by []string }
+// cordonNeededError reports that other owners need the cordon.
+type cordonNeededError struct{ owners []string }
 
-func (e *neededError) Error() string { return strings.Join(e.by, ", ") + " needs it so" }
+func (e *cordonNeededError) Error() string { return strings.Join(e.owners, ", ") + " needs the cordon" }
 
-// neededBy names those who need the node cordoned: the owners of records who asked for it, who may have found it
-// cordoned by this drain, and other tools that are taking the node away (invariants I3 and I6).
-func neededBy(node *kubeapi.Node) []string {
+// findCordonOwners returns who else needs the node cordoned: the owners of cordon claims, who may have found it cordoned by
+// this drain, and other tools that are removing the node (I3, I6).
+func findCordonOwners(node *kubeapi.Node) []string {
 	by := cordon.Others(node)
-	records, _ := cordon.List(node) // what cannot be read holds nothing
+	records, _ := cordon.List(node) // unreadable records are ignored
 	for _, r := range records {
 		if r.Cordon != "" {
 			by = append(by, r.Owner)
@@ -197,27 +197,28 @@ func neededBy(node *kubeapi.Node) []string {
 	return by
 }
 
-// again pauses and reports that the request must be repeated: the node had changed when it was patched, or no answer came.
-func again(ctx context.Context, err error, try int) bool {
-	tries := cordonTries
+// shouldRetry reports whether a request must be repeated after a conflict or without an answer. It sleeps before it returns
+// true.
+func shouldRetry(ctx context.Context, err error, try int) bool {
+	tries := maxCordonTries
 	if isUnanswered(err) {
-		tries = unansweredTries
+		tries = maxUnansweredTries
 	}
 	if !kubeapi.IsConflict(err) && !isUnanswered(err) || try >= tries {
 		return false
 	}
-	return elapsed.Sleep(ctx, cordonPause)
+	return elapsed.Sleep(ctx, cordonRetryInterval)
 }
 
-// setUnschedulable patches the node as it was read, and neither a later state of it nor a later node of the same name.
-func (d *nodeDrain) setUnschedulable(ctx context.Context, n *kubeapi.Node, to bool) error {
+// patchUnschedulable patches the node in the version that was read. It fails for a changed or replaced node.
+func (d *nodeDrain) patchUnschedulable(ctx context.Context, n *kubeapi.Node, unschedulable bool) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": n.UID, "resourceVersion": n.ResourceVersion},
-		"spec":     map[string]any{"unschedulable": to},
+		"spec":     map[string]any{"unschedulable": unschedulable},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = d.api.PatchNodeAs(ctx, d.manager(), n.Name, patch)
+	_, err = d.api.PatchNodeAs(ctx, d.fieldManager(), n.Name, patch)
 	return err
 }

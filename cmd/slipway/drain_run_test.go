@@ -28,31 +28,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// drainCluster serves, in the bubble of a test, what `slipway drain` asks of an API server: Nodes that are read and
-// patched, and pods that are followed and evicted. A pod that is asked to go stops after stopsIn, and is replaced by
-// one on a node that takes pods, where there is one.
-type drainCluster struct {
+// fakeDrainCluster serves the API requests of `slipway drain` in virtual time: reads and patches of Nodes, and list, watch
+// and eviction of pods. An evicted pod stops after stopsIn and is replaced by a pod on a schedulable node, if there is one.
+type fakeDrainCluster struct {
 	t       *testing.T
 	stopsIn time.Duration
-	// stops says otherwise for the pods of some nodes.
-	stops map[string]time.Duration
+	// stopsInByNode overrides stopsIn for the pods of some nodes.
+	stopsInByNode map[string]time.Duration
 
-	mu      sync.Mutex
-	version int
-	nodes   map[string]*kubeapi.Node
-	pods    map[string]*kubeapi.Pod // by name
-	asked   map[string]time.Time    // by name of the pod
-	events  []podEvent
-	news    chan struct{}
-	// before is called ahead of each request, by method and path.
-	before func(method, path string)
-	// lost, if set, says that the answer of a request is lost after the request took effect.
-	lost func(method, path string) bool
-	// hangs, if set, says that a request is not answered.
-	hangs func(method, path string) bool
-	// owners has by node the field manager that changed spec.unschedulable last.
+	mu        sync.Mutex
+	version   int
+	nodes     map[string]*kubeapi.Node
+	pods      map[string]*kubeapi.Pod // by name
+	evictedAt map[string]time.Time    // by name of the pod
+	events    []podEvent
+	newEvents chan struct{}
+	// beforeRequest is called before each request, with method and path.
+	beforeRequest func(method, path string)
+	// losesAnswer, if set, reports whether a request takes effect but its answer is lost.
+	losesAnswer func(method, path string) bool
+	// neverAnswers, if set, reports whether a request is never answered.
+	neverAnswers func(method, path string) bool
+	// owners maps nodes to the field manager that last changed spec.unschedulable.
 	owners map[string]string
-	// patchedBy is the field manager of the latest patch, whatever became of it.
+	// patchedBy is the field manager of the latest patch, even if it failed.
 	patchedBy string
 }
 
@@ -63,19 +62,19 @@ type podEvent struct {
 
 const drainTestNamespace = "shop"
 
-func newDrainCluster(t *testing.T, nodes ...string) *drainCluster {
-	c := &drainCluster{
-		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, asked: map[string]time.Time{},
-		news: make(chan struct{}), owners: map[string]string{},
+func newFakeDrainCluster(t *testing.T, nodes ...string) *fakeDrainCluster {
+	c := &fakeDrainCluster{
+		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, evictedAt: map[string]time.Time{},
+		newEvents: make(chan struct{}), owners: map[string]string{},
 	}
 	for _, name := range nodes {
-		c.edit(name, func(n *kubeapi.Node) { n.Name, n.UID = name, "uid-of-"+name })
+		c.editNode(name, func(n *kubeapi.Node) { n.Name, n.UID = name, "uid-of-"+name })
 	}
 	return c
 }
 
-// edit changes a node behind everybody's back.
-func (c *drainCluster) edit(name string, change func(*kubeapi.Node)) {
+// editNode changes a node as another client does.
+func (c *fakeDrainCluster) editNode(name string, change func(*kubeapi.Node)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.nodes[name]
@@ -88,21 +87,21 @@ func (c *drainCluster) edit(name string, change func(*kubeapi.Node)) {
 	n.ResourceVersion = strconv.Itoa(c.version)
 }
 
-func (c *drainCluster) cordoned(name string) bool {
+func (c *fakeDrainCluster) isCordoned(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[name].Spec.Unschedulable
 }
 
-// pod runs a pod of a Deployment on a node.
-func (c *drainCluster) pod(name, node string) {
+// runPod runs a pod of a Deployment on a node.
+func (c *fakeDrainCluster) runPod(name, node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.run(name, node)
+	c.runPodLocked(name, node)
 }
 
-func (c *drainCluster) run(name, node string) {
-	grace := int64(max(30*time.Second, c.stopsIn, c.stops[node]) / time.Second)
+func (c *fakeDrainCluster) runPodLocked(name, node string) {
+	grace := int64(max(30*time.Second, c.stopsIn, c.stopsInByNode[node]) / time.Second)
 	p := &kubeapi.Pod{
 		ObjectMeta: kubeapi.ObjectMeta{
 			Name: name, Namespace: drainTestNamespace, UID: "uid-of-" + name, CreationTimestamp: time.Now(),
@@ -112,28 +111,28 @@ func (c *drainCluster) run(name, node string) {
 		Status: kubeapi.PodStatus{Phase: "Running"},
 	}
 	c.pods[name] = p
-	c.tell("ADDED", p)
+	c.sendEvent("ADDED", p)
 }
 
-func (c *drainCluster) tell(kind string, p *kubeapi.Pod) {
+func (c *fakeDrainCluster) sendEvent(kind string, p *kubeapi.Pod) {
 	c.version++
 	p.ResourceVersion = strconv.Itoa(c.version)
 	c.events = append(c.events, podEvent{kind, *p})
-	close(c.news)
-	c.news = make(chan struct{})
+	close(c.newEvents)
+	c.newEvents = make(chan struct{})
 }
 
-// ask has a pod stop, as an eviction and a deletion do.
-func (c *drainCluster) ask(name string) {
+// stopPod terminates a pod, as an eviction or a deletion does.
+func (c *fakeDrainCluster) stopPod(name string) {
 	p := c.pods[name]
 	if p == nil || p.DeletionTimestamp != nil {
 		return
 	}
-	c.asked[name] = time.Now()
+	c.evictedAt[name] = time.Now()
 	p.DeletionTimestamp = new(time.Now().Add(time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second))
 	p.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
-	c.tell("MODIFIED", p)
-	stopsIn, otherwise := c.stops[p.Spec.NodeName]
+	c.sendEvent("MODIFIED", p)
+	stopsIn, otherwise := c.stopsInByNode[p.Spec.NodeName]
 	if !otherwise {
 		stopsIn = c.stopsIn
 	}
@@ -141,38 +140,38 @@ func (c *drainCluster) ask(name string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.pods, name)
-		c.tell("DELETED", p)
+		c.sendEvent("DELETED", p)
 		for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 			if !c.nodes[node].Spec.Unschedulable {
-				c.run(name+"-again", node)
+				c.runPodLocked(name+"-again", node)
 				return
 			}
 		}
 	})
 }
 
-func (c *drainCluster) client() *kubeapi.Client {
-	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: promhttp.RoundTripperFunc(c.serve)}, "test")
+func (c *fakeDrainCluster) newClient() *kubeapi.Client {
+	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: promhttp.RoundTripperFunc(c.serveRequest)}, "test")
 }
 
-func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
+func (c *fakeDrainCluster) serveRequest(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
-	if c.before != nil {
-		c.before(r.Method, r.URL.Path)
+	if c.beforeRequest != nil {
+		c.beforeRequest(r.Method, r.URL.Path)
 	}
 	if r.Method == http.MethodPatch {
 		c.mu.Lock()
 		c.patchedBy = r.URL.Query().Get("fieldManager")
 		c.mu.Unlock()
 	}
-	if c.hangs != nil && c.hangs(r.Method, r.URL.Path) {
+	if c.neverAnswers != nil && c.neverAnswers(r.Method, r.URL.Path) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
 	if r.URL.Query().Get("watch") == "true" {
-		return c.watch(r), nil
+		return c.watchPods(r), nil
 	}
 	w := httptest.NewRecorder()
 	c.mu.Lock()
@@ -181,27 +180,27 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 	var answer any
 	switch {
 	case len(path) == 4 && path[2] == "nodes" && c.nodes[path[3]] == nil:
-		c.refuse(w, http.StatusNotFound, "NotFound")
+		c.writeError(w, http.StatusNotFound, "NotFound")
 	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodGet:
-		answer = c.managed(c.nodes[path[3]])
+		answer = c.withManagedFields(c.nodes[path[3]])
 	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodPatch:
-		if !c.patch(r, c.nodes[path[3]]) {
-			c.refuse(w, http.StatusConflict, "Conflict")
+		if !c.patchNode(r, c.nodes[path[3]]) {
+			c.writeError(w, http.StatusConflict, "Conflict")
 			break
 		}
 		answer = c.nodes[path[3]]
 	case r.URL.Path == "/api/v1/pods":
-		answer = c.list(nodeOf(r))
+		answer = c.listPods(selectedNode(r))
 	case strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets"):
 		answer = map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": []any{}}
 	case r.Method == http.MethodPost && path[len(path)-1] == "eviction", r.Method == http.MethodDelete && path[4] == "pods":
-		c.ask(path[5])
+		c.stopPod(path[5])
 		answer = map[string]any{"kind": "Status", "status": "Success"}
 	default:
-		c.t.Errorf("%s %s is nothing that a drain asks", r.Method, r.URL)
-		c.refuse(w, http.StatusNotFound, "NotFound")
+		c.t.Errorf("%s %s: unexpected request of a drain", r.Method, r.URL)
+		c.writeError(w, http.StatusNotFound, "NotFound")
 	}
-	if c.lost != nil && c.lost(r.Method, r.URL.Path) {
+	if c.losesAnswer != nil && c.losesAnswer(r.Method, r.URL.Path) {
 		return nil, errors.New("connection reset")
 	}
 	if answer != nil {
@@ -214,8 +213,8 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// managed returns a node with the field manager of spec.unschedulable.
-func (c *drainCluster) managed(n *kubeapi.Node) any {
+// withManagedFields returns a node with the field manager of spec.unschedulable.
+func (c *fakeDrainCluster) withManagedFields(n *kubeapi.Node) any {
 	raw, err := json.Marshal(n)
 	if err != nil {
 		c.t.Error(err)
@@ -234,11 +233,11 @@ func (c *drainCluster) managed(n *kubeapi.Node) any {
 	return o
 }
 
-func nodeOf(r *http.Request) string {
+func selectedNode(r *http.Request) string {
 	return strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
 }
 
-func (c *drainCluster) list(node string) any {
+func (c *fakeDrainCluster) listPods(node string) any {
 	items := []kubeapi.Pod{}
 	for _, p := range c.pods {
 		if p.Spec.NodeName == node {
@@ -248,8 +247,8 @@ func (c *drainCluster) list(node string) any {
 	return map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
 }
 
-// patch does what a patch of the node's spec says, unless it insists on another node or another version of it.
-func (c *drainCluster) patch(r *http.Request, n *kubeapi.Node) bool {
+// patchNode applies a patch of the node's spec. It returns false on a conflict of UID or resourceVersion.
+func (c *fakeDrainCluster) patchNode(r *http.Request, n *kubeapi.Node) bool {
 	var patch struct {
 		Metadata struct{ UID, ResourceVersion string }
 		Spec     struct{ Unschedulable bool }
@@ -269,13 +268,13 @@ func (c *drainCluster) patch(r *http.Request, n *kubeapi.Node) bool {
 	return true
 }
 
-func (c *drainCluster) refuse(w http.ResponseWriter, code int, reason string) {
+func (c *fakeDrainCluster) writeError(w http.ResponseWriter, code int, reason string) {
 	w.WriteHeader(code)
-	fmt.Fprintf(w, `{"kind":"Status","reason":%q,"message":"%s, says the test's server","code":%d}`, reason, reason, code)
+	fmt.Fprintf(w, `{"kind":"Status","reason":%q,"message":"%s from the test server","code":%d}`, reason, reason, code)
 }
 
-// watch tells of the pods of a node that come and go after a version, until the request ends. Budgets do not change.
-func (c *drainCluster) watch(r *http.Request) *http.Response {
+// watchPods sends the events of a node's pods after a version until the request ends. PDBs do not change.
+func (c *fakeDrainCluster) watchPods(r *http.Request) *http.Response {
 	since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	if err != nil {
 		c.t.Error(err)
@@ -284,15 +283,15 @@ func (c *drainCluster) watch(r *http.Request) *http.Response {
 	go func() {
 		for next := 0; ; {
 			c.mu.Lock()
-			events, news := c.events[next:], c.news
+			events, news := c.events[next:], c.newEvents
 			next = len(c.events)
 			c.mu.Unlock()
 			for _, e := range events {
-				if v, _ := strconv.Atoi(e.Object.ResourceVersion); v <= since || e.Object.Spec.NodeName != nodeOf(r) {
+				if v, _ := strconv.Atoi(e.Object.ResourceVersion); v <= since || e.Object.Spec.NodeName != selectedNode(r) {
 					continue
 				}
 				if json.NewEncoder(in).Encode(e) != nil {
-					return // nobody listens any more
+					return // the client has closed the connection
 				}
 			}
 			select {
@@ -306,26 +305,26 @@ func (c *drainCluster) watch(r *http.Request) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: out, Request: r}
 }
 
-// drained is how a drain of the cluster's nodes ended.
-type drained struct {
+// drainResult is the result of a drain command.
+type drainResult struct {
 	code        int
 	out, stderr string
 	took        time.Duration
 }
 
-// drain runs the command with these arguments.
-func (c *drainCluster) drain(ctx context.Context, args ...string) drained {
+// runDrain runs the command with the arguments.
+func (c *fakeDrainCluster) runDrain(ctx context.Context, args ...string) drainResult {
 	c.t.Helper()
 	f := drainFlags{kube: newKubeFlags("drain")}
 	cmd := &cobra.Command{}
-	f.add(cmd)
+	f.addFlags(cmd)
 	must.NoError(c.t, cmd.ParseFlags(args))
-	o, err := f.options()
+	o, err := f.drainOptions()
 	must.NoError(c.t, err)
 	var out, stderr bytes.Buffer
 	began := time.Now()
-	code := exitCode(f.drain(ctx, c.client(), cmd.Flags().Args(), o, &out, &stderr))
-	return drained{code, out.String(), stderr.String(), time.Since(began)}
+	code := toExitCode(f.drainNodes(ctx, c.newClient(), cmd.Flags().Args(), o, &out, &stderr))
+	return drainResult{code, out.String(), stderr.String(), time.Since(began)}
 }
 
 func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
@@ -337,15 +336,15 @@ func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 		{"--timeout=10s", false},
 	} {
 		t.Run(tt.flag, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "n")
-			c.stopsIn = time.Hour // a finalizer, or a kubelet that says nothing
-			c.pod("stuck", "n")
-			r := c.drain(t.Context(), "n", tt.flag)
+			c := newFakeDrainCluster(t, "n")
+			c.stopsIn = time.Hour // a finalizer, or a kubelet that does not answer
+			c.runPod("stuck", "n")
+			r := c.runDrain(t.Context(), "n", tt.flag)
 			if r.code != exitUnfinished || r.took.Round(time.Second) != 10*time.Second {
 				t.Errorf("exit code %d after %s:\n%s%s", r.code, r.took, r.out, r.stderr)
 			}
-			if c.cordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
-				t.Errorf("cordoned is %v, want %v:\n%s", c.cordoned("n"), tt.cordoned, r.stderr)
+			if c.isCordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
+				t.Errorf("cordoned is %v, want %v:\n%s", c.isCordoned("n"), tt.cordoned, r.stderr)
 			}
 		}))
 	}
@@ -354,90 +353,90 @@ func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		change   func(*kubeapi.Node) // while the drain is under way
+		change   func(*kubeapi.Node) // during the drain
 		cordoned bool
-		says     string
+		text     string
 	}{
-		{"nothing happens", func(*kubeapi.Node) {}, false, "n: uncordoned again"},
-		{"the kubelet writes its status", func(n *kubeapi.Node) {
+		{"no change", func(*kubeapi.Node) {}, false, "n: uncordoned again"},
+		{"kubelet writes status", func(n *kubeapi.Node) {
 			n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
 		}, false, "n: uncordoned again"},
-		{"an agent gets a notice", func(n *kubeapi.Node) {
-			n.Annotations = record("azure-1", cordon.Found)
-		}, true, `n: stays cordoned, since azure-1 needs it so`},
-		{"a retirement cordons it anew", func(n *kubeapi.Node) {
-			n.Annotations = record("retirement-a", cordon.Own)
-		}, true, `n: stays cordoned, since retirement-a needs it so`},
-		{"a notice that wants no cordon is shown", func(n *kubeapi.Node) {
-			n.Annotations = record("azure-1", "")
+		{"agent gets notice", func(n *kubeapi.Node) {
+			n.Annotations = newCordonRecord("azure-1", cordon.Found)
+		}, true, `n: stays cordoned because azure-1 needs the cordon`},
+		{"retirement cordons the node", func(n *kubeapi.Node) {
+			n.Annotations = newCordonRecord("retirement-a", cordon.Own)
+		}, true, `n: stays cordoned because retirement-a needs the cordon`},
+		{"notice without cordon", func(n *kubeapi.Node) {
+			n.Annotations = newCordonRecord("azure-1", "")
 		}, false, "n: uncordoned again"},
-		{"another tool takes it away", func(n *kubeapi.Node) {
+		{"other tool removes the node", func(n *kubeapi.Node) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
-		}, true, "n: stays cordoned, since cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule) needs it so"},
-		{"another node takes its name, and is cordoned", func(n *kubeapi.Node) {
+		}, true, "n: stays cordoned because cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule) needs the cordon"},
+		{"replaced by cordoned node", func(n *kubeapi.Node) {
 			n.UID, n.Spec.Unschedulable = "uid-of-another", true
 		}, true, "metadata.uid is uid-of-another, want uid-of-n"},
-		{"somebody uncordons it", func(n *kubeapi.Node) {
+		{"other client uncordons", func(n *kubeapi.Node) {
 			n.Spec.Unschedulable = false
-		}, false, "n: somebody has uncordoned it already"},
+		}, false, "n: another client has already uncordoned it"},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "n")
+			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
-			c.pod("stuck", "n")
-			time.AfterFunc(5*time.Second, func() { c.edit("n", tt.change) })
-			r := c.drain(t.Context(), "n", "--timeout=10s")
-			if c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) || r.code != exitUnfinished {
-				t.Errorf("cordoned is %v, want %v, exit code %d; it does not say %q:\n%s", c.cordoned("n"), tt.cordoned, r.code,
-					tt.says, r.stderr)
+			c.runPod("stuck", "n")
+			time.AfterFunc(5*time.Second, func() { c.editNode("n", tt.change) })
+			r := c.runDrain(t.Context(), "n", "--timeout=10s")
+			if c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.text) || r.code != exitUnfinished {
+				t.Errorf("cordoned is %v, want %v, exit code %d; want %q in:\n%s", c.isCordoned("n"), tt.cordoned, r.code,
+					tt.text, r.stderr)
 			}
 		}))
 	}
 }
 
-func record(owner string, whose cordon.Cordon) map[string]string {
+func newCordonRecord(owner string, whose cordon.Cordon) map[string]string {
 	raw, err := json.Marshal(cordon.Record{Owner: owner, Since: time.Now(), Cordon: whose})
 	if err != nil {
-		panic(err) // of the test's own values
+		panic(err) // impossible for these values
 	}
 	return map[string]string{cordon.AnnotationKey(owner): string(raw)}
 }
 
-func TestI3ChangeBeforeTheCordonIsReadAgain(t *testing.T) {
+func TestI3NodeIsReadAgainAfterConflict(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		at   int // which patch of the node, from 1, somebody is ahead of
-		with func(*kubeapi.Node)
-		says string
+		name   string
+		patch  int // number of the patch, from 1, that another client precedes
+		change func(*kubeapi.Node)
+		text   string
 	}{
-		{"somebody cordons it first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
-		{"an agent gets a notice at the last moment", 2, func(n *kubeapi.Node) {
-			n.Annotations = record("azure-1", cordon.Found)
+		{"other client cordons first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
+		{"agent gets notice before uncordon", 2, func(n *kubeapi.Node) {
+			n.Annotations = newCordonRecord("azure-1", cordon.Found)
 		}, "azure-1"},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "n")
+			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
-			c.pod("stuck", "n")
+			c.runPod("stuck", "n")
 			patches := 0
-			c.before = func(method, _ string) {
+			c.beforeRequest = func(method, _ string) {
 				if method != http.MethodPatch {
 					return
 				}
-				if patches++; patches == tt.at {
-					c.edit("n", tt.with)
+				if patches++; patches == tt.patch {
+					c.editNode("n", tt.change)
 				}
 			}
-			r := c.drain(t.Context(), "n", "--timeout=10s")
-			if !c.cordoned("n") || !strings.Contains(r.stderr, tt.says) || strings.Contains(r.stderr, "uncordoned again") {
-				t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
+			r := c.runDrain(t.Context(), "n", "--timeout=10s")
+			if !c.isCordoned("n") || !strings.Contains(r.stderr, tt.text) || strings.Contains(r.stderr, "uncordoned again") {
+				t.Errorf("want the other client's cordon, and %q in:\n%s", tt.text, r.stderr)
 			}
 		}))
 	}
 }
 
-// landedOn are the pods on a node that were not there at first.
-func (c *drainCluster) landedOn(node string) []string {
+// listNewPods returns the pods on a node that were created after the start.
+func (c *fakeDrainCluster) listNewPods(node string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var names []string
@@ -451,32 +450,32 @@ func (c *drainCluster) landedOn(node string) []string {
 
 func TestNodesWithADeadlineAreDrainedInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDrainCluster(t, "a", "b", "stays")
-		c.stops = map[string]time.Duration{"a": 45 * time.Second, "b": 40 * time.Second}
-		c.pod("web-a", "a")
-		c.pod("web-b", "b")
+		c := newFakeDrainCluster(t, "a", "b", "stays")
+		c.stopsInByNode = map[string]time.Duration{"a": 45 * time.Second, "b": 40 * time.Second}
+		c.runPod("web-a", "a")
+		c.runPod("web-b", "b")
 		began := time.Now()
-		r := c.drain(t.Context(), "a", "b", "--deadline=60s")
+		r := c.runDrain(t.Context(), "a", "b", "--deadline=60s")
 		if r.code != 0 {
 			t.Errorf("exit code %d:\n%s%s", r.code, r.out, r.stderr)
 		}
 		for _, name := range []string{"web-a", "web-b"} {
-			if at, asked := c.asked[name]; !asked || at.Sub(began) > 5*time.Second {
-				t.Errorf("%s was asked after %s, want at once", name, at.Sub(began))
+			if at, evicted := c.evictedAt[name]; !evicted || at.Sub(began) > 5*time.Second {
+				t.Errorf("%s was evicted after %s, want at once", name, at.Sub(began))
 			}
 		}
 		for _, node := range []string{"a", "b"} {
-			if pods := c.landedOn(node); len(pods) > 0 || !c.cordoned(node) {
-				t.Errorf("%v landed on %s", pods, node)
+			if pods := c.listNewPods(node); len(pods) > 0 || !c.isCordoned(node) {
+				t.Errorf("new pods %v on %s", pods, node)
 			}
 		}
 		a, b := strings.Index(r.out, "a: drained after 4"), strings.Index(r.out, "b: drained after 4")
 		if a < 0 || b < a {
-			t.Errorf("want the receipts of a and b, in this order:\n%s", r.out)
+			t.Errorf("want the drain reports of a and b, in this order:\n%s", r.out)
 		}
 		for line := range strings.Lines(r.stderr) {
 			if !strings.HasPrefix(line, "a: ") && !strings.HasPrefix(line, "b: ") || strings.Contains(line, clearLine) {
-				t.Errorf("%q is no line of its own", line)
+				t.Errorf("%q is not a separate line", line)
 			}
 		}
 	})
@@ -486,28 +485,28 @@ func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 	for name, nodes := range map[string][]string{"alone": {"a"}, "beside another": {"a", "b"}} {
 		for _, method := range []string{http.MethodPatch, http.MethodGet} {
 			t.Run(name+"/"+method, virtual.Time(func(t *testing.T) {
-				c := newDrainCluster(t, "a", "b", "stays")
+				c := newFakeDrainCluster(t, "a", "b", "stays")
 				c.stopsIn = 10 * time.Second
 				gets := 0
-				c.hangs = func(verb, path string) bool {
+				c.neverAnswers = func(verb, path string) bool {
 					if !strings.HasSuffix(path, "/nodes/a") || verb != method {
 						return false
 					}
 					gets++
-					return verb == http.MethodPatch || gets > 1 // the first finds the node
+					return verb == http.MethodPatch || gets > 1 // the first read checks that the node exists
 				}
 				for _, node := range nodes {
-					c.pod("web-"+node, node)
+					c.runPod("web-"+node, node)
 				}
 				began := time.Now()
-				r := c.drain(t.Context(), append(nodes, "--deadline=30s")...)
+				r := c.runDrain(t.Context(), append(nodes, "--deadline=30s")...)
 				for _, node := range nodes {
-					if at, asked := c.asked["web-"+node]; !asked || at.Sub(began) > 10*time.Second {
-						t.Errorf("web-%s was asked after %s, want within 10 s", node, at.Sub(began))
+					if at, evicted := c.evictedAt["web-"+node]; !evicted || at.Sub(began) > 10*time.Second {
+						t.Errorf("web-%s was evicted after %s, want within 10 s", node, at.Sub(began))
 					}
 				}
-				if r.code == 0 || !strings.Contains(r.stderr, "a: cordoning it failed") {
-					t.Errorf("exit code %d, want it said that a could not be cordoned:\n%s%s", r.code, r.out, r.stderr)
+				if r.code == 0 || !strings.Contains(r.stderr, "a: cannot cordon the node") {
+					t.Errorf("exit code %d, want a report that a was not cordoned:\n%s%s", r.code, r.out, r.stderr)
 				}
 			}))
 		}
@@ -517,18 +516,18 @@ func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
 		t.Run(strings.Join(args, " "), virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "a", "b", "stays")
-			c.stopsIn = 40 * time.Second // two of them are more than --timeout, which counts for each node
-			c.pod("web-a", "a")
-			c.pod("web-b", "b")
-			c.before = func(_, path string) {
-				if strings.HasSuffix(path, "/eviction") && (!c.cordoned("a") || !c.cordoned("b")) {
+			c := newFakeDrainCluster(t, "a", "b", "stays")
+			c.stopsIn = 40 * time.Second // two of them exceed --timeout, which applies to each node
+			c.runPod("web-a", "a")
+			c.runPod("web-b", "b")
+			c.beforeRequest = func(_, path string) {
+				if strings.HasSuffix(path, "/eviction") && (!c.isCordoned("a") || !c.isCordoned("b")) {
 					t.Errorf("%s comes before the cordons", path)
 				}
 			}
-			r := c.drain(t.Context(), args...)
-			if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.landedOn("stays")) != 2 {
-				t.Errorf("exit code %d, %v landed elsewhere:\n%s%s", r.code, c.landedOn("stays"), r.out, r.stderr)
+			r := c.runDrain(t.Context(), args...)
+			if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.listNewPods("stays")) != 2 {
+				t.Errorf("exit code %d, new pods %v:\n%s%s", r.code, c.listNewPods("stays"), r.out, r.stderr)
 			}
 		}))
 	}
@@ -536,29 +535,29 @@ func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 
 func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 	for _, tt := range []struct {
-		name           string
-		found          bool // cordoned by somebody else
-		change         func(*kubeapi.Node)
-		code           int
-		cordoned, asks bool
-		says           string
+		name              string
+		found             bool // cordoned by another client
+		change            func(*kubeapi.Node)
+		code              int
+		cordoned, evicted bool
+		text              string
 	}{
-		{"uncordoned by those who had cordoned it", true, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
-		{"uncordoned by hand", false, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
-		{"made anew", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
-		{"made anew, and cordoned", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
+		{"uncordoned by the client that cordoned it", true, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"uncordoned by a user", false, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"replaced", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
+		{"replaced by cordoned node", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "a", "b")
-			c.edit("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
+			c := newFakeDrainCluster(t, "a", "b")
+			c.editNode("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
 			c.stopsIn = 40 * time.Second
-			c.pod("web-a", "a")
-			c.pod("web-b", "b")
-			time.AfterFunc(20*time.Second, func() { c.edit("b", tt.change) })
-			r := c.drain(t.Context(), "a", "b")
-			_, asked := c.asked["web-b"]
-			if r.code != tt.code || c.cordoned("b") != tt.cordoned || asked != tt.asks || !strings.Contains(r.stderr, tt.says) {
-				t.Errorf("exit code %d, b cordoned: %v, its pod asked: %v:\n%s%s", r.code, c.cordoned("b"), asked, r.out, r.stderr)
+			c.runPod("web-a", "a")
+			c.runPod("web-b", "b")
+			time.AfterFunc(20*time.Second, func() { c.editNode("b", tt.change) })
+			r := c.runDrain(t.Context(), "a", "b")
+			_, evicted := c.evictedAt["web-b"]
+			if r.code != tt.code || c.isCordoned("b") != tt.cordoned || evicted != tt.evicted || !strings.Contains(r.stderr, tt.text) {
+				t.Errorf("exit code %d, b cordoned: %v, its pod evicted: %v:\n%s%s", r.code, c.isCordoned("b"), evicted, r.out, r.stderr)
 			}
 		}))
 	}
@@ -567,25 +566,25 @@ func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 func TestI3InterruptRestoresEveryUndrainedNode(t *testing.T) {
 	for _, flag := range []string{"--timeout=0", "--deadline=2h"} {
 		t.Run(flag, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "a", "b", "c", "d")
-			c.edit("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
-			c.stops = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
-			c.pod("web-a", "a")
-			c.pod("web-b", "b")
-			c.pod("web-c", "c")
-			c.pod("web-d", "d")
+			c := newFakeDrainCluster(t, "a", "b", "c", "d")
+			c.editNode("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+			c.stopsInByNode = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
+			c.runPod("web-a", "a")
+			c.runPod("web-b", "b")
+			c.runPod("web-c", "c")
+			c.runPod("web-d", "d")
 			ctx, interrupt := context.WithCancel(t.Context())
 			time.AfterFunc(time.Minute, interrupt)
-			r := c.drain(ctx, "a", "b", "c", "d", flag)
-			if r.code != exitInterrupted || !c.cordoned("a") || c.cordoned("b") || c.cordoned("c") || !c.cordoned("d") {
-				t.Errorf("exit code %d, cordoned: a %v, b %v, c %v, d %v:\n%s%s", r.code, c.cordoned("a"), c.cordoned("b"),
-					c.cordoned("c"), c.cordoned("d"), r.out, r.stderr)
+			r := c.runDrain(ctx, "a", "b", "c", "d", flag)
+			if r.code != exitInterrupted || !c.isCordoned("a") || c.isCordoned("b") || c.isCordoned("c") || !c.isCordoned("d") {
+				t.Errorf("exit code %d, cordoned: a %v, b %v, c %v, d %v:\n%s%s", r.code, c.isCordoned("a"), c.isCordoned("b"),
+					c.isCordoned("c"), c.isCordoned("d"), r.out, r.stderr)
 			}
 			last := -1
 			for _, want := range []string{"a: drained", "b: cancelled", "c: cancelled", "d: cancelled"} {
 				at := strings.Index(r.out, want)
 				if at <= last {
-					t.Errorf("want %q after what is before it:\n%s", want, r.out)
+					t.Errorf("want %q in this order:\n%s", want, r.out)
 				}
 				last = at
 			}
@@ -593,90 +592,90 @@ func TestI3InterruptRestoresEveryUndrainedNode(t *testing.T) {
 	}
 }
 
-// TestI10MissingNodeStopsTheWholeDrain holds as with kubectl.
+// TestI10MissingNodeStopsTheWholeDrain: kubectl behaves the same way.
 func TestI10MissingNodeStopsTheWholeDrain(t *testing.T) {
 	for _, flag := range []string{"--timeout=1m", "--deadline=1m", "--dry-run=server"} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newDrainCluster(t, "a")
-			c.pod("web-a", "a")
-			r := c.drain(t.Context(), "a", "misspelt", flag)
-			if r.code != 1 || c.cordoned("a") || r.out != "" || r.stderr != "" {
+			c := newFakeDrainCluster(t, "a")
+			c.runPod("web-a", "a")
+			r := c.runDrain(t.Context(), "a", "misspelt", flag)
+			if r.code != 1 || c.isCordoned("a") || r.out != "" || r.stderr != "" {
 				t.Errorf("%s: exit code %d:\n%s%s", flag, r.code, r.out, r.stderr)
 			}
 		})
 	}
 }
 
-func TestI3ACordonWithoutAnAnswerIsTakenBack(t *testing.T) {
+func TestI3UnansweredCordonIsUndone(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		lost     int  // how many patches of the node have no answer
-		first    bool // somebody else cordons the node ahead of the first patch
-		cordoned bool // in the end
-		says     string
+		lost     int  // number of patches without an answer
+		first    bool // another client cordons the node before the first patch
+		cordoned bool // at the end
+		text     string
 	}{
-		{"the first answer is lost", 1, false, false, "uncordoned again"},
-		{"the first three answers are lost", 3, false, false, "uncordoned again"},
-		{"somebody else was first, and the answer is lost", 1, true, true, ""},
+		{"first answer is lost", 1, false, false, "uncordoned again"},
+		{"first three answers are lost", 3, false, false, "uncordoned again"},
+		{"other client cordons first", 1, true, true, ""},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
-			c := newDrainCluster(t, "n")
+			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
-			c.pod("stuck", "n")
+			c.runPod("stuck", "n")
 			patches := 0
-			c.before = func(method, path string) {
+			c.beforeRequest = func(method, path string) {
 				if method == http.MethodPatch && patches == 0 && tt.first {
 					c.owners["n"] = "kubectl-cordon"
-					c.edit("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+					c.editNode("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
 				}
 			}
-			c.lost = func(method, path string) bool {
+			c.losesAnswer = func(method, path string) bool {
 				if method == http.MethodPatch && strings.HasSuffix(path, "/nodes/n") {
 					patches++
 					return patches <= tt.lost
 				}
 				return false
 			}
-			r := c.drain(t.Context(), "n", "--timeout=10s")
-			if r.code != exitUnfinished || c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) {
-				t.Errorf("exit code %d, cordoned %v, want %d and %v with %q:\n%s", r.code, c.cordoned("n"), exitUnfinished, tt.cordoned,
-					tt.says, r.stderr)
+			r := c.runDrain(t.Context(), "n", "--timeout=10s")
+			if r.code != exitUnfinished || c.isCordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.text) {
+				t.Errorf("exit code %d, cordoned %v, want %d and %v with %q:\n%s", r.code, c.isCordoned("n"), exitUnfinished, tt.cordoned,
+					tt.text, r.stderr)
 			}
 		}))
 	}
 }
 
-func TestI3AnInterruptedCordonIsTakenBack(t *testing.T) {
+func TestI3InterruptedCordonIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDrainCluster(t, "n")
+		c := newFakeDrainCluster(t, "n")
 		ctx, interrupt := context.WithCancel(t.Context())
-		c.lost = func(method, path string) bool {
+		c.losesAnswer = func(method, path string) bool {
 			if method != http.MethodPatch || ctx.Err() != nil {
 				return false
 			}
 			interrupt()
 			return true
 		}
-		r := c.drain(ctx, "n")
-		if r.code != exitInterrupted || c.cordoned("n") || !strings.Contains(r.stderr, "uncordoned again") {
-			t.Errorf("exit code %d, cordoned %v, want %d and false:\n%s", r.code, c.cordoned("n"), exitInterrupted, r.stderr)
+		r := c.runDrain(ctx, "n")
+		if r.code != exitInterrupted || c.isCordoned("n") || !strings.Contains(r.stderr, "uncordoned again") {
+			t.Errorf("exit code %d, cordoned %v, want %d and false:\n%s", r.code, c.isCordoned("n"), exitInterrupted, r.stderr)
 		}
 	})
 }
 
 func TestI3CordonAfterTheInterruptIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDrainCluster(t, "n")
+		c := newFakeDrainCluster(t, "n")
 		ctx, interrupt := context.WithCancel(t.Context())
 		patches := 0
-		c.hangs = func(method, path string) bool {
+		c.neverAnswers = func(method, path string) bool {
 			if method != http.MethodPatch {
 				return false
 			}
 			if patches++; patches == 1 {
 				interrupt()
 				time.AfterFunc(time.Second, func() { // the API server was only slow
-					c.edit("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+					c.editNode("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					c.owners["n"] = c.patchedBy
@@ -684,21 +683,21 @@ func TestI3CordonAfterTheInterruptIsUndone(t *testing.T) {
 			}
 			return patches == 1
 		}
-		r := c.drain(ctx, "n")
+		r := c.runDrain(ctx, "n")
 		time.Sleep(time.Minute)
-		if r.code != exitInterrupted || c.cordoned("n") || r.took > 5*time.Second {
-			t.Errorf("exit code %d after %s, cordoned %v, want %d soon and false:\n%s", r.code, r.took, c.cordoned("n"), exitInterrupted, r.stderr)
+		if r.code != exitInterrupted || c.isCordoned("n") || r.took > 5*time.Second {
+			t.Errorf("exit code %d after %s, cordoned %v, want %d soon and false:\n%s", r.code, r.took, c.isCordoned("n"), exitInterrupted, r.stderr)
 		}
 	})
 }
 
-func TestAnInterruptBeforeTheCordonExits130(t *testing.T) {
+func TestInterruptBeforeCordonExits130(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDrainCluster(t, "n")
+		c := newFakeDrainCluster(t, "n")
 		ctx, interrupt := context.WithCancel(t.Context())
 		interrupt()
-		if r := c.drain(ctx, "n"); r.code != exitInterrupted || c.cordoned("n") {
-			t.Errorf("exit code %d, cordoned %v", r.code, c.cordoned("n"))
+		if r := c.runDrain(ctx, "n"); r.code != exitInterrupted || c.isCordoned("n") {
+			t.Errorf("exit code %d, cordoned %v", r.code, c.isCordoned("n"))
 		}
 	})
 }

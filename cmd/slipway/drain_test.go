@@ -27,14 +27,14 @@ func TestI10BadDrainFlagsAreRefusedUnsent(t *testing.T) {
 		{[]string{"n", "-o", "xml"}, []string{"--output", `"xml"`, "json"}},
 		{[]string{"n", "--deadline", "-1s"}, []string{"--deadline", "-1s", "0 or more"}},
 		{[]string{"n", "--deadline", "soon"}, []string{"--deadline", "soon"}},
-		{[]string{"n", "--timeout", "1m", "--deadline", "1m"}, []string{"--deadline and --timeout", "want one"}},
+		{[]string{"n", "--timeout", "1m", "--deadline", "1m"}, []string{"--deadline and --timeout", "want only one"}},
 		{[]string{"n", "--pod-selector", "a in"}, []string{"--pod-selector"}},
 		{[]string{"-l", "a in ("}, []string{"--selector", "a in"}},
 		{[]string{"pod/n"}, []string{`node "pod/n"`, "NAME or node/NAME"}},
 		{[]string{"n", "../pods"}, []string{`node "../pods"`, "NAME or node/NAME"}},
 		{[]string{"n", "--nonsense"}, []string{"unknown flag: --nonsense"}},
 	} {
-		cmd := root()
+		cmd := newRootCommand()
 		cmd.SetArgs(append([]string{"drain", "--kubeconfig=/nonexistent"}, tt.args...))
 		cmd.SetOut(new(bytes.Buffer))
 		cmd.SetErr(new(bytes.Buffer))
@@ -45,21 +45,21 @@ func TestI10BadDrainFlagsAreRefusedUnsent(t *testing.T) {
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: error %q does not say %q", tt.args, err, want)
+				t.Errorf("%q: error %q does not contain %q", tt.args, err, want)
 			}
 		}
 	}
 }
 
-func TestDrainFlagsAreKubectls(t *testing.T) {
+func TestDrainFlagsMatchKubectl(t *testing.T) {
 	f := drainFlags{gracePeriod: -1, ignoreDaemons: true}
-	o, err := f.options()
+	o, err := f.drainOptions()
 	must.NoError(t, err)
 	if o.GraceSeconds != nil || o.Policy.Of(podrules.ByDaemonSet) != podrules.Leave || o.Policy.Of(podrules.ByUnmanaged) != podrules.Refuse {
 		t.Errorf("without flags: %+v", o)
 	}
 	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
-	if o, err = f.options(); err != nil {
+	if o, err = f.drainOptions(); err != nil {
 		t.Fatal(err)
 	}
 	if *o.GraceSeconds != 5 || o.SkipTerminatingFor != 3*time.Second {
@@ -84,27 +84,27 @@ func TestDrainExitCodes(t *testing.T) {
 		"drained":          {drain.Drained, nil, 0},
 		"another error":    {"", node, 1},
 		"policy keeps pod": {drain.RefusedOutcome, &drain.Refused{Node: "n"}, exitRefused},
-		"time was over":    {drain.GaveUp, &drain.Unfinished{Node: "n", Outcome: drain.GaveUp}, exitUnfinished},
+		"timeout":          {drain.GaveUp, &drain.Unfinished{Node: "n", Outcome: drain.GaveUp}, exitUnfinished},
 		"interrupted":      {drain.Cancelled, context.Canceled, exitInterrupted},
 	} {
-		if code := exitCode(withCode(drain.Receipt{Outcome: tt.outcome}, tt.err)); code != tt.code {
+		if code := toExitCode(toExitError(drain.Receipt{Outcome: tt.outcome}, tt.err)); code != tt.code {
 			t.Errorf("%s: exit code %d, want %d", name, code, tt.code)
 		}
 	}
 }
 
-func TestTheGravestNodeDecidesTheExitCode(t *testing.T) {
-	err := gravest([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
+func TestHighestExitCodeOfNodesWins(t *testing.T) {
+	err := joinErrors([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
 	var e *exitError
 	if !errors.As(err, &e) || e.code != exitUnfinished || !strings.Contains(err.Error(), "a") {
 		t.Errorf("%v", err)
 	}
-	if gravest([]error{nil, nil}) != nil {
+	if joinErrors([]error{nil, nil}) != nil {
 		t.Error("an error without a failed node")
 	}
 }
 
-func TestProgressSaysEachObstacleOnce(t *testing.T) {
+func TestProgressPrintsEachObstacleOnce(t *testing.T) {
 	var out bytes.Buffer
 	line := newProgressLine(&out)
 	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, Blocked: []drain.Blocked{
@@ -112,20 +112,20 @@ func TestProgressSaysEachObstacleOnce(t *testing.T) {
 	}}
 	line.update(p)
 	line.update(p)
-	line.end()
+	line.finish()
 	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
-		t.Errorf("said %d times in %q", got, out.String())
+		t.Errorf("printed %d times in %q", got, out.String())
 	}
 	check.Contains(t, out.String(), "n: 0 of 1 gone, 1 waiting (disruption-budget shop/web: 1)\n")
 }
 
-func TestNodesAreNamedAsToKubectl(t *testing.T) {
-	names, err := nodeNames([]string{"node/a", "nodes/b", "c.example.org"})
+func TestNodeNamesAreParsedLikeKubectl(t *testing.T) {
+	names, err := parseNodeNames([]string{"node/a", "nodes/b", "c.example.org"})
 	if err != nil || !slices.Equal(names, []string{"a", "b", "c.example.org"}) {
 		t.Errorf("%q, %v", names, err)
 	}
 	for _, wrong := range []string{"pod/a", "node/", "node/a/b", "", "../pods", "a?x=1"} {
-		if name, err := nodeName(wrong); err == nil || !strings.Contains(err.Error(), strconv.Quote(wrong)) {
+		if name, err := parseNodeName(wrong); err == nil || !strings.Contains(err.Error(), strconv.Quote(wrong)) {
 			t.Errorf("%q: %q, %v", wrong, name, err)
 		}
 	}
@@ -138,11 +138,11 @@ func TestI10UnknownCommandIsAnError(t *testing.T) {
 		"notify tset":           `slipway notify: "tset": want test`,
 		"plugin tset":           `slipway plugin: "tset": want test`,
 	} {
-		if out, err := slipway(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+		if out, err := runOffline(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%s: %q, %v", line, out, err)
 		}
 	}
-	if out, err := slipway(t, "migrate"); err != nil || !strings.Contains(out, "mechanic") {
+	if out, err := runOffline(t, "migrate"); err != nil || !strings.Contains(out, "mechanic") {
 		t.Errorf("%q, %v", out, err)
 	}
 }

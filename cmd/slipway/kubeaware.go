@@ -30,11 +30,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-func kubeawareCommand() *cobra.Command {
+func newKubeawareCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   kubeaware.Tool + " [flags of " + kubeaware.Tool + "]",
-		Short: "Stand in for " + kubeaware.Tool + ": its file and flags in, its REST API out, all in one process",
-		// The flags are not cobra's: they have one dash or two.
+		Short: "Drop-in replacement for " + kubeaware.Tool + ": same file, flags and REST API, in one process",
+		// cobra does not parse the flags: they may have one or two dashes.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := kubeaware.ParseFlags(args, os.Getenv, cmd.ErrOrStderr())
@@ -59,10 +59,10 @@ func kubeawareCommand() *cobra.Command {
 	}
 }
 
-// managedBy begins the name of the Lease of those who carry retirements out within this personality.
-const managedBy = "slipway-" + kubeaware.Tool + "-"
+// leaseNamePrefix is the prefix of the Lease of the manager in this compatibility mode.
+const leaseNamePrefix = "slipway-" + kubeaware.Tool + "-"
 
-// runKubeaware serves, and carries the retirements out that it makes.
+// runKubeaware serves the API and runs a manager for its NodeRetirements.
 func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, stderr io.Writer) error {
 	front := c.Front(f)
 	if err := front.Validate(); err != nil {
@@ -80,17 +80,17 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 		log.Warn(w, "inputOf", kubeaware.Tool)
 	}
 	if f.TLSCertFile == "" {
-		log.Warn("the API is served in plain HTTP, to everybody who can reach it: -tls-cert-file, -client-ca-file and -authorize are there")
+		log.Warn("the API is served over plain HTTP without authentication: set -tls-cert-file, and -client-ca-file or -authorize")
 	}
 	kube, err := c.APIServer.Kube("slipway-" + kubeaware.Tool + "/" + start.Version())
 	if err != nil {
 		return err
 	}
-	api, err := smallClient(kube)
+	api, err := newKubeAPIClient(kube)
 	if err != nil {
 		return err
 	}
-	pools, err := backend(ctx, c, log)
+	pools, err := detectPools(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -98,14 +98,14 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	m := managing(&front, f, c.Mark())
+	m := newManagerConfig(&front, f, c.Mark())
 	m.Clouds = &manager.Clouds{Cloudpool: &pools}
 	if err := m.Validate(); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		supervise(ctx, log, func(ctx context.Context) error { return manage(ctx, m, kube, api, f.InstallCRDs, log) })
+		runWithRestarts(ctx, log, func(ctx context.Context) error { return runManager(ctx, m, kube, api, f.InstallCRDs, log) })
 		return nil
 	})
 	group.Go(func() error {
@@ -117,57 +117,58 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	return group.Wait()
 }
 
-// manage carries retirements out until ctx ends, or its Lease is lost as while the API server is away.
-func manage(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, install bool, log *slog.Logger) error {
+// runManager runs the manager until ctx ends or its Lease is lost, for example while the API server is unavailable.
+func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, install bool, log *slog.Logger) error {
 	if install {
 		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
 			return err
 		}
 	}
-	// A registry takes a manager's metrics once. Nobody reads these.
+	// A registry accepts a manager's metrics only once. These metrics are not served.
 	return manager.RunIn(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
 }
 
-// The pauses between two starts of the part that carries retirements out, and how long one that was no failure runs.
+// Delays between restarts of the manager, and the run time that resets the delay.
 const (
-	firstRestart   = time.Second
-	longestRestart = 30 * time.Second
-	steadyRun      = time.Minute
+	minRestartDelay = time.Second
+	maxRestartDelay = 30 * time.Second
+	stableRunTime   = time.Minute
 )
 
-// supervise runs a part of the process until ctx ends, and starts it again when it ends before: the rest of the process is not
-// to end with it.
-func supervise(ctx context.Context, log *slog.Logger, run func(context.Context) error) {
-	for pause := firstRestart; ; pause = min(2*pause, longestRestart) {
+// runWithRestarts runs a part of the process until ctx ends, and restarts it if it ends before. The rest of the process
+// continues.
+func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Context) error) {
+	for pause := minRestartDelay; ; pause = min(2*pause, maxRestartDelay) {
 		began := time.Now()
 		err := run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > steadyRun {
-			pause = firstRestart
+		if time.Since(began) > stableRunTime {
+			pause = minRestartDelay
 		}
-		log.Warn("NodeRetirements are not carried out, and that is tried again", "err", err, "after", pause.String())
+		log.Warn("the manager of NodeRetirements has ended, restarting it", "err", err, "after", pause.String())
 		if !elapsed.Sleep(ctx, pause) {
 			return
 		}
 	}
 }
 
-// managing is how the retirements are carried out: with the manager's own defaults, but for what is this proxy's.
-func managing(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
+// newManagerConfig returns the manager's configuration: its defaults, with the selector, Lease and log settings of the
+// proxy.
+func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	m.Listen, m.Selector = "", kubeaware.MarkLabel+"="+mark
-	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, managedBy+mark
+	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+mark
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
 	m.SystemLocalStorage = front.SystemLocalStorage
 	return m
 }
 
-// backend is the pool, or the pools: the server is asked whether it has several. One that is away at the start is taken
-// for one.
-func backend(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
+// detectPools asks the server whether it has one pool or several. A server that does not answer at the start counts as one
+// pool.
+func detectPools(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.Pool(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err
@@ -176,18 +177,18 @@ func backend(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provid
 	defer cancel()
 	names, err := several.Groups(ask)
 	if err != nil && wire.AsStatus(err) == nil {
-		log.Warn("the backend did not say whether it has several pools, and is taken for a server of one", "backend", c.Backend.URL, "err", err)
+		log.Warn("the backend did not answer the list of pools, assuming a single pool", "backend", c.Backend.URL, "err", err)
 	}
 	return c.Pool(err == nil && len(names) > 0), nil
 }
 
-// smallClient is the small client that the drain engine works with.
-func smallClient(kube *rest.Config) (*kubeapi.Client, error) {
+// newKubeAPIClient returns the small client of the drain engine for a client-go configuration.
+func newKubeAPIClient(kube *rest.Config) (*kubeapi.Client, error) {
 	hc, err := rest.HTTPClientFor(kube)
 	if err != nil {
 		return nil, err
 	}
-	hc.Timeout = 0 // a watch lasts; every other request has its own
+	hc.Timeout = 0 // watches have no timeout; every other request sets its own
 	base, _, err := rest.DefaultServerUrlFor(kube)
 	if err != nil {
 		return nil, err

@@ -13,12 +13,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAPartThatEndsIsStartedAgain(t *testing.T) {
+func TestFailedPartIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var at []time.Duration
 		began := time.Now()
-		supervise(ctx, slog.New(slog.DiscardHandler), func(context.Context) error {
+		runWithRestarts(ctx, slog.New(slog.DiscardHandler), func(context.Context) error {
 			at = append(at, time.Since(began))
 			switch len(at) {
 			case 3: // works for long, and then its Lease is lost
@@ -37,13 +37,13 @@ func TestAPartThatEndsIsStartedAgain(t *testing.T) {
 	})
 }
 
-// TestProxyAndManagerAgreeOnSystemLocalStorage: a node that the proxy chooses and the manager refuses is chosen again and again.
+// TestProxyAndManagerAgreeOnSystemLocalStorage: otherwise the proxy chooses a node again and again that the manager refuses.
 func TestProxyAndManagerAgreeOnSystemLocalStorage(t *testing.T) {
 	f, err := kubeaware.ParseFlags(nil, func(string) string { return "" }, io.Discard)
 	must.NoError(t, err)
 	c := &kubeaware.Config{}
 	front := c.Front(f)
-	if managed := managing(&front, f, c.Mark()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
-		t.Errorf("the proxy lets it be lost: %t, the manager: %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
+	if managed := newManagerConfig(&front, f, c.Mark()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
+		t.Errorf("SystemLocalStorage: proxy %t, manager %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
 	}
 }

@@ -1,5 +1,5 @@
-// Command slipway takes Kubernetes nodes into and out of service without dropping work. Installed under the name
-// kubectl-slipway it is also a kubectl plugin.
+// Command slipway takes Kubernetes nodes into and out of service without dropping work. Installed as kubectl-slipway it is
+// also a kubectl plugin.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 )
 
-// exitError carries an exit code of its own; any other error exits with 1.
+// exitError is an error with an exit code. All other errors exit with 1.
 type exitError struct {
 	code int
 	err  error
@@ -22,8 +22,8 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitCode is what the process exits with; 0 without an error.
-func exitCode(err error) int {
+// toExitCode returns the exit code for an error; 0 for nil.
+func toExitCode(err error) int {
 	var e *exitError
 	switch {
 	case err == nil:
@@ -36,18 +36,18 @@ func exitCode(err error) int {
 
 func main() {
 	ctx, stop := start.Signals()
-	err := root().ExecuteContext(ctx)
+	err := newRootCommand().ExecuteContext(ctx)
 	stop()
 	if err == nil {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
-	os.Exit(exitCode(err))
+	os.Exit(toExitCode(err))
 }
 
-// commands puts commands under one that does nothing by itself. A word that is none of them is an error: cobra would print the
-// help, as if all were well, into whatever file the output goes to.
-func commands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
+// addSubcommands adds commands to a parent without an action of its own. An unknown subcommand is an error. cobra would
+// print the help to standard output instead and exit with 0.
+func addSubcommands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	parent.AddCommand(children...)
 	parent.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -63,20 +63,20 @@ func commands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command 
 	return parent
 }
 
-func root() *cobra.Command {
+func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slipway",
 		Short: "Takes Kubernetes nodes into and out of service without dropping work",
-		Long: "Slipway sees a node's end coming, moves its pods off safely and in time, and gives the node back when the\n" +
-			"machine lives on.",
+		Long: "Slipway detects that a node is going away, evicts its pods safely and in time, and restores the node if its machine\n" +
+			"survives. It retires nodes with their machines, and launches machines for unschedulable pods.",
 		Version:       start.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Annotations:   kubectlName(os.Args[0]),
+		Annotations:   kubectlAnnotations(os.Args[0]),
 	}
-	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), retireCommand(), statusCommand(), topCommand(), planCommand(),
-		whyCommand(), doctorCommand(), snapshotCommand(), notifyCommand(), simulateCommand(), aksnthCommand(), mechanicCommand(),
-		vmssPodWatcherCommand(), openstackAutoscalerCommand(), migrateCommand(), pluginCommand(), cloudpoolCommand(), kubeawareCommand(),
-		manCommand())
+	cmd.AddCommand(newAgentCommand(), newManagerCommand(), newDrainCommand(), newRetireCommand(), newStatusCommand(), newTopCommand(), newPlanCommand(),
+		newWhyCommand(), newDoctorCommand(), newSnapshotCommand(), newNotifyCommand(), newSimulateCommand(), newAKSNTHCommand(), newMechanicCommand(),
+		newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newMigrateCommand(), newPluginCommand(), newCloudpoolCommand(), newKubeawareCommand(),
+		newManCommand())
 	return cmd
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// manCommand writes the manual pages. It is hidden: releases come with them written.
-func manCommand() *cobra.Command {
+// newManCommand returns the hidden command that writes the manual pages. Releases contain the pages.
+func newManCommand() *cobra.Command {
 	var date string
 	cmd := &cobra.Command{
 		Use:    "man FOLDER",
-		Short:  "Write a manual page for every command",
+		Short:  "Write the manual pages of all commands",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := time.Parse(time.DateOnly, date)
 			if err != nil {
-				return fmt.Errorf("--date %q: want a day, such as 2026-01-31", date)
+				return fmt.Errorf("--date: %q: want a date such as 2026-01-31", date)
 			}
-			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // manual pages are for everybody to read
+			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // manual pages are public
 				return err
 			}
 			root := cmd.Root()
-			forgetMachine(root)
+			replaceMachineDefaults(root)
 			root.DisableAutoGenTag = true
 			source := strings.TrimSpace("slipway " + root.Version)
 			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Manual: "Slipway", Source: source, Date: &at}, args[0])
 		},
 	}
-	cmd.Flags().StringVar(&date, "date", time.Now().UTC().Format(time.DateOnly), "day that the pages are of")
+	cmd.Flags().StringVar(&date, "date", time.Now().UTC().Format(time.DateOnly), "date of the pages")
 	return cmd
 }
 
-// ofTheMachine are the flags whose default comes from the machine that the program runs on, from its environment, or from who
-// runs it, and the default that a page for everybody has. Those without one say in their usage which variable it is.
-var ofTheMachine = map[string]string{
+// machineDependentDefaults maps flags with a default from the host, environment or user to the default that generated pages
+// show. Flags with "" name the variable in their usage.
+var machineDependentDefaults = map[string]string{
 	"identity":                  "$HOSTNAME",
 	"requested-by":              "$USER",
 	"cache-dir":                 "$HOME/.kube/cache",
@@ -49,14 +49,14 @@ var ofTheMachine = map[string]string{
 	"leader-election-namespace": "",
 }
 
-// forgetMachine has the pages be the same wherever they are written.
-func forgetMachine(cmd *cobra.Command) {
+// replaceMachineDefaults makes the generated pages the same on every machine.
+func replaceMachineDefaults(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if value, ok := ofTheMachine[f.Name]; ok {
+		if value, ok := machineDependentDefaults[f.Name]; ok {
 			f.DefValue = value
 		}
 	})
 	for _, sub := range cmd.Commands() {
-		forgetMachine(sub)
+		replaceMachineDefaults(sub)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestEveryListedCommandHasAManualPage(t *testing.T) {
+func TestEveryCommandHasManualPage(t *testing.T) {
 	dir := t.TempDir()
-	cmd := root()
+	cmd := newRootCommand()
 	cmd.SetArgs([]string{"man", dir, "--date=2026-01-31"})
 	must.NoError(t, cmd.ExecuteContext(t.Context()))
 	pages := 0
@@ -38,7 +38,7 @@ func TestEveryListedCommandHasAManualPage(t *testing.T) {
 			t.Errorf("%s says when it was generated", file)
 		}
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if value := ofTheMachine[f.Name]; !f.Hidden && !strings.Contains(string(page), value) {
+			if value := machineDependentDefaults[f.Name]; !f.Hidden && !strings.Contains(string(page), value) {
 				t.Errorf("%s: the default of --%s is not %s", file, f.Name, value)
 			}
 		})
@@ -46,26 +46,26 @@ func TestEveryListedCommandHasAManualPage(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit(root())
+	visit(newRootCommand())
 	if pages < 10 {
 		t.Errorf("%d pages were looked at", pages)
 	}
 }
 
-func TestManRefusesADayThatIsNone(t *testing.T) {
-	cmd := root()
+func TestManRefusesInvalidDate(t *testing.T) {
+	cmd := newRootCommand()
 	cmd.SetArgs([]string{"man", t.TempDir(), "--date=31.1.2026"})
-	check.ErrorContains(t, cmd.ExecuteContext(t.Context()), `--date "31.1.2026"`)
+	check.ErrorContains(t, cmd.ExecuteContext(t.Context()), `--date: "31.1.2026"`)
 }
 
-func TestHelpNamesTheCommandThatWasTyped(t *testing.T) {
+func TestHelpNamesTypedCommand(t *testing.T) {
 	for program, want := range map[string]string{
 		"/usr/local/bin/kubectl-slipway": "kubectl slipway",
 		"kubectl-slipway.exe":            "kubectl slipway",
 		"/usr/local/bin/slipway":         "slipway",
 	} {
-		cmd := root()
-		cmd.Annotations = kubectlName(program)
+		cmd := newRootCommand()
+		cmd.Annotations = kubectlAnnotations(program)
 		if got := cmd.CommandPath(); got != want {
 			t.Errorf("started as %s: %q, want %q", program, got, want)
 		}

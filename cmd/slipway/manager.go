@@ -1,7 +1,7 @@
 package main
 
 import (
-	_ "time/tzdata" // disruption budgets name time zones, and images come without the database
+	_ "time/tzdata" // disruption budgets use time zones, and images have no time zone database
 
 	"github.com/spf13/cobra"
 
@@ -12,24 +12,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-func managerCommand() *cobra.Command {
+func newManagerCommand() *cobra.Command {
 	var c manager.Config
 	cmd := &cobra.Command{
 		Use:   "manager",
-		Short: "Carry nodes out of the cluster, one safe step after another",
-		Long: "The manager takes the nodes that NodeRetirements name out of service: cordoned, drained, the Node deleted, its\n" +
-			"machine deleted in its cloud, each verified. It can be ended at any moment: the next one goes on where it was.",
+		Short: "Run the manager: retire nodes, launch instances, and delete orphaned ones",
+		Long: "The manager carries out NodeRetirements: it cordons and drains the node, deletes the Node, and deletes its machine in\n" +
+			"the cloud. It verifies each step. It can be stopped at any time; the next manager continues.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return manager.Run(cmd.Context(), c, start.Version(), cmd.ErrOrStderr())
 		},
 	}
 	c.AddFlags(cmd.Flags())
-	c.Selector, cmd.Flags().Lookup("selector").DefValue = notTheStandIns, notTheStandIns
+	c.Selector, cmd.Flags().Lookup("selector").DefValue = excludeCompatSelector, excludeCompatSelector
 	return cmd
 }
 
-// notTheStandIns selects all but what stand-ins act on themselves: the NodeRetirements of kubeaware-cloudpool-proxy's, for which
-// a machine may only go as its pool is made smaller, and the NodeGroup and NodeRetirements of each vmss-pod-watcher's and of
-// openstack-autoscaler's, whose group no other process knows.
-const notTheStandIns = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel
+// excludeCompatSelector excludes objects that compatibility modes handle themselves. These are the NodeRetirements of
+// kubeaware-cloudpool-proxy, where a machine may be removed only when its pool shrinks. They are also the NodeGroups and
+// NodeRetirements of vmss-pod-watcher and openstack-autoscaler, which no other process knows.
+const excludeCompatSelector = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel

@@ -11,14 +11,14 @@ import (
 )
 
 func TestI6ManagerIgnoresRetirementsOfCompatibilityModes(t *testing.T) {
-	selector, err := labels.Parse(managerCommand().Flags().Lookup("selector").Value.String())
+	selector, err := labels.Parse(newManagerCommand().Flags().Lookup("selector").Value.String())
 	must.NoError(t, err)
 	for _, theirs := range []labels.Set{{kubeaware.MarkLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
 		if selector.Matches(theirs) {
-			t.Errorf("%s selects %v, which somebody else carries out", selector, theirs)
+			t.Errorf("%s selects %v of a compatibility mode", selector, theirs)
 		}
 	}
 	if !selector.Matches(labels.Set{}) || !selector.Matches(labels.Set{"team": "a"}) {
-		t.Errorf("%s does not select what nobody else carries out", selector)
+		t.Errorf("%s does not select other objects", selector)
 	}
 }

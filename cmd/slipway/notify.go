@@ -16,28 +16,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// agentFile is where the agent's configuration is mounted in its pod.
-const agentFile = "/etc/slipway/agent.yaml"
+// defaultAgentFile is the path of the agent's configuration in its pod.
+const defaultAgentFile = "/etc/slipway/agent.yaml"
 
-func notifyCommand() *cobra.Command {
-	return commands(&cobra.Command{
+func newNotifyCommand() *cobra.Command {
+	return addSubcommands(&cobra.Command{
 		Use:   "notify",
-		Short: "Try out the notifications that an agent sends",
-	}, notifyTestCommand())
+		Short: "Test the notifications of an agent",
+	}, newNotifyTestCommand())
 }
 
-// notifyTest is what `slipway notify test` was told.
-type notifyTest struct {
+// notifyTestFlags are the flags of `slipway notify test`.
+type notifyTestFlags struct {
 	file, receiver, moment string
 }
 
-func notifyTestCommand() *cobra.Command {
-	var t notifyTest
+func newNotifyTestCommand() *cobra.Command {
+	var t notifyTestFlags
 	cmd := &cobra.Command{
 		Use:   "test",
-		Short: "Send a sample to the receivers of an agent's configuration",
-		Long: "Test sends what an agent would send when a Spot machine is taken away, marked as a test (.Test is true), to every\n" +
-			"receiver or to one. Receivers that are not told of the moment otherwise get it too. It succeeds when all took it.",
+		Short: "Send a sample notification to the receivers in an agent's configuration",
+		Long: "Test sends the notification of a Spot eviction, marked as a test (.Test is true), to all receivers or to one. It sends\n" +
+			"it even to receivers that do not subscribe to the moment. It succeeds if all receivers accept it.",
 		Example: `  slipway notify test --config agent.yaml
   slipway notify test --config agent.yaml --receiver slack --moment drained`,
 		Args: cobra.NoArgs,
@@ -45,18 +45,18 @@ func notifyTestCommand() *cobra.Command {
 			return t.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&t.file, "config", agentFile, "the agent's configuration file")
-	cmd.Flags().StringVar(&t.receiver, "receiver", "", "the receiver to send to (default: all)")
-	cmd.Flags().StringVar(&t.moment, "moment", string(notify.Detected), "the moment to send: "+list(notify.Moments()))
+	cmd.Flags().StringVar(&t.file, "config", defaultAgentFile, "configuration file of the agent")
+	cmd.Flags().StringVar(&t.receiver, "receiver", "", "name of the receiver (default: all)")
+	cmd.Flags().StringVar(&t.moment, "moment", string(notify.Detected), "moment of the sample: "+joinWords(notify.Moments()))
 	return cmd
 }
 
-func (t *notifyTest) run(ctx context.Context, out, errOut io.Writer) error {
+func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error {
 	moment := notify.Moment(t.moment)
 	if !slices.Contains(notify.Moments(), moment) {
-		return fmt.Errorf("--moment: %q: want %s", t.moment, list(notify.Moments()))
+		return fmt.Errorf("--moment: %q: want %s", t.moment, joinWords(notify.Moments()))
 	}
-	receivers, err := t.receivers(moment)
+	receivers, err := t.selectReceivers(moment)
 	if err != nil {
 		return err
 	}
@@ -75,14 +75,15 @@ func (t *notifyTest) run(ctx context.Context, out, errOut io.Writer) error {
 	return nil
 }
 
-// receivers are those that are asked for. Their templates are checked with the moment too, even if they are not told of it.
-func (t *notifyTest) receivers(moment notify.Moment) ([]notify.Receiver, error) {
+// selectReceivers returns the receivers to test. It sets the moment on all of them, so that their templates are checked for
+// it.
+func (t *notifyTestFlags) selectReceivers(moment notify.Moment) ([]notify.Receiver, error) {
 	all, err := config.Receivers(t.file)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("--config: %s: has no notifications: want a list of receivers (docs/notifications.md)", t.file)
+		return nil, fmt.Errorf("--config: %s: contains no notifications: want a list of receivers (docs/notifications.md)", t.file)
 	}
 	if t.receiver != "" {
 		i := slices.IndexFunc(all, func(r notify.Receiver) bool { return r.Name == t.receiver })
@@ -105,8 +106,7 @@ func receiverNames(receivers []notify.Receiver) []string {
 	return names
 }
 
-// list is words for people.
-func list[T ~string](all []T) string {
+func joinWords[T ~string](all []T) string {
 	words := make([]string, len(all))
 	for i, w := range all {
 		words[i] = string(w)

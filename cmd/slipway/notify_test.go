@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// run runs the command with those arguments.
+// runSlipway runs the command with the arguments and returns its output.
 func runSlipway(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
-	cmd := root()
+	cmd := newRootCommand()
 	var b bytes.Buffer
 	cmd.SetOut(&b)
 	cmd.SetErr(io.Discard)

@@ -28,24 +28,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// osaFlags are the flags of the OpenStack cluster autoscaler, which had the first only, and what it could not be told.
+// osaFlags are the flags of the OpenStack cluster autoscaler's replacement. The tool itself had only -kubeconfig.
 type osaFlags struct {
 	kubeconfig, config, cluster, listen string
 	controlPlane                        int
 }
 
-func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
+func parseOSAFlags(args []string, stderr io.Writer) (osaFlags, error) {
 	var f osaFlags
 	fs := flag.NewFlagSet(openstackautoscaler.Tool, flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	home, _ := os.UserHomeDir() // without one there is no default
+	home, _ := os.UserHomeDir() // without a home directory there is no default
 	fs.StringVar(&f.kubeconfig, "kubeconfig", filepath.Join(home, ".kube", "config"),
-		"kubeconfig `file`; in a pod its own ServiceAccount is used")
+		"kubeconfig `file`; in a pod, its ServiceAccount is used instead")
 	fs.StringVar(&f.config, "config", openstackautoscaler.DefaultFile, "the autoscaler's configuration `file`")
 	fs.StringVar(&f.cluster, "cluster-name", "",
-		"`name` that tells this cluster's servers from those of all others in the project; empty is the UID of namespace kube-system")
-	fs.IntVar(&f.controlPlane, "control-plane-nodes", -1, "how many of the nodes are the control plane's; -1 counts them")
-	fs.StringVar(&f.listen, "listen", ":9819", "`address` of /metrics, /healthz and /readyz; empty is none")
+		"`name` of this cluster, unique in the OpenStack project; if empty, the UID of the namespace kube-system")
+	fs.IntVar(&f.controlPlane, "control-plane-nodes", -1, "number of control plane nodes; -1 counts them")
+	fs.StringVar(&f.listen, "listen", ":9819", "`address` of /metrics, /healthz and /readyz; if empty, not served")
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}
@@ -58,19 +58,19 @@ func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
 		}
 	}
 	if f.controlPlane < -1 {
-		return f, fmt.Errorf("-control-plane-nodes: %d: want how many there are, or -1 to have them counted", f.controlPlane)
+		return f, fmt.Errorf("-control-plane-nodes: %d: want 0 or more, or -1 to count them", f.controlPlane)
 	}
 	return f, nil
 }
 
-func openstackAutoscalerCommand() *cobra.Command {
+func newOpenStackAutoscalerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   openstackautoscaler.Tool + " [-config conf.yml] [-kubeconfig FILE]",
-		Short: "Stand in for the OpenStack cluster autoscaler: its conf.yml in",
-		// The flags are not cobra's: they have one dash or two.
+		Short: "Drop-in replacement for the OpenStack cluster autoscaler: same conf.yml",
+		// cobra does not parse the flags: they may have one or two dashes.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := parseOSA(args, cmd.ErrOrStderr())
+			f, err := parseOSAFlags(args, cmd.ErrOrStderr())
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return nil
@@ -87,7 +87,7 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m, err := managerOf(f, &c)
+	m, err := newOSAManagerConfig(f, &c)
 	if err != nil {
 		return err
 	}
@@ -98,59 +98,60 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 	for _, w := range c.Warnings {
 		log.Warn(w, "inputOf", openstackautoscaler.Tool)
 	}
-	kube, err := f.client(m.Kubeconfig)
+	kube, err := f.newClient(m.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	cluster, err := f.clusterName(ctx, kube)
+	cluster, err := f.findClusterName(ctx, kube)
 	if err != nil {
 		return err
 	}
 	config := c.Cloud(cluster)
 	m.Clouds = &manager.Clouds{OpenStack: &config}
-	plane := &controlPlane{tool: &c, log: log, nodes: kube}
+	plane := &controlPlaneCounter{tool: &c, log: log, nodes: kube}
 	if f.controlPlane >= 0 {
-		plane.is(f.controlPlane)
+		plane.setSize(f.controlPlane)
 	} else {
-		if err := plane.find(ctx); err != nil {
+		if err := plane.countFirst(ctx); err != nil {
 			return err
 		}
 		following, stop := context.WithCancel(ctx)
 		defer stop()
-		go plane.follow(following)
+		go plane.watchSize(following)
 	}
-	m.Given = plane.groups
+	m.Given = plane.nodeGroups
 	return manager.Run(ctx, m, start.Version(), stderr)
 }
 
-// managerOf is the manager that does what the autoscaler did. Its types are installed, as nobody has been asked to.
-func managerOf(f osaFlags, c *openstackautoscaler.Config) (manager.Config, error) {
+// newOSAManagerConfig returns the configuration of a manager that replaces the autoscaler. It installs the CRDs, because the
+// tool needed none.
+func newOSAManagerConfig(f osaFlags, c *openstackautoscaler.Config) (manager.Config, error) {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	if c.CloudType != openstackautoscaler.OpenStack {
-		return m, fmt.Errorf("%s: CloudType: %q: want %s: the autoscaler's plugins are programs of their own now, which slipway manager is "+
-			"told of by --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
+		return m, fmt.Errorf("%s: CloudType: %q: want %s: the autoscaler's plugins are now separate programs, which slipway manager "+
+			"starts from --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
 	}
 	m.InstallCRDs, m.InstallUnasked, m.Listen, m.LogFormat = true, true, f.listen, "text"
-	// As the tool did, it sees to its own group only. A manager in the cluster does other work, and is not competed with.
+	// Like the tool, it handles only its own group. Its own Lease avoids competition with another manager.
 	m.Selector = openstackautoscaler.GroupLabel + "=" + openstackautoscaler.Group
 	m.LeaseName = "slipway-" + openstackautoscaler.Tool
 	if m.LeaderElectionNamespace == "" {
 		m.LeaderElectionNamespace = metav1.NamespaceSystem
 	}
-	if !inCluster() {
+	if !isInCluster() {
 		m.Kubeconfig = f.kubeconfig
 	}
 	return m, nil
 }
 
-// inCluster says whether this runs in a pod, as client-go finds out.
-func inCluster() bool {
+// isInCluster reports whether the process runs in a pod.
+func isInCluster() bool {
 	_, err := rest.InClusterConfig()
 	return err == nil
 }
 
-func (f *osaFlags) client(kubeconfig string) (kubernetes.Interface, error) {
+func (f *osaFlags) newClient(kubeconfig string) (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("-kubeconfig: %w", err)
@@ -163,79 +164,80 @@ func (f *osaFlags) client(kubeconfig string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// clusterName is the name that is given, or one that no other cluster has: kubeadm calls them all the same.
-func (f *osaFlags) clusterName(ctx context.Context, client kubernetes.Interface) (string, error) {
+// findClusterName returns -cluster-name or, if it is empty, the UID of the namespace kube-system. kubeadm gives all clusters
+// the same name.
+func (f *osaFlags) findClusterName(ctx context.Context, client kubernetes.Interface) (string, error) {
 	if f.cluster != "" {
 		return f.cluster, nil
 	}
-	// Listed, as a manager has the right to, and none to get one.
+	// The manager's ClusterRole allows list, not get.
 	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + metav1.NamespaceSystem})
 	if err == nil && (len(list.Items) != 1 || list.Items[0].UID == "") {
-		err = errors.New("there is no such namespace")
+		err = errors.New("namespace not found")
 	}
 	if err != nil {
-		return "", fmt.Errorf("naming the cluster by the UID of namespace %s, which -cluster-name can say instead: %w", metav1.NamespaceSystem, err)
+		return "", fmt.Errorf("reading the UID of namespace %s as cluster name: %w (or set -cluster-name)", metav1.NamespaceSystem, err)
 	}
 	return string(list.Items[0].UID), nil
 }
 
-// countEvery is the time between two looks at how many nodes the control plane has.
-const countEvery = time.Minute
+// countInterval is the interval between counts of the control plane's nodes.
+const countInterval = time.Minute
 
-// controlPlane is how many nodes the control plane has, which the bounds of the tool count.
-type controlPlane struct {
+// controlPlaneCounter counts the control plane's nodes, because the tool's node limits include them.
+type controlPlaneCounter struct {
 	tool  *openstackautoscaler.Config
 	log   *slog.Logger
 	nodes kubernetes.Interface
 	size  atomic.Int64
 }
 
-// groups are the one that the tool was about.
-func (p *controlPlane) groups() []v1alpha1.NodeGroup {
+// nodeGroups returns the tool's only NodeGroup.
+func (p *controlPlaneCounter) nodeGroups() []v1alpha1.NodeGroup {
 	return []v1alpha1.NodeGroup{p.tool.NodeGroup(int(p.size.Load()))}
 }
 
-// is notes how many nodes there are.
-func (p *controlPlane) is(size int) {
+// setSize stores the number of control plane nodes.
+func (p *controlPlaneCounter) setSize(size int) {
 	p.size.Store(int64(size))
-	if crowded := p.tool.Crowded(size); crowded != "" {
-		p.log.Warn(crowded, "inputOf", openstackautoscaler.Tool)
+	if warning := p.tool.Crowded(size); warning != "" {
+		p.log.Warn(warning, "inputOf", openstackautoscaler.Tool)
 	}
 }
 
-// find counts the nodes for the first time.
-func (p *controlPlane) find(ctx context.Context) error {
-	size, err := p.count(ctx)
+// countFirst counts the nodes and returns an error if that fails.
+func (p *controlPlaneCounter) countFirst(ctx context.Context) error {
+	size, err := p.countNodes(ctx)
 	if err != nil {
-		return fmt.Errorf("counting the nodes of the control plane, which -control-plane-nodes can say instead: %w", err)
+		return fmt.Errorf("counting the control plane nodes: %w (or set -control-plane-nodes)", err)
 	}
-	p.is(size)
+	p.setSize(size)
 	return nil
 }
 
-// follow keeps up with a control plane that grows or shrinks, until ctx ends.
-func (p *controlPlane) follow(ctx context.Context) {
+// watchSize updates the count periodically until ctx ends.
+func (p *controlPlaneCounter) watchSize(ctx context.Context) {
 	for {
-		if !elapsed.Sleep(ctx, countEvery) {
+		if !elapsed.Sleep(ctx, countInterval) {
 			return
 		}
-		p.recount(ctx)
+		p.updateCount(ctx)
 	}
 }
 
-// recount counts the nodes again. What cannot be counted is as before.
-func (p *controlPlane) recount(ctx context.Context) {
-	size, err := p.count(ctx)
+// updateCount counts the nodes again. On an error the previous count stays.
+func (p *controlPlaneCounter) updateCount(ctx context.Context) {
+	size, err := p.countNodes(ctx)
 	switch before := int(p.size.Load()); {
 	case err != nil && ctx.Err() == nil:
-		p.log.Warn("the nodes of the control plane cannot be counted; the last number counts", "nodes", before, "err", err)
+		p.log.Warn("cannot count the control plane nodes, keeping the previous count", "nodes", before, "err", err)
 	case err == nil && size != before:
-		p.log.Info("the control plane has another number of nodes", "nodes", size, "before", before)
-		p.is(size)
+		p.log.Info("the number of control plane nodes has changed", "nodes", size, "before", before)
+		p.setSize(size)
 	}
 }
 
-func (p *controlPlane) count(ctx context.Context) (int, error) {
+func (p *controlPlaneCounter) countNodes(ctx context.Context) (int, error) {
 	found := map[string]bool{}
 	for _, label := range openstackautoscaler.ControlPlaneLabels() {
 		nodes, err := p.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: label})
@@ -249,14 +251,14 @@ func (p *controlPlane) count(ctx context.Context) (int, error) {
 	return len(found), nil
 }
 
-func migrateOpenStackAutoscaler() *cobra.Command {
+func newMigrateOpenStackAutoscalerCommand() *cobra.Command {
 	var cluster, directory string
 	var controlPlane int
 	cmd := &cobra.Command{
 		Use:   openstackautoscaler.Tool + " FILE",
-		Short: "From conf.yml: a NodeGroup, the file of --cloud-config, and a clouds.yaml; - reads it from the standard input",
-		Long: "What is printed has the password of the file in it, as clouds.yaml has to. With --directory the files are written\n" +
-			"there instead, that one for nobody else to read.",
+		Short: "Convert conf.yml to a NodeGroup, a --cloud-config file and a clouds.yaml; - reads it from standard input",
+		Long: "The output contains the file's password, which clouds.yaml needs. With --directory the files are written to that\n" +
+			"directory instead, clouds.yaml with mode 0600.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := readInput(cmd.InOrStdin(), args[0])
@@ -276,15 +278,15 @@ func migrateOpenStackAutoscaler() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&cluster, "cluster-name", "",
-		"name that tells this cluster's servers from those of all others in the project, such as the UID of namespace kube-system; empty leaves it to be put in")
-	fs.IntVar(&controlPlane, "control-plane-nodes", 1, "how many of MinNodeCount and MaxNodeCount are the control plane's")
-	fs.StringVar(&directory, "directory", "", "write the files there")
+		"name of this cluster, unique in the OpenStack project, for example the UID of the namespace kube-system; if empty, a placeholder is printed")
+	fs.IntVar(&controlPlane, "control-plane-nodes", 1, "number of control plane nodes in MinNodeCount and MaxNodeCount")
+	fs.StringVar(&directory, "directory", "", "write the files to this directory")
 	return cmd
 }
 
-// writeFiles writes files that are not there yet, into a directory that is made if need be.
+// writeFiles writes new files into a directory, which it creates if necessary. It returns an error if a file exists.
 func writeFiles(directory string, files []openstackautoscaler.File) error {
-	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // the one file that is secret has a mode of its own
+	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // the secret file has its own mode
 		return fmt.Errorf("--directory: %w", err)
 	}
 	for _, f := range files {

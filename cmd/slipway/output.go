@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// outputFlag is how an answer is printed.
+// outputFlag is the output format of an answer.
 type outputFlag string
 
 const (
@@ -19,11 +19,11 @@ const (
 	outputYAML  outputFlag = "yaml"
 )
 
-func (o *outputFlag) add(fs *pflag.FlagSet) {
-	fs.StringVarP((*string)(o), "output", "o", "", `"json" or "yaml" prints the decision as data, "wide" a longer table`)
+func (o *outputFlag) addFlag(fs *pflag.FlagSet) {
+	fs.StringVarP((*string)(o), "output", "o", "", `output format: "json", "yaml", or "wide" for a table with more columns`)
 }
 
-func (o outputFlag) check() error {
+func (o outputFlag) validate() error {
 	switch o {
 	case outputTable, outputWide, outputJSON, outputYAML:
 		return nil
@@ -31,8 +31,8 @@ func (o outputFlag) check() error {
 	return fmt.Errorf("--output: %q: want json, yaml, wide or nothing", string(o))
 }
 
-// print writes an answer as data, or has its table written.
-func (o outputFlag) print(w io.Writer, answer any, table func(w io.Writer, wide bool) error) error {
+// printAnswer prints an answer as JSON or YAML, or calls table for a table.
+func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer, wide bool) error) error {
 	switch o {
 	case outputJSON:
 		encoder := json.NewEncoder(w)

@@ -11,50 +11,50 @@ import (
 )
 
 type planFlags struct {
-	cluster clusterFlags
-	rules   ruleFlags
-	output  outputFlag
-	most    int
+	cluster  clusterFlags
+	rules    ruleFlags
+	output   outputFlag
+	maxNodes int
 }
 
-func planCommand() *cobra.Command {
+func newPlanCommand() *cobra.Command {
 	f := planFlags{cluster: clusterFlags{kube: newKubeFlags("plan")}}
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Say which nodes could be removed together, what would be launched, and why",
-		Long: `Plan reads the cluster once and changes nothing. It prints the nodes that can be removed together, in the order in
-which to remove them, and for each of the others the rule that decided; when pods are pending, also the machines, like
-those that are there, that would take them. Every answer is the one that kube-scheduler's own filters give.`,
+		Short: "Show which nodes could be removed together and what would be launched",
+		Long: `Plan reads the cluster once and changes nothing. It prints the nodes that can be removed together, in the order of
+removal, and for each other node the rule that prevents its removal. For pending pods it prints which additional
+machines of the existing kinds would fit them. All answers use kube-scheduler's filters.`,
 		Example: `  slipway plan
   slipway plan --max 3 -o wide
   slipway plan --snapshot cluster.json -o json`,
 		Args: cobra.NoArgs,
 		RunE: f.run,
 	}
-	cmd.Flags().IntVar(&f.most, "max", -1, "how many nodes are to go at most; negative is as many as can")
-	f.rules.add(cmd.Flags())
-	f.output.add(cmd.Flags())
-	f.cluster.add(cmd.Flags())
+	cmd.Flags().IntVar(&f.maxNodes, "max", -1, "maximum number of nodes to remove; negative means no limit")
+	f.rules.addFlags(cmd.Flags())
+	f.output.addFlag(cmd.Flags())
+	f.cluster.addFlags(cmd.Flags())
 	return cmd
 }
 
 func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
-	if err := f.output.check(); err != nil {
+	if err := f.output.validate(); err != nil {
 		return err
 	}
-	policy, err := f.rules.parse()
+	policy, err := f.rules.parsePolicy()
 	if err != nil {
 		return err
 	}
-	o, err := f.cluster.read(cmd.Context())
+	o, err := f.cluster.readCluster(cmd.Context())
 	if err != nil {
 		return err
 	}
-	answer, err := planner.NewPlan(o, planner.PlanOptions{Max: f.most, Policy: policy, Rules: f.rules.options(o)})
+	answer, err := planner.NewPlan(o, planner.PlanOptions{Max: f.maxNodes, Policy: policy, Rules: f.rules.plannerOptions(o)})
 	if err != nil {
 		return fmt.Errorf("no plan: %w", err)
 	}
-	return f.output.print(cmd.OutOrStdout(), answer, func(w io.Writer, wide bool) error {
+	return f.output.printAnswer(cmd.OutOrStdout(), answer, func(w io.Writer, wide bool) error {
 		return explain.Plan(w, answer, wide)
 	})
 }

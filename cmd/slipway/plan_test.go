@@ -20,9 +20,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// office is a small cluster: nodes of two kinds, a DaemonSet, a budget that is used up, pending pods, and a pod with the
-// name of a node.
-func office() *saved.Objects {
+// newTestCluster returns a small cluster: nodes of two kinds, a DaemonSet, an exhausted PDB, pending pods, and a pod with
+// the name of a node.
+func newTestCluster() *saved.Objects {
 	o := &saved.Objects{Time: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
 	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
 		n := placementtest.Node(name, "zone-a", 4, 16, 10)
@@ -51,25 +51,25 @@ func office() *saved.Objects {
 	return o
 }
 
-func saveOffice(t *testing.T) string {
+func saveTestCluster(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "office.json")
-	save(t, &snapshotFlags{}, path)
+	saveSnapshot(t, &snapshotFlags{}, path)
 	return path
 }
 
-// save saves the office as slipway snapshot save would.
-func save(t *testing.T, f *snapshotFlags, path string) {
+// saveSnapshot saves the test cluster as slipway snapshot save does.
+func saveSnapshot(t *testing.T, f *snapshotFlags, path string) {
 	t.Helper()
 	cmd := &cobra.Command{}
 	cmd.SetErr(io.Discard)
-	must.NoError(t, f.write(cmd, path, office()))
+	must.NoError(t, f.writeSnapshot(cmd, path, newTestCluster()))
 }
 
-func TestHashedSnapshotHidesNamesThatItsListReveals(t *testing.T) {
+func TestHashedSnapshotHidesNames(t *testing.T) {
 	dir := t.TempDir()
-	plain, file, list := saveOffice(t), filepath.Join(dir, "hashed.snapshot"), filepath.Join(dir, "names.json")
-	save(t, &snapshotFlags{hashNames: true, names: list}, file)
+	plain, file, list := saveTestCluster(t), filepath.Join(dir, "hashed.snapshot"), filepath.Join(dir, "names.json")
+	saveSnapshot(t, &snapshotFlags{hashNames: true, names: list}, file)
 	raw, err := os.ReadFile(file)
 	must.NoError(t, err)
 	if i := bytes.Index(raw, []byte("node-gpu")); i >= 0 || !bytes.HasPrefix(raw, []byte("slipway.dev/snapshot v1\n")) {
@@ -84,20 +84,20 @@ func TestHashedSnapshotHidesNamesThatItsListReveals(t *testing.T) {
 		pairs = append(pairs, hidden, plain)
 	}
 	reveal := strings.NewReplacer(pairs...).Replace
-	want, err := slipway(t, "plan", "-o", "json", "--snapshot", plain)
+	want, err := runOffline(t, "plan", "-o", "json", "--snapshot", plain)
 	must.NoError(t, err)
-	got, err := slipway(t, "plan", "-o", "json", "--snapshot", file)
+	got, err := runOffline(t, "plan", "-o", "json", "--snapshot", file)
 	must.NoError(t, err)
 	if reveal(got) != want || strings.Contains(got, "node-gpu") {
 		t.Errorf("of the hashed cluster\n%s\nwith its names\n%s\nof the plain one\n%s", got, reveal(got), want)
 	}
 }
 
-// slipway runs the command as from a shell, where nothing leads to a cluster.
-func slipway(t *testing.T, args ...string) (string, error) {
+// runOffline runs the command without a kubeconfig.
+func runOffline(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	cmd := root()
+	cmd := newRootCommand()
 	var out, errs bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
@@ -106,61 +106,61 @@ func slipway(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestAnswersAboutASavedCluster(t *testing.T) {
-	file := saveOffice(t)
+func TestAnswersForSavedCluster(t *testing.T) {
+	file := saveTestCluster(t)
 	for name, line := range map[string]string{
-		"plan":           "plan",
-		"plan-wide":      "plan -o wide",
-		"plan-json":      "plan -o json",
-		"plan-one":       "plan --max 1 --policy LeastLoaded --delete-emptydir-data",
-		"why-node":       "why node-b",
-		"why-node-yaml":  "why node/node-a -o yaml",
-		"why-node-force": "why node-c --delete-emptydir-data",
-		"why-reserved":   "why node-c",
-		"why-pending":    "why batch-0",
-		"why-helpless":   "why pod/monster-0",
-		"why-running":    "why default/web-0 -o json",
-		"why-namesake":   "why pod/default/node-a",
+		"plan":              "plan",
+		"plan-wide":         "plan -o wide",
+		"plan-json":         "plan -o json",
+		"plan-one":          "plan --max 1 --policy LeastLoaded --delete-emptydir-data",
+		"why-node":          "why node-b",
+		"why-node-yaml":     "why node/node-a -o yaml",
+		"why-node-force":    "why node-c --delete-emptydir-data",
+		"why-reserved":      "why node-c",
+		"why-pending":       "why batch-0",
+		"why-unschedulable": "why pod/monster-0",
+		"why-running":       "why default/web-0 -o json",
+		"why-namesake":      "why pod/default/node-a",
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := slipway(t, append(strings.Fields(line), "--snapshot", file)...)
+			got, err := runOffline(t, append(strings.Fields(line), "--snapshot", file)...)
 			must.NoError(t, err)
 			golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		})
 	}
 }
 
-func TestErrorsNameTheFaultAndTheRemedy(t *testing.T) {
-	file := saveOffice(t)
+func TestErrorsNameFaultAndRemedy(t *testing.T) {
+	file := saveTestCluster(t)
 	other := filepath.Join(t.TempDir(), "other.json")
 	must.NoError(t, os.WriteFile(other, []byte(`{"kind":"List","items":[]}`), 0o600))
 	broken := filepath.Join(t.TempDir(), "broken.json")
 	must.NoError(t, os.WriteFile(broken, []byte(`{"nodes":[`), 0o600))
 	for line, want := range map[string]string{
-		"why node-a --snapshot " + file:         `"node-a" is both a node and a pod of namespace default: say node/node-a or pod/node-a`,
-		"why node-x --snapshot " + file:         `"node-x" is neither a node nor a pod of namespace default: name a pod of another namespace`,
+		"why node-a --snapshot " + file:         `"node-a" is both a node and a pod of namespace default: want node/node-a or pod/node-a`,
+		"why node-x --snapshot " + file:         `"node-x" is neither a node nor a pod of namespace default: for a pod of another namespace`,
 		"why web-0 -n shop --snapshot " + file:  `"web-0" is neither a node nor a pod of namespace shop: did you mean default/web-0?`,
-		"why shop/web-0 --snapshot " + file:     `there is no pod "web-0" in namespace shop: did you mean default/web-0?`,
-		"why node/node-x --snapshot " + file:    `"node-x" is not a node of the 5 in the cluster`,
+		"why shop/web-0 --snapshot " + file:     `no pod "web-0" in namespace shop: did you mean default/web-0?`,
+		"why node/node-x --snapshot " + file:    `"node-x" is none of the 5 nodes of the cluster`,
 		"why done-0 --snapshot " + file:         "pod default/done-0 is finished (Succeeded)",
 		"why a/b/c/d --snapshot " + file:        `"a/b/c/d": want NAME, NAMESPACE/NAME, node/NAME`,
-		"why pod/ --snapshot " + file:           `"pod/": a name in it is empty`,
-		"snapshot save --names x y":             "--names: there are no hidden names without --hash-names",
+		"why pod/ --snapshot " + file:           `"pod/": contains an empty name`,
+		"snapshot save --names x y":             "--names: has no effect without --hash-names",
 		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide or nothing`,
 		"plan --policy Best --snapshot " + file: `--policy: policy "Best" is not known: use one of [LeastDisruption`,
-		"plan --snapshot " + other:              "holds no nodes and no pods: want a file of slipway snapshot save",
+		"plan --snapshot " + other:              "contains no nodes and no pods: want a file of slipway snapshot save",
 		"plan --snapshot " + broken:             "broken.json: read the saved cluster: unexpected EOF (want a file of slipway snapshot save)",
 		"plan --snapshot nowhere.json":          "--snapshot: open nowhere.json: no such file",
-		"plan":                                  `no kubeconfig names a cluster: KUBECONFIG is "`, // which the test sets to a file that is not there
+		"plan":                                  `no kubeconfig with a cluster: KUBECONFIG is "`, // the test sets it to a missing file
 	} {
-		if out, err := slipway(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+		if out, err := runOffline(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("slipway %s: printed %q, error %v, want one with %q", line, out, err, want)
 		}
 	}
 }
 
-func TestSnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
-	path := saveOffice(t)
+func TestSnapshotIsWrittenAtomically(t *testing.T) {
+	path := saveTestCluster(t)
 	before, err := os.ReadFile(path)
 	must.NoError(t, err)
 	err = replaceFile(path, func(w io.Writer) error {
@@ -175,6 +175,6 @@ func TestSnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(path))
 	must.NoError(t, err)
 	if !bytes.Equal(before, after) || len(left) != 1 {
-		t.Errorf("the file has changed, or %d files are there", len(left))
+		t.Errorf("the file has changed, or there are %d files", len(left))
 	}
 }

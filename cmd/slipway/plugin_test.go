@@ -14,22 +14,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// asSlipway has the test binary be slipway.
-const asSlipway = "SLIPWAY_TEST_MAIN"
+// runMainVariable is the environment variable that makes the test binary run as slipway.
+const runMainVariable = "SLIPWAY_TEST_MAIN"
 
 func init() {
-	if os.Getenv(asSlipway) != "" {
+	if os.Getenv(runMainVariable) != "" {
 		main()
 		os.Exit(0)
 	}
 }
 
-// block matches a block of code in a page.
-var block = regexp.MustCompile("(?ms)^```(sh|text|go)\n(.*?)^```$")
+// codeBlock matches a code block in a page.
+var codeBlock = regexp.MustCompile("(?ms)^```(sh|text|go)\n(.*?)^```$")
 
-// TestTheTutorialForPluginsDoesWhatItSays types everything that docs/writing-a-plugin.md has one type, in one shell, and
-// looks for what it says comes of it.
-func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
+// TestPluginTutorialWorks runs all commands of docs/writing-a-plugin.md in one shell, and checks the outputs that the page
+// shows.
+func TestPluginTutorialWorks(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	must.NoError(t, err)
 	page, err := os.ReadFile(filepath.Join(root, "docs", "writing-a-plugin.md"))
@@ -38,12 +38,12 @@ func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
 	linkSlipway(t, bin)
 	script := "set -euo pipefail\nexport PATH='" + bin + "':\"$PATH\" DIR='" + dir + "'\n"
 	var wants [][]string // by block of the script
-	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
+	for _, b := range codeBlock.FindAllStringSubmatch(string(page), -1) {
 		switch kind, text := b[1], b[2]; kind {
 		case "go":
 			script += "cat > \"$DIR/shelf.go\" <<'END OF FILE'\n" + text + "END OF FILE\n"
 		case "sh":
-			// The binary is the test's, and the directory too.
+			// The test replaces the binary and the directory.
 			text = strings.NewReplacer("make build\n", "", "export PATH=\"$PWD/bin:$PATH\" DIR=/tmp/plugin-tutorial\n", "").Replace(text)
 			script += text + "echo '=== END OF BLOCK'\n"
 			wants = append(wants, nil)
@@ -78,11 +78,11 @@ func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// linkSlipway puts the test binary into a directory as slipway.
+// linkSlipway links the test binary as slipway in a directory.
 func linkSlipway(t *testing.T, dir string) {
 	t.Helper()
 	self, err := os.Executable()
 	must.NoError(t, err)
-	script := "#!/bin/sh\n" + asSlipway + "=1 exec '" + self + "' \"$@\"\n"
+	script := "#!/bin/sh\n" + runMainVariable + "=1 exec '" + self + "' \"$@\"\n"
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "slipway"), []byte(script), 0o700))
 }

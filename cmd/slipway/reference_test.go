@@ -16,13 +16,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// reference is every command with its flags, as Markdown.
-func reference() string {
+// renderReference returns the Markdown reference of all commands and flags.
+func renderReference() string {
 	var b strings.Builder
-	b.WriteString("# Commands\n\nEvery command of `slipway` and its flags, as the program itself has them.\n")
-	all := root()
-	forgetMachine(all)
-	each(all, func(c *cobra.Command) {
+	b.WriteString("# Commands\n\nAll commands of `slipway` and their flags, generated from the program.\n")
+	all := newRootCommand()
+	replaceMachineDefaults(all)
+	visitCommands(all, func(c *cobra.Command) {
 		if !c.Runnable() {
 			return
 		}
@@ -35,22 +35,22 @@ func reference() string {
 			fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(c.Example, "\n"))
 		}
 		b.WriteString("```\n")
-		flagTable(&b, c)
+		writeFlagTable(&b, c)
 	})
 	return b.String()
 }
 
-// each visits a command and all below it that are not hidden.
-func each(c *cobra.Command, visit func(*cobra.Command)) {
+// visitCommands visits a command and all visible commands below it.
+func visitCommands(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)
 	for _, sub := range c.Commands() {
 		if !sub.Hidden && sub.Name() != "help" && sub.Name() != "completion" {
-			each(sub, visit)
+			visitCommands(sub, visit)
 		}
 	}
 }
 
-func flagTable(b *strings.Builder, c *cobra.Command) {
+func writeFlagTable(b *strings.Builder, c *cobra.Command) {
 	head := "\n| flag | default | |\n|---|---|---|\n"
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
@@ -67,33 +67,33 @@ func flagTable(b *strings.Builder, c *cobra.Command) {
 		}
 		b.WriteString(head)
 		head = ""
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, value, inCell.Replace(usage))
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, value, cellEscaper.Replace(usage))
 	})
 }
 
-// inCell keeps a text within the cell of a table, and what looks like HTML visible.
-var inCell = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")
+// cellEscaper escapes a text for a table cell.
+var cellEscaper = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")
 
-//go:generate go test -vet=off -run TestTheReferenceOfCommandsIsCurrent . -update
+//go:generate go test -vet=off -run TestCommandReferenceIsCurrent . -update
 
-func TestTheReferenceOfCommandsIsCurrent(t *testing.T) {
-	golden.Check(t, filepath.Join("..", "..", "docs", "reference", "commands.md"), reference())
+func TestCommandReferenceIsCurrent(t *testing.T) {
+	golden.Check(t, filepath.Join("..", "..", "docs", "reference", "commands.md"), renderReference())
 }
 
-func TestCommandReferenceIsTheSameOnEveryMachine(t *testing.T) {
-	t.Setenv("HOME", "/of/somebody")
-	t.Setenv("KUBECACHEDIR", "/of/somebody/else")
-	t.Setenv("KUBECONFIG", "/of/nobody")
-	t.Setenv("POD_NAMESPACE", "of-somebody")
-	t.Setenv("NODE_NAME", "of-somebody")
+func TestCommandReferenceIsMachineIndependent(t *testing.T) {
+	t.Setenv("HOME", "/test/home")
+	t.Setenv("KUBECACHEDIR", "/test/cache")
+	t.Setenv("KUBECONFIG", "/test/kubeconfig")
+	t.Setenv("POD_NAMESPACE", "test-value")
+	t.Setenv("NODE_NAME", "test-value")
 	t.Setenv("TZ", "Asia/Kathmandu")
-	page := reference()
-	for _, own := range []string{"of-somebody", "/of/", "Kathmandu"} {
-		if strings.Contains(page, own) {
-			t.Errorf("it has %s, which is of the machine", own)
+	page := renderReference()
+	for _, value := range []string{"test-value", "/test/", "Kathmandu"} {
+		if strings.Contains(page, value) {
+			t.Errorf("it contains %s, which depends on the machine", value)
 		}
 	}
-	for flag, value := range ofTheMachine { // some cannot be changed for a test: a host's and a user's name
+	for flag, value := range machineDependentDefaults { // a test cannot change the host name and the user name
 		if value != "" {
 			value = "`" + value + "`"
 		}
@@ -103,12 +103,11 @@ func TestCommandReferenceIsTheSameOnEveryMachine(t *testing.T) {
 	}
 }
 
-// typed is a line of a page that has somebody run slipway, in an indented or fenced block, after a prompt or without, or the
-// like within a sentence.
-var typed = regexp.MustCompile("(?m)^(?: {4}| *(?:\\$|>) )?(?:kubectl[ -])?slipway ([^`\\n]*)$|`slipway ([^`]+)`")
+// commandLine matches a slipway command line in a code block, with or without a prompt, or in inline code.
+var commandLine = regexp.MustCompile("(?m)^(?: {4}| *(?:\\$|>) )?(?:kubectl[ -])?slipway ([^`\\n]*)$|`slipway ([^`]+)`")
 
-// fenced is a block of a page, with the words after its fence.
-var fenced = regexp.MustCompile("(?ms)^ *```([^\n]*)\n.*?^ *```$")
+// fencedBlock matches a fenced block of a page and its info string.
+var fencedBlock = regexp.MustCompile("(?ms)^ *```([^\n]*)\n.*?^ *```$")
 
 func TestEveryDocumentedCommandLineIsAccepted(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
@@ -117,12 +116,12 @@ func TestEveryDocumentedCommandLineIsAccepted(t *testing.T) {
 	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
 		raw, err := os.ReadFile(page)
 		must.NoError(t, err)
-		for _, m := range typed.FindAllStringSubmatch(promptless(string(raw)), -1) {
+		for _, m := range commandLine.FindAllStringSubmatch(dropOutputBlocks(string(raw)), -1) {
 			lines++
-			err := taken(m[1] + m[2])
+			err := checkCommandLine(m[1] + m[2])
 			var bare *pflag.ValueRequiredError
 			if m[2] != "" && errors.As(err, &bare) {
-				continue // a sentence may speak of a flag without its value
+				continue // a sentence may mention a flag without its value
 			}
 			if err != nil {
 				t.Errorf("%s: slipway %s: %v", page, m[1]+m[2], err)
@@ -130,19 +129,19 @@ func TestEveryDocumentedCommandLineIsAccepted(t *testing.T) {
 		}
 	}
 	if lines < 50 {
-		t.Errorf("%d command lines were found in the documentation: it has more", lines)
+		t.Errorf("found only %d command lines in the documentation", lines)
 	}
 	for _, wrong := range []string{"plan --no-such-flag", "no-such-command", "doctor -o", "agent --poll-interval soon"} {
-		if taken(wrong) == nil {
-			t.Errorf("slipway %s is taken", wrong)
+		if checkCommandLine(wrong) == nil {
+			t.Errorf("slipway %s is accepted", wrong)
 		}
 	}
 }
 
-// promptless leaves out the blocks that show an answer: those without a language and without a prompt.
-func promptless(page string) string {
-	return fenced.ReplaceAllStringFunc(page, func(block string) string {
-		words := fenced.FindStringSubmatch(block)[1]
+// dropOutputBlocks removes blocks that show output: blocks without a language and without a prompt.
+func dropOutputBlocks(page string) string {
+	return fencedBlock.ReplaceAllStringFunc(page, func(block string) string {
+		words := fencedBlock.FindStringSubmatch(block)[1]
 		if (words == "" || words == "text") && !strings.Contains(block, "\n$ ") {
 			return ""
 		}
@@ -150,20 +149,20 @@ func promptless(page string) string {
 	})
 }
 
-// taken says why slipway would not take the words of a line of a shell, as far as that shows without running it.
-func taken(line string) error {
+// checkCommandLine returns an error if slipway would refuse the command line, without running it.
+func checkCommandLine(line string) error {
 	for _, end := range []string{" | ", " > ", " || ", " && ", " # ", "; "} {
 		line, _, _ = strings.Cut(line, end)
 	}
 	words := strings.Fields(strings.NewReplacer(`"`, "", "'", "", `\`, "").Replace(line))
-	all := root()
-	all.InitDefaultCompletionCmd() // which it has when it runs
+	all := newRootCommand()
+	all.InitDefaultCompletionCmd() // Execute adds it
 	c, rest, err := all.Find(words)
 	if err != nil {
 		return err
 	}
 	if !c.Runnable() && len(rest) > 0 {
-		return fmt.Errorf("there is no command %q", rest[0])
+		return fmt.Errorf("unknown command %q", rest[0])
 	}
 	return c.ParseFlags(rest)
 }

@@ -21,32 +21,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// exitNotRetired is the exit code of slipway retire --wait for a retirement that ended early.
+// exitNotRetired is the exit code of slipway retire --wait for a retirement that did not succeed.
 const exitNotRetired = 2
 
 const (
-	// lookEvery is the time between two looks of --wait.
-	lookEvery = time.Second
-	// takenUpWithin is after how long --wait speaks of a retirement that no manager has looked at, which takes one no time.
-	takenUpWithin = 10 * time.Second
+	// waitPollInterval is the interval between reads of --wait.
+	waitPollInterval = time.Second
+	// managerTimeout is how long --wait waits before it reports a retirement that no manager has observed.
+	managerTimeout = 10 * time.Second
 )
 
 type retireFlags struct {
-	kube    kubeFlags
-	reason  string
-	by      string
-	wait    bool
-	timeout time.Duration
+	kube        kubeFlags
+	reason      string
+	requestedBy string
+	wait        bool
+	timeout     time.Duration
 }
 
-func retireCommand() *cobra.Command {
+func newRetireCommand() *cobra.Command {
 	f := retireFlags{kube: newKubeFlags("retire")}
 	cmd := &cobra.Command{
 		Use:   "retire NODE",
-		Short: "Ask the manager to take a node out of service for good, with its machine",
-		Long: `Retire creates a NodeRetirement, which slipway manager carries out: cordoned, drained, the Node deleted, its machine
-deleted. To call it off, delete the NodeRetirement before the Node is deleted: the node is given back. It gets the labels of the
-node's NodeGroup, or those that the manager asks for which has marked the Node, so that a manager with --selector sees it.`,
+		Short: "Retire a node: drain it and delete the Node and its machine",
+		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its machine.
+To cancel it, delete the NodeRetirement before the Node is deleted; the node is then restored. The NodeRetirement gets
+the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.`,
 		Example: `  slipway retire node-7 --wait
   kubectl get nr
   kubectl delete nr node-7-x2m4z`,
@@ -58,25 +58,25 @@ node's NodeGroup, or those that the manager asks for which has marked the Node, 
 		by = u.Username
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.reason, "reason", string(v1alpha1.Requested), "why, in one word in CamelCase, by which disruption budgets tell retirements apart")
-	fs.StringVar(&f.by, "requested-by", by, "who wants it, for people to read")
-	fs.BoolVar(&f.wait, "wait", false, "wait until it is over, and print each step; exit with 2 when it ends early")
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long --wait waits before it gives up with 1, while the retirement goes on; 0 is no bound")
-	f.kube.add(fs)
+	fs.StringVar(&f.reason, "reason", string(v1alpha1.Requested), "reason as one CamelCase word; disruption budgets can distinguish reasons")
+	fs.StringVar(&f.requestedBy, "requested-by", by, "who requests it, for information")
+	fs.BoolVar(&f.wait, "wait", false, "wait until it has finished and print each step; exit with 2 if it does not succeed")
+	fs.DurationVar(&f.timeout, "timeout", 0, "time limit of --wait, after which it exits with 1 and the retirement continues; 0 means no limit")
+	f.kube.addFlags(fs)
 	return cmd
 }
 
-// objects is a client for Slipway's own types and Nodes.
-func (k kubeFlags) objects() (client.Client, error) {
-	cfg, err := k.config()
+// newObjectClient returns a client for Slipway's types and Nodes.
+func (k kubeFlags) newObjectClient() (client.Client, error) {
+	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
 	}
-	return objectsOf(cfg)
+	return newObjectClientFor(cfg)
 }
 
-// objectsOf is the same for a configuration.
-func objectsOf(cfg *rest.Config) (client.Client, error) {
+// newObjectClientFor returns a client for Slipway's types and Nodes with a client-go configuration.
+func newObjectClientFor(cfg *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -86,13 +86,13 @@ func objectsOf(cfg *rest.Config) (client.Client, error) {
 
 func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
-		return fmt.Errorf("--timeout: %s: must not be negative", f.timeout)
+		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	}
-	name, err := nodeName(args[0])
+	name, err := parseNodeName(args[0])
 	if err != nil {
 		return err
 	}
-	c, err := f.kube.objects()
+	c, err := f.kube.newObjectClient()
 	if err != nil {
 		return err
 	}
@@ -101,12 +101,12 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 		return fmt.Errorf("node %s: %w", name, err)
 	}
-	set, err := ownerLabels(cmd, c, &node)
+	set, err := findGroupLabels(cmd, c, &node)
 	if err != nil {
 		return err
 	}
 	rt := request.New(request.Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{
-		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.by,
+		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.requestedBy,
 	}})
 	if err := c.Create(ctx, rt); err != nil {
 		return fmt.Errorf("node %s: %w", node.Name, err)
@@ -116,29 +116,30 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement is not over after %s, and goes on", node.Name, f.timeout))
+		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement has not finished within %s and continues", node.Name, f.timeout))
 		defer cancel()
 		ctx = bounded
 	}
-	return await(ctx, c, rt, out, cmd.ErrOrStderr())
+	return waitForRetirement(ctx, c, rt, out, cmd.ErrOrStderr())
 }
 
-// ownerLabels are those by which the manager of the node's group finds its retirements. Who may not list NodeGroups makes one
-// with what is on the Node.
-func ownerLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
+// findGroupLabels returns the labels that a retirement of the node needs to match its manager's selector. If the user may
+// not list NodeGroups, it uses the labels on the Node.
+func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "the labels of the node's NodeGroup are not known: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the labels of the node's NodeGroup: %v\n", err)
 	} else if err != nil {
-		return nil, installed(fmt.Errorf("NodeGroups: %w", err))
+		return nil, explainMissingTypes(fmt.Errorf("NodeGroups: %w", err))
 	}
 	return nodegroup.RetirementLabels(groups.Items, node), nil
 }
 
-// await prints what the retirement does until it is over, and to problems that nobody does anything.
-func await(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, out, problems io.Writer) error {
-	said := ""
-	ignored := time.After(takenUpWithin)
+// waitForRetirement prints the progress of a retirement until it has finished. It writes to problems if no manager observes
+// it.
+func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, out, problems io.Writer) error {
+	printed := ""
+	unobserved := time.After(managerTimeout)
 	for {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(rt), rt); apierrors.IsNotFound(err) {
 			return &exitError{exitNotRetired, fmt.Errorf("node %s: NodeRetirement %s was deleted", rt.Spec.NodeName, rt.Name)}
@@ -147,8 +148,8 @@ func await(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, ou
 		} else if err != nil {
 			return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 		}
-		if line := fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message); line != said && rt.Status.Phase != "" {
-			said = line
+		if line := fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message); line != printed && rt.Status.Phase != "" {
+			printed = line
 			fmt.Fprintln(out, line)
 		}
 		if rt.Status.Phase == v1alpha1.Succeeded {
@@ -160,17 +161,17 @@ func await(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, ou
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-ignored:
+		case <-unobserved:
 			if rt.Status.Phase == "" {
-				fmt.Fprintf(problems, "no manager has looked at it for %s: none may be there, or its --selector may pass over NodeRetirements with %s\n",
-					takenUpWithin, labelled(rt.Labels))
+				fmt.Fprintf(problems, "no manager has observed it within %s: want a running manager with a --selector that matches %s\n",
+					managerTimeout, describeLabels(rt.Labels))
 			}
-		case <-time.After(lookEvery):
+		case <-time.After(waitPollInterval):
 		}
 	}
 }
 
-func labelled(set labels.Set) string {
+func describeLabels(set labels.Set) string {
 	if len(set) == 0 {
 		return "no labels"
 	}

@@ -31,10 +31,10 @@ func TestUnclaimedRetirementIsReportedOnce(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, late)
 			defer cancel()
 			var problems bytes.Buffer
-			if err := await(ctx, c, rt, &bytes.Buffer{}, &problems); !errors.Is(err, late) {
+			if err := waitForRetirement(ctx, c, rt, &bytes.Buffer{}, &problems); !errors.Is(err, late) {
 				t.Errorf("%v", err)
 			}
-			if got := strings.Count(problems.String(), "no manager has looked at it for 10s"); got != want {
+			if got := strings.Count(problems.String(), "no manager has observed it within 10s"); got != want {
 				t.Errorf("%q, want it %d times", problems.String(), want)
 			}
 			if want > 0 && !strings.Contains(problems.String(), "the labels team=a") {

@@ -14,11 +14,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-func snapshotCommand() *cobra.Command {
-	return commands(&cobra.Command{
+func newSnapshotCommand() *cobra.Command {
+	return addSubcommands(&cobra.Command{
 		Use:   "snapshot",
-		Short: "Save what plan and why read of a cluster",
-	}, snapshotSaveCommand())
+		Short: "Save a cluster for plan and why",
+	}, newSnapshotSaveCommand())
 }
 
 type snapshotFlags struct {
@@ -27,44 +27,43 @@ type snapshotFlags struct {
 	names     string
 }
 
-func snapshotSaveCommand() *cobra.Command {
+func newSnapshotSaveCommand() *cobra.Command {
 	f := snapshotFlags{kube: newKubeFlags("snapshot")}
 	cmd := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save a cluster for slipway plan --snapshot and slipway why --snapshot",
-		Long: `Save reads the cluster once and writes what plan and why read of it into a file, for its owner's eyes only. A FILE
-that ends in .json, and "-" for standard output, is JSON; any other is a compact form that is loaded many times as fast.
-Images, environment, commands, probes and all else that plan and why do not read are left out; secrets and config maps
-are not even asked for.
+		Long: `Save reads the cluster once and writes the data that plan and why need to a file with mode 0600. A FILE that ends in
+.json, and "-" for standard output, is JSON. Any other file has a compact format that loads much faster. Images,
+environment variables, commands and probes are left out. Secrets and ConfigMaps are not read.
 
-With --hash-names the file can be handed to others: names, labels, taints, annotations, addresses and UIDs are hidden,
-and plan and why give the same answers about it. Numbers, times and the order of the names remain. What each hidden name
-stands for is written to the file of --names, if one is given, and is lost otherwise.`,
+With --hash-names the file can be shared: names, labels, taints, annotations, addresses and UIDs are replaced by hashes,
+and plan and why give the same answers. Numbers, times and the order of the names remain. The original names are written
+to the file of --names; without that flag they are lost.`,
 		Example: `  slipway snapshot save cluster.snapshot
   slipway plan --snapshot cluster.snapshot
   slipway snapshot save --hash-names --names names.json for-others.snapshot`,
 		Args: cobra.ExactArgs(1),
-		RunE: f.save,
+		RunE: f.saveSnapshot,
 	}
-	cmd.Flags().BoolVar(&f.hashNames, "hash-names", false, "hide names, so that the file can be handed to others")
-	cmd.Flags().StringVar(&f.names, "names", "", "with --hash-names: write what each hidden name stands for into this file")
-	f.kube.add(cmd.Flags())
+	cmd.Flags().BoolVar(&f.hashNames, "hash-names", false, "replace names by hashes, so that the file can be shared")
+	cmd.Flags().StringVar(&f.names, "names", "", "with --hash-names: write the original names to this file")
+	f.kube.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *snapshotFlags) save(cmd *cobra.Command, args []string) error {
+func (f *snapshotFlags) saveSnapshot(cmd *cobra.Command, args []string) error {
 	if f.names != "" && !f.hashNames {
-		return errors.New("--names: there are no hidden names without --hash-names")
+		return errors.New("--names: has no effect without --hash-names")
 	}
-	o, err := readLive(cmd.Context(), f.kube)
+	o, err := readLiveCluster(cmd.Context(), f.kube)
 	if err != nil {
 		return err
 	}
-	return f.write(cmd, args[0], o)
+	return f.writeSnapshot(cmd, args[0], o)
 }
 
-// write writes the cluster where it is asked for, and first the names, without which the file may be of no use.
-func (f *snapshotFlags) write(cmd *cobra.Command, path string, o *saved.Objects) error {
+// writeSnapshot writes the names file and then the snapshot, because a hashed snapshot may be useless without its names.
+func (f *snapshotFlags) writeSnapshot(cmd *cobra.Command, path string, o *saved.Objects) error {
 	if f.hashNames {
 		hashed, names := o.Hashed()
 		if f.names != "" {
@@ -96,7 +95,7 @@ func writeNames(w io.Writer, names saved.Names) error {
 	return encoder.Encode(names)
 }
 
-// replaceFile writes a file whole or not at all, for its owner's eyes only.
+// replaceFile replaces a file atomically, with mode 0600.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".slipway-snapshot-*")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// clusterStatus is what slipway status says.
+// clusterStatus is the output of slipway status.
 type clusterStatus struct {
 	Groups  []groupStatus   `json:"groups"`
 	Leaving []leavingStatus `json:"retiring"`
@@ -35,11 +35,11 @@ type groupStatus struct {
 	Nodes       int    `json:"nodes"`
 	Unavailable int    `json:"unavailable"`
 	Leaving     int    `json:"retiring"`
-	// MayLeave is how many more nodes may leave now.
+	// MayLeave is the number of further nodes that may be retired now.
 	MayLeave int `json:"allowedDisruptions"`
-	// Unlisted says that the group has no object, so that its bounds, its cloud and its rules are not known here.
-	Unlisted bool              `json:"unlisted,omitempty"`
-	Away     map[string]string `json:"unavailableNodes,omitempty"` // node to why
+	// Unlisted is true for a group without a NodeGroup object. Its limits, cloud and rules are unknown here.
+	Unlisted         bool              `json:"unlisted,omitempty"`
+	UnavailableNodes map[string]string `json:"unavailableNodes,omitempty"` // node name to reason
 	idleStatus
 	scalingStatus
 }
@@ -55,47 +55,47 @@ type leavingStatus struct {
 	Blocked    []v1alpha1.RetirementReason `json:"blockedBy,omitempty"`
 }
 
-func statusCommand() *cobra.Command {
+func newStatusCommand() *cobra.Command {
 	kube := newKubeFlags("status")
 	var output outputFlag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the node groups, which nodes are idle or leaving, which notices there are, and what keeps or blocks them",
+		Short: "Show NodeGroups, idle and retiring nodes, notices, and what blocks them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
+			if err := output.validate(); err != nil {
 				return err
 			}
-			c, err := kube.objects()
+			c, err := kube.newObjectClient()
 			if err != nil {
 				return err
 			}
 			status, err := readStatus(cmd.Context(), c)
 			if err != nil {
-				return explained(err)
+				return explainError(err)
 			}
-			return output.print(cmd.OutOrStdout(), status, status.table)
+			return output.printAnswer(cmd.OutOrStdout(), status, status.printTable)
 		},
 	}
-	output.add(cmd.Flags())
-	kube.add(cmd.Flags())
+	output.addFlag(cmd.Flags())
+	kube.addFlags(cmd.Flags())
 	return cmd
 }
 
-// explained says what to do about a right or a definition that is missing.
-func explained(err error) error {
+// explainError adds what to do about missing permissions or CRDs.
+func explainError(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w\nstatus needs the rights of the ClusterRole slipway-viewer in deploy/viewer: bind it to yourself; "+
-			"slipway doctor lists each one that you lack", err)
+		return fmt.Errorf("%w\nstatus needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; "+
+			"slipway doctor lists the missing permissions", err)
 	}
-	return installed(err)
+	return explainMissingTypes(err)
 }
 
-// installed says what to do when Slipway's types are not there.
-func installed(err error) error {
+// explainMissingTypes adds what to do if Slipway's CRDs are not installed.
+func explainMissingTypes(err error) error {
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("the API server does not know Slipway's types, so that no manager works here: "+
-			"install the CRDs with kubectl apply --server-side -f api/crds (%w)", err)
+		return fmt.Errorf("Slipway's CRDs are not installed: "+
+			"install them with kubectl apply --server-side -f api/crds (%w)", err)
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}, Notices: noticesOn(cluster.Nodes)}
+	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}, Notices: listNotices(cluster.Nodes)}
 	retiring := map[string]bool{}
 	for i := range all.Items {
 		rt := &all.Items[i]
@@ -121,7 +121,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 			retiring[rt.Spec.NodeName] = true
 		}
 		if !rt.Status.Phase.Finished() {
-			status.Leaving = append(status.Leaving, leavingOf(rt))
+			status.Leaving = append(status.Leaving, toLeavingStatus(rt))
 		}
 	}
 	for i := range groups.Items {
@@ -130,15 +130,15 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 		if err != nil {
 			return clusterStatus{}, err
 		}
-		s := groupOf(g, nodes)
-		s.idleStatus, s.scalingStatus = idleOf(ctx, cluster, g), scalingOf(cluster, g)
+		s := toGroupStatus(g, nodes)
+		s.idleStatus, s.scalingStatus = readIdleStatus(ctx, cluster, g), toScalingStatus(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
-	status.Groups = append(status.Groups, unlisted(cluster, retiring)...)
+	status.Groups = append(status.Groups, findUnlistedGroups(cluster, retiring)...)
 	return status, nil
 }
 
-func leavingOf(rt *v1alpha1.NodeRetirement) leavingStatus {
+func toLeavingStatus(rt *v1alpha1.NodeRetirement) leavingStatus {
 	l := leavingStatus{
 		Retirement: rt.Name, Node: rt.Spec.NodeName, Phase: rt.Status.Phase, Reason: rt.Spec.Reason,
 		Since: retirement.ReachedAt(rt), Message: rt.Status.Message, Blocked: rt.Status.Reasons,
@@ -147,44 +147,44 @@ func leavingOf(rt *v1alpha1.NodeRetirement) leavingStatus {
 		l.Group = rt.Status.Captured.Group
 	}
 	if l.Phase == "" {
-		l.Phase, l.Message = v1alpha1.Pending, "no manager has looked at it yet"
+		l.Phase, l.Message = v1alpha1.Pending, "no manager has observed it yet"
 	}
 	return l
 }
 
-func groupOf(g *v1alpha1.NodeGroup, nodes []budget.Node) groupStatus {
+func toGroupStatus(g *v1alpha1.NodeGroup, nodes []budget.Node) groupStatus {
 	s := groupStatus{
 		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.Minimum, Maximum: g.Spec.Maximum,
-		MayLeave: budget.Room(&g.Spec, nodes, v1alpha1.Requested, time.Now()), Away: map[string]string{},
+		MayLeave: budget.Room(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
 	}
 	for _, n := range nodes {
-		s.add(n)
+		s.addNode(n)
 	}
 	return s
 }
 
-func (s clusterStatus) table(w io.Writer, _ bool) error {
+func (s clusterStatus) printTable(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
 	for _, g := range s.Groups {
-		least, most, may := fmt.Sprint(g.Minimum), noObject, fmt.Sprint(g.MayLeave)
+		minSize, maxSize, mayLeave := fmt.Sprint(g.Minimum), unknownValue, fmt.Sprint(g.MayLeave)
 		if g.Maximum != nil {
-			most = fmt.Sprint(*g.Maximum)
+			maxSize = fmt.Sprint(*g.Maximum)
 		}
 		if g.Unlisted {
-			least, may = noObject, noObject
+			minSize, mayLeave = unknownValue, unknownValue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, least, most, g.Nodes, g.Unavailable,
-			g.Leaving, may)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, minSize, maxSize, g.Nodes, g.Unavailable,
+			g.Leaving, mayLeave)
 	}
-	s.idleTable(t)
-	s.scalingTable(t)
+	s.printIdleNodes(t)
+	s.printScaling(t)
 	if len(s.Leaving) > 0 {
 		fmt.Fprintln(t, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\tMESSAGE")
 	}
 	for _, l := range s.Leaving {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Node, l.Group, l.Phase, duration.HumanDuration(time.Since(l.Since)), l.Reason, l.Message)
 	}
-	s.noticeTable(t)
+	s.printNotices(t)
 	return t.Flush()
 }

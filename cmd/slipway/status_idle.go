@@ -14,17 +14,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// idleStatus is what slipway status says of a group's idle nodes. It comes from the code that the manager decides by.
+// idleStatus describes a group's idle nodes. The manager's own code computes it.
 type idleStatus struct {
-	// Accepted is True, False or Unknown, and Refusal why it is not True.
+	// Accepted is True, False or Unknown. Refusal is the reason if it is not True.
 	Accepted metav1.ConditionStatus `json:"accepted"`
 	Refusal  string                 `json:"refusal,omitempty"`
-	// Idle are the nodes that no pod keeps, and Unknown why they cannot be told.
+	// Idle are the nodes without protecting pods. Unknown is the error if they could not be determined.
 	Idle    []nodegroup.Decision `json:"idle,omitempty"`
 	Unknown string               `json:"idleUnknown,omitempty"`
 }
 
-func idleOf(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) idleStatus {
+func readIdleStatus(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) idleStatus {
 	s := idleStatus{Accepted: metav1.ConditionFalse}
 	switch a := acceptance.Of(g); a.State {
 	case acceptance.NotObserved:
@@ -49,21 +49,21 @@ func idleOf(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGro
 	return s
 }
 
-func (s clusterStatus) idleTable(w io.Writer) {
+func (s clusterStatus) printIdleNodes(w io.Writer) {
 	for _, g := range s.Groups {
 		if g.Refusal != "" {
-			fmt.Fprintf(w, "\n%s is not acted on: %s\n", g.Name, g.Refusal)
+			fmt.Fprintf(w, "\n%s is not managed: %s\n", g.Name, g.Refusal)
 		}
 		if g.Unknown != "" {
-			fmt.Fprintf(w, "\n%s: its idle nodes cannot be told: %s\n", g.Name, g.Unknown)
+			fmt.Fprintf(w, "\n%s: cannot determine its idle nodes: %s\n", g.Name, g.Unknown)
 		}
 	}
-	begun := false
+	hasHeader := false
 	for _, g := range s.Groups {
 		for _, d := range g.Idle {
-			if !begun {
+			if !hasHeader {
 				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tLEAVES IN\tVERDICT\tREASONS")
-				begun = true
+				hasHeader = true
 			}
 			left := "now"
 			if until := time.Until(*d.MayLeaveAt); until > 0 {

@@ -15,20 +15,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
-// noticeStatus is a notice for a node's machine, as the agent there has written it down.
+// noticeStatus is a notice for a node's machine, as its agent recorded it on the Node.
 type noticeStatus struct {
 	Node    string        `json:"node"`
 	ID      string        `json:"id"`
 	Type    notice.Type   `json:"type"`
 	Status  notice.Status `json:"status"`
-	Due     *time.Time    `json:"due,omitempty"` // when the machine is
-	Phase   string        `json:"phase"`         // how far the agent is
+	Due     *time.Time    `json:"due,omitempty"` // deadline of the notice
+	Phase   string        `json:"phase"`         // phase of the agent's handling
 	Blocked string        `json:"blocked,omitempty"`
 }
 
-// noticesOn are the notices that the agents have written on nodes, in the order of the nodes' names. Records that cannot be
-// read are left out.
-func noticesOn(nodes []corev1.Node) []noticeStatus {
+// listNotices returns the notices that agents recorded on nodes, sorted by node name. Unreadable records are left out.
+func listNotices(nodes []corev1.Node) []noticeStatus {
 	all := []noticeStatus{}
 	for i := range nodes {
 		n := &nodes[i]
@@ -48,18 +47,18 @@ func noticesOn(nodes []corev1.Node) []noticeStatus {
 	return all
 }
 
-// dealtWith reports that the node is drained, and nothing is left for the agent to do but to wait for the cloud.
-func (n noticeStatus) dealtWith() bool {
+// isHandled reports whether the node is drained, so that the agent only waits for the cloud.
+func (n noticeStatus) isHandled() bool {
 	return n.Phase == string(agent.Drained) || n.Phase == string(agent.Acknowledged)
 }
 
-// noticeTable lists the notices for which there is something to be done. JSON has them all.
-func (s clusterStatus) noticeTable(w io.Writer) {
-	live := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.dealtWith)
-	if len(live) > 0 {
+// printNotices prints the notices that still require work. JSON output contains all.
+func (s clusterStatus) printNotices(w io.Writer) {
+	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
+	if len(open) > 0 {
 		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDUE\tBLOCKED")
 	}
-	for _, n := range live {
+	for _, n := range open {
 		due := "-"
 		if n.Due != nil {
 			due = n.Due.UTC().Format(time.RFC3339)

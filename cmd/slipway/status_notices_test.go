@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// noticed is a node with what an agent writes on it about a notice.
-func noticed(name, kind, phase string, conditions ...corev1.NodeCondition) corev1.Node {
+// newNoticedNode returns a node with an agent's record of a notice.
+func newNoticedNode(name, kind, phase string, conditions ...corev1.NodeCondition) corev1.Node {
 	record := fmt.Sprintf(`{"owner":"azure-E1","since":"2026-03-01T12:00:00Z","state":{"notice":{"ID":"E1","Source":"azure","Type":%q,`+
 		`"Status":"Scheduled"},"decision":{"deadline":"2026-03-01T12:09:00Z"},"phase":%q}}`, kind, phase)
 	return corev1.Node{
@@ -30,7 +30,7 @@ func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 		Type: "DrainInProgress", Status: corev1.ConditionTrue, Reason: "Slipway",
 		Message: "azure Redeploy (E1): 7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
 	}
-	got := noticesOn([]corev1.Node{noticed("b", "Reboot", ""), noticed("a", "Redeploy", "draining", blocked), {}})
+	got := listNotices([]corev1.Node{newNoticedNode("b", "Reboot", ""), newNoticedNode("a", "Redeploy", "draining", blocked), {}})
 	if len(got) != 2 || got[0].Node != "a" || got[0].Type != notice.Redeploy || got[0].Phase != "draining" || got[0].ID != "E1" ||
 		!got[0].Due.Equal(time.Date(2026, 3, 1, 12, 9, 0, 0, time.UTC)) ||
 		got[0].Blocked != "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)" ||
@@ -38,14 +38,14 @@ func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	var out bytes.Buffer
-	must.NoError(t, (clusterStatus{Notices: got}).table(&out, false))
+	must.NoError(t, (clusterStatus{Notices: got}).printTable(&out, false))
 	check.Contains(t, out.String(),
 		"a      Redeploy   draining   2026-03-01T12:09:00Z   7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
 		"b      Reboot     noticed    2026-03-01T12:09:00Z",
 	)
 	out.Reset()
-	must.NoError(t, (clusterStatus{Notices: noticesOn([]corev1.Node{noticed("c", "Preempt", "drained")})}).table(&out, false))
+	must.NoError(t, (clusterStatus{Notices: listNotices([]corev1.Node{newNoticedNode("c", "Preempt", "drained")})}).printTable(&out, false))
 	if strings.Contains(out.String(), "Preempt") {
-		t.Errorf("a notice that is dealt with is among those that are not:\n%s", out.String())
+		t.Errorf("the table contains a handled notice:\n%s", out.String())
 	}
 }

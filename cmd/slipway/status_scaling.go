@@ -12,25 +12,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// scalingStatus is what slipway status says of the machines that come to a group, and of its nodes that are used little.
+// scalingStatus describes a group's provisioning instances and underutilized nodes.
 type scalingStatus struct {
-	// OnTheWay is how many machines were asked for and have no Ready node yet.
-	OnTheWay int32 `json:"provisioning"`
-	// BackOffs are the kinds of machines that are left alone now.
+	// Provisioning is the number of requested machines without a Ready node.
+	Provisioning int32 `json:"provisioning"`
+	// BackOffs are the templates that are not launched at the moment.
 	BackOffs []v1alpha1.BackOff `json:"backOffs,omitempty"`
-	// Underused are the nodes that could go, as a manager has written on them.
-	Underused []underusedNode `json:"underutilized,omitempty"`
+	// Underutilized are the nodes that the manager marked as underutilized.
+	Underutilized []underutilizedNode `json:"underutilized,omitempty"`
 }
 
-type underusedNode struct {
+type underutilizedNode struct {
 	Node       string    `json:"node"`
 	Since      time.Time `json:"since"`
 	MayLeaveAt time.Time `json:"removableAt"`
 }
 
-func scalingOf(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {
+func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {
 	if up := g.Status.Provisioning; up != nil {
-		s.OnTheWay = up.Provisioning
+		s.Provisioning = up.Provisioning
 		for _, b := range up.BackOffs {
 			if cluster.Now.Before(b.Until.Time) {
 				s.BackOffs = append(s.BackOffs, b)
@@ -41,28 +41,28 @@ func scalingOf(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStat
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
 		if since := plan.Since(n, cluster.Now); asked && !since.IsZero() && cluster.Claims.Owner[n.Name] == g.Name {
-			s.Underused = append(s.Underused, underusedNode{n.Name, since, since.Add(cooldown)})
+			s.Underutilized = append(s.Underutilized, underutilizedNode{n.Name, since, since.Add(cooldown)})
 		}
 	}
 	return s
 }
 
-func (s clusterStatus) scalingTable(w io.Writer) {
+func (s clusterStatus) printScaling(w io.Writer) {
 	for _, g := range s.Groups {
-		if g.OnTheWay > 0 {
-			fmt.Fprintf(w, "\n%s: %d machines are on their way\n", g.Name, g.OnTheWay)
+		if g.Provisioning > 0 {
+			fmt.Fprintf(w, "\n%s: %d machines are provisioning\n", g.Name, g.Provisioning)
 		}
 		for _, b := range g.BackOffs {
-			fmt.Fprintf(w, "\n%s: %s is left alone for %s: %s: %s\n", g.Name, b.Template, duration.HumanDuration(time.Until(b.Until.Time)),
+			fmt.Fprintf(w, "\n%s: no launches of %s for %s: %s: %s\n", g.Name, b.Template, duration.HumanDuration(time.Until(b.Until.Time)),
 				b.Reason, b.Message)
 		}
 	}
-	begun := false
+	hasHeader := false
 	for _, g := range s.Groups {
-		for _, n := range g.Underused {
-			if !begun {
-				fmt.Fprintln(w, "\nUNDERUSED NODE\tGROUP\tFOR\tMAY LEAVE IN")
-				begun = true
+		for _, n := range g.Underutilized {
+			if !hasHeader {
+				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tMAY LEAVE IN")
+				hasHeader = true
 			}
 			left := "now"
 			if until := time.Until(n.MayLeaveAt); until > 0 {

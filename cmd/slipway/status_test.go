@@ -27,7 +27,7 @@ func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 	status, err := readStatus(t.Context(), c)
 	must.NoError(t, err)
 	var out bytes.Buffer
-	must.NoError(t, status.table(&out, false))
+	must.NoError(t, status.printTable(&out, false))
 	var rows []string
 	for _, line := range strings.Split(out.String(), "\n")[1:3] {
 		rows = append(rows, strings.Join(strings.Fields(line), " "))

@@ -10,16 +10,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// noObject is what takes the place of what only the object of a group says.
-const noObject = "-"
+// unknownValue is printed for a value that only a NodeGroup object has.
+const unknownValue = "-"
 
-// unlisted are the groups without an object: of a manager's --node-groups, or of a stand-in. What is known of them is on their
-// nodes and in their retirements.
-func unlisted(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatus {
+// findUnlistedGroups returns the groups without a NodeGroup object: groups of a manager's --node-groups or of a
+// compatibility mode. It finds them through the marks on their nodes and through their retirements.
+func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatus {
 	found := map[string]*groupStatus{}
-	of := func(name string) *groupStatus {
+	getOrAdd := func(name string) *groupStatus {
 		if found[name] == nil {
-			found[name] = &groupStatus{Name: name, Cloud: noObject, Unlisted: true, Away: map[string]string{}}
+			found[name] = &groupStatus{Name: name, Cloud: unknownValue, Unlisted: true, UnavailableNodes: map[string]string{}}
 			found[name].Accepted = metav1.ConditionUnknown
 		}
 		return found[name]
@@ -31,13 +31,13 @@ func unlisted(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatu
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
 		if name := nodegroup.NameOn(n); !listed[name] && cluster.Claims.Owner[n.Name] == "" {
-			of(name).add(budget.NodeOf(n, retiring[n.Name]))
+			getOrAdd(name).addNode(budget.NodeOf(n, retiring[n.Name]))
 		}
 	}
-	for i := range cluster.Retirements { // whose Nodes may have gone
+	for i := range cluster.Retirements { // their Nodes may be gone
 		rt := &cluster.Retirements[i]
 		if c := rt.Status.Captured; c != nil && !listed[c.Group] && !rt.Status.Phase.Finished() {
-			of(c.Group)
+			getOrAdd(c.Group)
 		}
 	}
 	var all []groupStatus
@@ -47,14 +47,13 @@ func unlisted(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatu
 	return all
 }
 
-// add counts a node.
-func (s *groupStatus) add(n budget.Node) {
+func (s *groupStatus) addNode(n budget.Node) {
 	s.Nodes++
 	if n.Leaving {
 		s.Leaving++
 	}
 	if n.Unavailable != "" {
 		s.Unavailable++
-		s.Away[n.Name] = n.Unavailable
+		s.UnavailableNodes[n.Name] = n.Unavailable
 	}
 }

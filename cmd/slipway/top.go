@@ -35,37 +35,38 @@ type topFlags struct {
 	plain   bool
 }
 
-func topCommand() *cobra.Command {
+func newTopCommand() *cobra.Command {
 	f := topFlags{cluster: clusterFlags{kube: newKubeFlags("top")}}
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch the nodes by group: how full they are, what each is doing, and which notices stand against them",
-		Long: `Top shows the nodes of each NodeGroup with what their pods request of them, what each is doing, and the notices of the
-clouds with the time that is left. It is kept current by watching.
+		Short: "Watch nodes by group: utilization, state and notices",
+		Long: `Top shows the nodes of each NodeGroup: the requests of their pods, their state, and cloud notices with the time left. It
+is updated by watches.
 
-Keys: up and down (or k and j) select a node; w says why it can or cannot be removed, and what holds its retirement up;
-p says which nodes could be removed together; c calls off the retirement of the selected node, after a question; q quits.
+Keys: up and down (or k and j) select a node; w shows why it can or cannot be removed and what blocks its retirement;
+p shows which nodes could be removed together; c cancels the retirement of the selected node after confirmation; q quits.
 
-Where the output is no terminal, TERM is dumb, or with --plain, every change is a line. NO_COLOR takes the colours off.`,
+If the output is not a terminal, TERM is dumb, or --plain is set, each change is printed as a line. NO_COLOR removes
+colours.`,
 		Example: `  slipway top
   slipway top --plain | tee nodes.log`,
 		Args: cobra.NoArgs,
 		RunE: f.run,
 	}
-	cmd.Flags().BoolVar(&f.plain, "plain", false, "print a line for each change, also on a terminal")
-	f.rules.add(cmd.Flags())
-	f.cluster.kube.add(cmd.Flags())
+	cmd.Flags().BoolVar(&f.plain, "plain", false, "print each change as a line, even on a terminal")
+	f.rules.addFlags(cmd.Flags())
+	f.cluster.kube.addFlags(cmd.Flags())
 	return cmd
 }
 
 func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
-	if _, err := f.rules.parse(); err != nil {
+	if _, err := f.rules.parsePolicy(); err != nil {
 		return err
 	}
-	// What the libraries have to say reaches the view as its problems; on the screen it would only be noise.
+	// The view shows problems of the libraries itself. Log lines would garble the screen.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
-	cfg, err := f.cluster.kube.config()
+	cfg, err := f.cluster.kube.restConfig()
 	if err != nil {
 		return err
 	}
@@ -76,44 +77,44 @@ func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if f.plain || !screen(out) {
-		return f.lines(ctx, watch, out)
+	if f.plain || !supportsScreen(out) {
+		return f.printLines(ctx, watch, out)
 	}
-	return f.screen(ctx, stop, watch, cfg.Host, out)
+	return f.runScreen(ctx, stop, watch, cfg.Host, out)
 }
 
-// screen reports whether a cursor can be moved on what is written to.
-func screen(out io.Writer) bool {
+// supportsScreen reports whether the output is a terminal with cursor movement.
+func supportsScreen(out io.Writer) bool {
 	file, is := out.(*os.File)
 	name := os.Getenv("TERM")
 	return is && term.IsTerminal(int(file.Fd())) && name != "dumb" && name != ""
 }
 
-// lines prints each change until the command is ended.
-func (f *topFlags) lines(ctx context.Context, watch *top.Watch, out io.Writer) error {
+// printLines prints each change as a line until the command is ended.
+func (f *topFlags) printLines(ctx context.Context, watch *top.Watch, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var last top.State
 	err := watch.Run(ctx, func(s top.State) {
 		for _, change := range top.Changes(last, s) {
 			if _, err := fmt.Fprintln(out, top.Line(time.Now(), change)); err != nil {
-				stop(err) // nobody reads any more
+				stop(err) // the output is closed
 				return
 			}
 		}
 		last = s
 	})
-	return unlessEnded(err)
+	return ignoreCanceled(err)
 }
 
-// screen shows the view until a person quits, the command is ended, or the watching fails.
-func (f *topFlags) screen(ctx context.Context, stop func(), watch *top.Watch, host string, out io.Writer) error {
-	actions, err := f.actions()
+// runScreen shows the view until the user quits, the command is ended, or the watch fails.
+func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watch, host string, out io.Writer) error {
+	actions, err := f.newActions()
 	if err != nil {
 		return err
 	}
-	ui := top.NewUI(ctx, actions, top.Options{Title: host, ASCII: !utf8Locale(os.Getenv), Now: time.Now()})
-	program := onTerminal(ctx, ui, out)
+	ui := top.NewUI(ctx, actions, top.Options{Title: host, ASCII: !isUTF8Locale(os.Getenv), Now: time.Now()})
+	program := newProgram(ctx, ui, out)
 	watched := make(chan error, 1)
 	go func() {
 		err := watch.Run(ctx, func(s top.State) { program.Send(s) })
@@ -122,30 +123,30 @@ func (f *topFlags) screen(ctx context.Context, stop func(), watch *top.Watch, ho
 	}()
 	_, err = program.Run()
 	stop()
-	if err := unlessEnded(<-watched); err != nil {
+	if err := ignoreCanceled(<-watched); err != nil {
 		return err
 	}
 	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
-		return nil // it was ended by a signal, which is how one ends it
+		return nil // ended by a signal
 	}
 	return err
 }
 
-// onTerminal puts a view on a terminal, in the colours that it has by its environment: none with NO_COLOR.
-func onTerminal(ctx context.Context, ui tea.Model, out io.Writer, more ...tea.ProgramOption) *tea.Program {
+// newProgram returns the terminal program of a view. It uses the colours that the environment allows, none with NO_COLOR.
+func newProgram(ctx context.Context, ui tea.Model, out io.Writer, more ...tea.ProgramOption) *tea.Program {
 	return tea.NewProgram(ui, append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithOutput(out)}, more...)...)
 }
 
-// unlessEnded is the error of a watch, or nil when it ended because it was to.
-func unlessEnded(err error) error {
+// ignoreCanceled returns nil for a watch that was cancelled, otherwise its error.
+func ignoreCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
 
-// utf8Locale reports whether the locale, as POSIX ranks its variables, says that the terminal takes UTF-8.
-func utf8Locale(env func(string) string) bool {
+// isUTF8Locale reports whether the locale uses UTF-8, in POSIX's precedence of variables.
+func isUTF8Locale(env func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := env(name); value != "" {
 			value = strings.ToLower(value)
@@ -155,15 +156,15 @@ func utf8Locale(env func(string) string) bool {
 	return false
 }
 
-// topActions are what the keys do, with the code of the commands of the same names.
+// topActions implements top.Actions with the code of the corresponding commands.
 type topActions struct {
 	cluster clusterFlags
 	rules   ruleFlags
 	objects client.Client
 }
 
-func (f *topFlags) actions() (*topActions, error) {
-	c, err := f.cluster.kube.objects()
+func (f *topFlags) newActions() (*topActions, error) {
+	c, err := f.cluster.kube.newObjectClient()
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +173,7 @@ func (f *topFlags) actions() (*topActions, error) {
 
 // Why implements [top.Actions].
 func (a *topActions) Why(ctx context.Context, node string) (string, error) {
-	return a.ask(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
+	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
 		answer, err := planner.NewEvacuation(o, node, options)
 		if err != nil {
 			return err
@@ -183,7 +184,7 @@ func (a *topActions) Why(ctx context.Context, node string) (string, error) {
 
 // Plan implements [top.Actions].
 func (a *topActions) Plan(ctx context.Context) (string, error) {
-	return a.ask(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
+	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
 		answer, err := planner.NewPlan(o, options)
 		if err != nil {
 			return err
@@ -192,18 +193,18 @@ func (a *topActions) Plan(ctx context.Context) (string, error) {
 	})
 }
 
-// ask reads the cluster and returns what explain writes of it.
-func (a *topActions) ask(ctx context.Context, explain func(*saved.Objects, planner.PlanOptions, io.Writer) error) (string, error) {
-	policy, err := a.rules.parse()
+// explainCluster reads the cluster and returns the text that explain writes about it.
+func (a *topActions) explainCluster(ctx context.Context, explain func(*saved.Objects, planner.PlanOptions, io.Writer) error) (string, error) {
+	policy, err := a.rules.parsePolicy()
 	if err != nil {
 		return "", err
 	}
-	o, err := a.cluster.read(ctx)
+	o, err := a.cluster.readCluster(ctx)
 	if err != nil {
 		return "", err
 	}
 	var text bytes.Buffer
-	err = explain(o, planner.PlanOptions{Max: -1, Policy: policy, Rules: a.rules.options(o)}, &text)
+	err = explain(o, planner.PlanOptions{Max: -1, Policy: policy, Rules: a.rules.plannerOptions(o)}, &text)
 	return text.String(), err
 }
 
@@ -213,9 +214,9 @@ func (a *topActions) CallOff(ctx context.Context, name string, uid types.UID) er
 	err := a.objects.Delete(ctx, rt, client.Preconditions{UID: &uid})
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("a right is missing: %w (ClusterRole slipway-top in deploy/viewer)", err)
+		return fmt.Errorf("missing permission: %w (see ClusterRole slipway-top in deploy/viewer)", err)
 	case apierrors.IsNotFound(err):
-		return errors.New("it is over already")
+		return errors.New("it has already finished")
 	}
 	return err
 }

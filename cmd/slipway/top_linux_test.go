@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
-// pseudoterminal gives both ends of one: what shows it, and what a program has as its terminal.
-func pseudoterminal(t *testing.T) (shows, terminal *os.File) {
+// openPseudoterminal opens a pseudoterminal and returns both ends.
+func openPseudoterminal(t *testing.T) (shows, terminal *os.File) {
 	t.Helper()
 	shows, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -37,8 +37,8 @@ func pseudoterminal(t *testing.T) (shows, terminal *os.File) {
 	return shows, terminal
 }
 
-func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
-	_, terminal := pseudoterminal(t)
+func TestScreenNeedsCapableTerminal(t *testing.T) {
+	_, terminal := openPseudoterminal(t)
 	file, err := os.Create(filepath.Join(t.TempDir(), "nodes.log"))
 	must.NoError(t, err)
 	defer func() { _ = file.Close() }()
@@ -61,13 +61,13 @@ func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("TERM", tt.term)
 			t.Setenv("NO_COLOR", "1") // which takes colours off, and no screen away
-			check.Is(t, tt.want, screen(tt.out))
+			check.Is(t, tt.want, supportsScreen(tt.out))
 		})
 	}
 }
 
-// colour is what sets one for the text that follows, or what is behind it.
-var colour = regexp.MustCompile(`\x1b\[(?:[0-9;]*;)?(?:[34][0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m`)
+// colourSequence matches an escape sequence that sets a colour.
+var colourSequence = regexp.MustCompile(`\x1b\[(?:[0-9;]*;)?(?:[34][0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m`)
 
 func TestNO_COLORRemovesColours(t *testing.T) {
 	for _, tt := range []struct {
@@ -80,20 +80,20 @@ func TestNO_COLORRemovesColours(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			env := []string{"TERM=xterm-256color", "NO_COLOR=" + tt.noColor}
 			const problem = "something is wrong"
-			got := shownOn(t, env, top.State{Problems: []string{problem}}, problem)
-			if colour.MatchString(got) != tt.want {
+			got := runOnTerminal(t, env, top.State{Problems: []string{problem}}, problem)
+			if colourSequence.MatchString(got) != tt.want {
 				t.Errorf("colours are %v, want %v: %q", !tt.want, tt.want, got)
 			}
 		})
 	}
 }
 
-// shownOn is what reaches a terminal with such an environment, until a text has.
-func shownOn(t *testing.T, env []string, s top.State, until string) string {
+// runOnTerminal runs the view on a terminal with an environment and returns the output up to a text.
+func runOnTerminal(t *testing.T, env []string, s top.State, until string) string {
 	t.Helper()
-	shows, terminal := pseudoterminal(t)
+	shows, terminal := openPseudoterminal(t)
 	ui := top.NewUI(t.Context(), nil, top.Options{Title: "test"})
-	program := onTerminal(t.Context(), ui, terminal, tea.WithEnvironment(env), tea.WithInput(nil), tea.WithoutSignalHandler())
+	program := newProgram(t.Context(), ui, terminal, tea.WithEnvironment(env), tea.WithInput(nil), tea.WithoutSignalHandler())
 	ended := make(chan error, 1)
 	go func() {
 		_, err := program.Run()

@@ -26,7 +26,7 @@ func TestASCIIIsUsedOutsideUTF8Locales(t *testing.T) {
 		{"other categories do not matter", map[string]string{"LC_MESSAGES": "C.UTF-8"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			check.Is(t, tt.want, utf8Locale(func(name string) string { return tt.env[name] }))
+			check.Is(t, tt.want, isUTF8Locale(func(name string) string { return tt.env[name] }))
 		})
 	}
 }

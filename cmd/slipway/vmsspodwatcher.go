@@ -29,21 +29,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
-// placeEvery is the time between two looks at which scale set the pool's nodes are of.
-const placeEvery = 10 * time.Second
+// placePollInterval is the interval between reads of the scale set of the pool's nodes.
+const placePollInterval = 10 * time.Second
 
-// lookTime is how long one question of a look may take.
-const lookTime = 10 * time.Second
+// readTimeout limits each API request of such a read.
+const readTimeout = 10 * time.Second
 
-func vmssPodWatcherCommand() *cobra.Command {
+func newVMSSPodWatcherCommand() *cobra.Command {
 	var c manager.Config
 	var minimum int32
 	cmd := &cobra.Command{
 		Use:   vmsspodwatcher.Tool,
-		Short: "Stand in for the VMSS pod watcher: its environment in, the manager with a NodeGroup made of it out",
-		Long: "The VMSS pod watcher's environment variables say which pods keep the nodes of which agent pool. The subscription and\n" +
-			"the scale set are those of the pool's nodes. Slipway's types are installed at the start. --cloud-config can say what\n" +
-			"the environment does not: which Azure it is, and with which credential.",
+		Short: "Drop-in replacement for the VMSS pod watcher: same environment variables",
+		Long: "The VMSS pod watcher's environment variables select the agent pool and the pods that protect its nodes. The manager\n" +
+			"runs with a NodeGroup for that pool. It finds the subscription and the scale set through the pool's nodes, and installs\n" +
+			"Slipway's CRDs at the start. --cloud-config can set the Azure cloud and the credentials.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tool, err := vmsspodwatcher.Parse(os.Environ())
@@ -60,29 +60,28 @@ func vmssPodWatcherCommand() *cobra.Command {
 			for _, w := range tool.Warnings {
 				log.Warn(w, "inputOf", vmsspodwatcher.Tool)
 			}
-			ofPool(&c, tool.NodePool)
+			limitToPool(&c, tool.NodePool)
 			c.InstallUnasked = !cmd.Flags().Changed("install-crds")
 			w := &vmssPodWatcher{tool: tool, minimum: minimum, log: log}
 			return w.run(cmd.Context(), c, cmd)
 		},
 	}
 	c.AddFlags(cmd.Flags())
-	cmd.Flags().Int32Var(&minimum, "min-size", 0, "lowest number of nodes in the pool")
+	cmd.Flags().Int32Var(&minimum, "min-size", 0, "minimum number of nodes of the pool")
 	renamed.Flag(cmd.Flags(), "minimum", "min-size")
-	// The tool was one process for each pool, which competed with nobody.
+	// The tool ran as one process per pool without leader election.
 	c.InstallCRDs, cmd.Flags().Lookup("install-crds").DefValue = true, "true"
 	c.LeaderElect, cmd.Flags().Lookup("leader-elect").DefValue = false, "false"
 	return cmd
 }
 
-// ofPool has a manager see to one pool only: its own group and retirements, and a Lease of its own, as the process of another pool
-// does other work.
-func ofPool(c *manager.Config, pool string) {
+// limitToPool limits a manager to one pool: its own group, retirements and Lease. Other pools have other processes.
+func limitToPool(c *manager.Config, pool string) {
 	c.Selector = cmp.Or(c.Selector, vmsspodwatcher.GroupLabel+"="+pool)
 	c.LeaseName = "slipway-" + vmsspodwatcher.Tool + "-" + pool
 }
 
-// vmssPodWatcher is the manager with the tool's NodeGroup.
+// vmssPodWatcher runs the manager with the tool's NodeGroup.
 type vmssPodWatcher struct {
 	tool    vmsspodwatcher.Config
 	minimum int32
@@ -96,82 +95,82 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 	if err != nil {
 		return err
 	}
-	if w.cluster, err = readerFor(c.Kubeconfig); err != nil {
+	if w.cluster, err = newObjectReader(c.Kubeconfig); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	c.Given = w.groups
-	c.FindClouds = func(ctx context.Context, told func(error)) (manager.Clouds, error) {
-		if err := w.awaitPlace(ctx, told); err != nil {
+	c.Given = w.nodeGroups
+	c.FindClouds = func(ctx context.Context, report func(error)) (manager.Clouds, error) {
+		if err := w.awaitPlace(ctx, report); err != nil {
 			return manager.Clouds{}, err
 		}
-		go w.follow(ctx)
+		go w.watchPlace(ctx)
 		return w.tool.Clouds(cmp.Or(w.tool.Subscription, w.place.Load().Subscription), base), nil
 	}
 	return manager.Run(ctx, c, start.Version(), cmd.ErrOrStderr())
 }
 
-// readerFor reads Nodes and NodeRetirements past all caches.
-func readerFor(kubeconfig string) (client.Reader, error) {
+// newObjectReader returns a client that reads Nodes and NodeRetirements without a cache.
+func newObjectReader(kubeconfig string) (client.Reader, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	kube.UserAgent = "slipway-" + vmsspodwatcher.Tool + "/" + start.Version()
-	kube.Timeout = lookTime
-	return objectsOf(kube)
+	kube.Timeout = readTimeout
+	return newObjectClientFor(kube)
 }
 
-// groups are the one that the tool was about.
-func (w *vmssPodWatcher) groups() []v1alpha1.NodeGroup {
+// nodeGroups returns the tool's only NodeGroup.
+func (w *vmssPodWatcher) nodeGroups() []v1alpha1.NodeGroup {
 	return []v1alpha1.NodeGroup{w.tool.NodeGroup(w.place.Load().ScaleSet, w.minimum)}
 }
 
-// awaitPlace waits for the first node of the pool, or for what an earlier process has left undone: without either there is
-// nothing to do. It tells what it cannot find out, or nil.
-func (w *vmssPodWatcher) awaitPlace(ctx context.Context, told func(error)) error {
-	for said := false; ; {
-		found, err := w.look(ctx)
+// awaitPlace waits for the first node of the pool, or for an unfinished retirement of an earlier process. Without either
+// there is nothing to do. It calls report with the error of each read, or nil.
+func (w *vmssPodWatcher) awaitPlace(ctx context.Context, report func(error)) error {
+	for logged := false; ; {
+		found, err := w.findPlace(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			w.log.Warn("where the machines of the pool are cannot be found out", "pool", w.tool.NodePool, "err", err)
+			w.log.Warn("cannot determine the scale set of the pool", "pool", w.tool.NodePool, "err", err)
 		case found != (vmsspodwatcher.Place{}):
 			w.place.Store(&found)
-			w.log.Info("the pool's machines are found", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet, "subscription", found.Subscription)
+			w.log.Info("found the scale set of the pool", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet, "subscription", found.Subscription)
 			return nil
-		case !said:
-			said = true
+		case !logged:
+			logged = true
 			w.log.Info("waiting for the first node of the pool in a uniform scale set", "pool", w.tool.NodePool)
 		}
-		told(err)
-		if !elapsed.Sleep(ctx, placeEvery) {
+		report(err)
+		if !elapsed.Sleep(ctx, placePollInterval) {
 			return ctx.Err()
 		}
 	}
 }
 
-// follow keeps up with a pool that moves to another scale set.
-func (w *vmssPodWatcher) follow(ctx context.Context) {
+// watchPlace updates the place if the pool moves to another scale set.
+func (w *vmssPodWatcher) watchPlace(ctx context.Context) {
 	for {
-		if !elapsed.Sleep(ctx, placeEvery) {
+		if !elapsed.Sleep(ctx, placePollInterval) {
 			return
 		}
-		found, err := w.look(ctx)
+		found, err := w.findPlace(ctx)
 		if err == nil && found != (vmsspodwatcher.Place{}) && found != *w.place.Load() {
-			w.log.Info("the pool has moved", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet)
+			w.log.Info("the pool has moved to another scale set", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet)
 			w.place.Store(&found)
 		}
 	}
 }
 
-// look finds the place by the pool's nodes. When they have all gone it is that of the machines whose retirement is not over:
-// the Node goes first, and the last one of a pool leaves its machine behind until the retirement goes on.
-func (w *vmssPodWatcher) look(ctx context.Context) (vmsspodwatcher.Place, error) {
+// findPlace returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an unfinished
+// retirement: a retirement deletes the Node first, so the machine of a pool's last node may still exist.
+func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.Place, error) {
 	var nodes corev1.NodeList
-	// From the API server's cache: what it does not have yet is seen the next time.
+	// Reads from the API server's cache. The next read sees later changes.
 	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
 	if err := w.cluster.List(ctx, &nodes, client.MatchingLabels{vmsspodwatcher.PoolLabel: w.tool.NodePool}, cached); err != nil {
 		return vmsspodwatcher.Place{}, fmt.Errorf("nodes of pool %s: %w", w.tool.NodePool, err)
@@ -185,17 +184,17 @@ func (w *vmssPodWatcher) look(ctx context.Context) (vmsspodwatcher.Place, error)
 	}
 	var records v1alpha1.NodeRetirementList
 	err := w.cluster.List(ctx, &records, client.MatchingLabels{vmsspodwatcher.GroupLabel: w.tool.NodePool})
-	if meta.IsNoMatchError(err) { // the types are not installed yet, so that nothing can have been begun
+	if meta.IsNoMatchError(err) { // without CRDs there are no retirements
 		return vmsspodwatcher.Place{}, nil
 	}
 	if err != nil {
 		return vmsspodwatcher.Place{}, fmt.Errorf("NodeRetirements of pool %s: %w", w.tool.NodePool, err)
 	}
-	return vmsspodwatcher.PlaceOf(leftBehind(records.Items)), nil
+	return vmsspodwatcher.PlaceOf(unfinishedProviderIDs(records.Items)), nil
 }
 
-// leftBehind are the provider IDs of the machines whose retirement is not over.
-func leftBehind(records []v1alpha1.NodeRetirement) (ids []string) {
+// unfinishedProviderIDs returns the provider IDs of the machines with an unfinished retirement.
+func unfinishedProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 	for i := range records {
 		if rt := &records[i]; !rt.Status.Phase.Finished() && rt.Status.Captured != nil {
 			ids = append(ids, rt.Status.Captured.ProviderID)
@@ -204,15 +203,15 @@ func leftBehind(records []v1alpha1.NodeRetirement) (ids []string) {
 	return ids
 }
 
-// migrateVMSSPodWatcher is slipway migrate vmss-pod-watcher.
-func migrateVMSSPodWatcher() *cobra.Command {
+// newMigrateVMSSPodWatcherCommand returns the command slipway migrate vmss-pod-watcher.
+func newMigrateVMSSPodWatcherCommand() *cobra.Command {
 	var at vmsspodwatcher.Place
 	var cloudConfig bool
 	cmd := &cobra.Command{
 		Use:   vmsspodwatcher.Tool + " [FILE]",
-		Short: "From the tool's environment, or a file of NAME=VALUE lines; - reads it from the standard input",
-		Long: "Prints the NodeGroup that does what the tool was told, with the configuration of Azure above it. Without a FILE the\n" +
-			"environment of this process is read.",
+		Short: "Convert the tool's environment, or a file of NAME=VALUE lines; - reads it from standard input",
+		Long: "Prints the NodeGroup that corresponds to the tool's settings, and the cloud configuration for Azure above it. Without a\n" +
+			"FILE it reads the environment of this process.",
 		Example: "  kubectl -n kube-system set env deploy/vmss-pod-watcher --list | slipway migrate " + vmsspodwatcher.Tool + " -",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -222,7 +221,7 @@ func migrateVMSSPodWatcher() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if environ, err = environment(raw); err != nil {
+				if environ, err = parseEnvironment(raw); err != nil {
 					return fmt.Errorf("%s: %w", args[0], err)
 				}
 			}
@@ -242,13 +241,13 @@ func migrateVMSSPodWatcher() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&at.ScaleSet, "scale-set", "", "name of the pool's scale set")
-	cmd.Flags().StringVar(&at.Subscription, "subscription", "", "ID of its subscription")
-	cmd.Flags().BoolVar(&cloudConfig, "cloud-config", false, "print the file for slipway manager --cloud-config alone")
+	cmd.Flags().StringVar(&at.Subscription, "subscription", "", "ID of the scale set's subscription")
+	cmd.Flags().BoolVar(&cloudConfig, "cloud-config", false, "print only the file for slipway manager --cloud-config")
 	return cmd
 }
 
-// environment reads NAME=VALUE lines; those that are empty or begin with # are passed over.
-func environment(raw []byte) ([]string, error) {
+// parseEnvironment parses NAME=VALUE lines. It skips empty lines and lines that start with #.
+func parseEnvironment(raw []byte) ([]string, error) {
 	var environ []string
 	var errs []error
 	lines := bufio.NewScanner(bytes.NewReader(raw))

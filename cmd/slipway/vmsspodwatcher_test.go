@@ -20,19 +20,19 @@ import (
 
 const poolSubscription = "00000000-0000-0000-0000-000000000001"
 
-func machineOf(scaleSet string) string {
+func newProviderID(scaleSet string) string {
 	return "azure:///subscriptions/" + poolSubscription + "/resourceGroups/mc/providers/Microsoft.Compute/virtualMachineScaleSets/" +
 		scaleSet + "/virtualMachines/0"
 }
 
-func poolNode(scaleSet string) *corev1.Node {
+func newPoolNode(scaleSet string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: scaleSet + "000000", Labels: map[string]string{vmsspodwatcher.PoolLabel: "ci"}},
-		Spec:       corev1.NodeSpec{ProviderID: machineOf(scaleSet)},
+		Spec:       corev1.NodeSpec{ProviderID: newProviderID(scaleSet)},
 	}
 }
 
-func poolRecord(pool string, phase v1alpha1.Phase, captured *v1alpha1.Captured) *v1alpha1.NodeRetirement {
+func newPoolRetirement(pool string, phase v1alpha1.Phase, captured *v1alpha1.Captured) *v1alpha1.NodeRetirement {
 	return &v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: "r", Labels: map[string]string{vmsspodwatcher.GroupLabel: pool}},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase, Captured: captured},
@@ -40,17 +40,17 @@ func poolRecord(pool string, phase v1alpha1.Phase, captured *v1alpha1.Captured) 
 }
 
 func TestI8EmptyPoolIsFoundByItsRemainingRetirements(t *testing.T) {
-	left := &v1alpha1.Captured{ProviderID: machineOf("left")}
+	left := &v1alpha1.Captured{ProviderID: newProviderID("left")}
 	for name, tt := range map[string]struct {
 		want    string
 		objects []client.Object
 	}{
-		"nothing":               {"", nil},
-		"a node":                {"has", []client.Object{poolNode("has"), poolRecord("ci", v1alpha1.NodeDeleted, left)}},
-		"a machine":             {"left", []client.Object{poolRecord("ci", v1alpha1.NodeDeleted, left)}},
-		"one that has gone":     {"", []client.Object{poolRecord("ci", v1alpha1.Succeeded, left)}},
-		"one of another pool":   {"", []client.Object{poolRecord("gpu", v1alpha1.NodeDeleted, left)}},
-		"one that is not known": {"", []client.Object{poolRecord("ci", v1alpha1.Pending, nil)}},
+		"empty":                      {"", nil},
+		"node":                       {"has", []client.Object{newPoolNode("has"), newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
+		"machine only":               {"left", []client.Object{newPoolRetirement("ci", v1alpha1.NodeDeleted, left)}},
+		"finished retirement":        {"", []client.Object{newPoolRetirement("ci", v1alpha1.Succeeded, left)}},
+		"retirement of other pool":   {"", []client.Object{newPoolRetirement("gpu", v1alpha1.NodeDeleted, left)}},
+		"retirement without machine": {"", []client.Object{newPoolRetirement("ci", v1alpha1.Pending, nil)}},
 	} {
 		scheme := runtime.NewScheme()
 		must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
@@ -58,23 +58,23 @@ func TestI8EmptyPoolIsFoundByItsRemainingRetirements(t *testing.T) {
 			tool:    vmsspodwatcher.Config{NodePool: "ci"},
 			cluster: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tt.objects...).Build(),
 		}
-		got, err := w.look(context.Background())
+		got, err := w.findPlace(context.Background())
 		if err != nil || got.ScaleSet != tt.want {
 			t.Errorf("%s: %+v, %v; want %q", name, got, err, tt.want)
 		}
 	}
 }
 
-func TestAClientIsMadeThoughNobodyAnswers(t *testing.T) {
-	if _, err := objectsOf(&rest.Config{Host: "http://127.0.0.1:1"}); err != nil {
+func TestClientIsCreatedWithoutAPIServer(t *testing.T) {
+	if _, err := newObjectClientFor(&rest.Config{Host: "http://127.0.0.1:1"}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestTwoPoolsDoNotCompeteForOneLease(t *testing.T) {
+func TestPoolsUseSeparateLeases(t *testing.T) {
 	var ci, gpu manager.Config
-	ofPool(&ci, "ci")
-	ofPool(&gpu, "gpu")
+	limitToPool(&ci, "ci")
+	limitToPool(&gpu, "gpu")
 	if ci.LeaseName != "slipway-vmss-pod-watcher-ci" || gpu.LeaseName == ci.LeaseName || gpu.Selector == ci.Selector {
 		t.Errorf("%q and %q, %q and %q", ci.LeaseName, gpu.LeaseName, ci.Selector, gpu.Selector)
 	}

@@ -1,14 +1,16 @@
-// Package cloudpool serves the cloudpool REST API so that a machine goes only when its node's work has gone before: in
-// front of a server that knows nothing of Kubernetes, or over any of Slipway's providers.
+// Package cloudpool serves the cloudpool REST API and drains a machine's node before the machine is deleted. It runs in
+// front of a cloudpool server that does not know Kubernetes, or on top of any Slipway cloud provider (a native pool).
 //
-// Requests that cannot take a machine away pass through. One that can (a smaller desired size, a termination, a membership
-// that makes a machine disposable) becomes an update of the pool: the machines are paired with their nodes (package matching),
-// the victims are chosen together as package placement says, and one after the other is judged again and
-// retired by a NodeRetirement, which the manager carries out (package controller). At the end of a smaller size the server's
-// desired size is the one that was asked for.
+// A request that cannot remove a machine is forwarded. A request that can remove one becomes an update of the pool. Such
+// requests are a smaller desired size, a termination, and a membership that makes a machine disposable.
 //
-// An update is a PoolUpdate object, and one process at a time works on those of a pool (a Lease). So it goes on when the client
-// leaves, when the process ends and in another replica, and a request that is repeated is told how the first one went.
+// Package matching pairs machines with nodes and chooses the victims together. Package controller checks each victim again
+// and creates its NodeRetirement, which the manager carries out. After a size update the server's desired size equals the
+// requested size.
 //
-// What cannot be known leads to nothing: pairs that are unclear, a server or an API server that is away (I7).
+// An update is a PoolUpdate object. One process at a time, the holder of a Lease, works on the updates of a pool. An update
+// therefore continues after its client disconnects, after the process ends, and in another replica. A repeated request
+// returns the result of the first one.
+//
+// Missing information never leads to a deletion: an unclear pairing, or a server or API server that does not answer (I7).
 package cloudpool

@@ -17,13 +17,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
-// Config is everything that `slipway cloudpool` can be told. Of the options of its parts it has what is configured; Run adds the rest.
+// Config is the configuration of `slipway cloudpool`. The embedded options contain only the configured fields; Run sets the
+// others.
 type Config struct {
 	Kubeconfig  string
 	CloudConfig string
-	// Pools are the pools of cloudpool servers to stand in front of; NodeGroups those to serve natively.
+	// Pools are the pools of cloudpool servers that are served through this proxy. NodeGroups are served as native pools.
 	Pools, NodeGroups []string
-	// NativeRefresh is how old what is read of a NodeGroup may be.
+	// NativeRefresh is the maximum age of cached reads of a native pool.
 	NativeRefresh time.Duration
 
 	httpserver.ListenOptions
@@ -37,59 +38,59 @@ type Config struct {
 	LogLevel, LogFormat string
 }
 
-// DefaultTokenAudience is the audience of clients' tokens. A token for it is of no use at the API server, to which whoever
-// reads it here could show any other.
+// DefaultTokenAudience is the audience of clients' tokens. The API server does not accept a token with this audience, so a
+// token that leaks here cannot be used there.
 const DefaultTokenAudience = "slipway-cloudpool"
 
-// refusable are the actions that --refuse takes.
-var refusable = []string{"attach", "config", "detach", "start", "stop"}
+// refusableActions are the valid values of --refuse.
+var refusableActions = []string{"attach", "config", "detach", "start", "stop"}
 
 // AddFlags registers the flags with their defaults.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	host, _ := os.Hostname()
-	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
-	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider; the manager's own")
-	fs.StringSliceVar(&c.Pools, "pool", nil, "pools of the file's cloudpool servers to stand in front of; without any and without --native, all")
-	fs.StringSliceVar(&c.NodeGroups, "native", nil, "NodeGroups to serve as pools, whatever their cloud")
-	fs.DurationVar(&c.NativeRefresh, "native-refresh", 5*time.Second, "how old what is read of a NodeGroup may be, up to 5m; updates read anew")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; if empty, the pod's ServiceAccount is used")
+	fs.StringVar(&c.CloudConfig, "cloud-config", "", "cloud configuration file, the same as the manager's")
+	fs.StringSliceVar(&c.Pools, "pool", nil, "pools of --cloud-config to serve; if neither --pool nor --native is set, all of them")
+	fs.StringSliceVar(&c.NodeGroups, "native", nil, "NodeGroups to serve as pools; any cloud is supported")
+	fs.DurationVar(&c.NativeRefresh, "native-refresh", 5*time.Second, "maximum age of cached reads of a --native pool, up to 5m; updates do not use the cache")
 	fs.StringVar(&c.Address, "listen", "127.0.0.1:8080", "address of the API")
-	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond the loopback interface without TLS, or without knowing clients")
-	fs.StringVar(&c.TLSCertFile, "tls-cert-file", "", "certificate to serve with, in PEM; read again when it changes")
-	fs.StringVar(&c.TLSKeyFile, "tls-private-key-file", "", "its key")
-	fs.StringVar(&c.ClientCAFile, "client-ca-file", "", "authorities, in PEM, one of which has to have signed the certificate of every client that shows one")
-	fs.BoolVar(&c.Authorize, "authorize", false, "ask the API server who a client is (TokenReview) and whether it may (SubjectAccessReview: get "+
-		"or update nodegroups/scale of the pool's name)")
-	fs.StringSliceVar(&c.TokenAudiences, "token-audience", []string{DefaultTokenAudience}, "with --authorize: audiences, one of which a client's "+
-		"token has to be for; empty is the API server's own")
-	fs.DurationVar(&c.ReadTimeout, "read-timeout", time.Minute, "how long a client may take to send a request, 1s to 1h")
-	fs.DurationVar(&c.BackendTimeout, "backend-timeout", httpserver.DefaultBackendTimeout, "how long a request that is passed on may take, 1s to 1h")
-	fs.Int64Var(&c.MaxBody, "max-body", httpserver.DefaultMaxBody, "largest body of a request that is passed on, in bytes, 1024 to 1073741824")
-	fs.BoolVar(&c.StrictCompat, "strict-compat", false, "answer every failure as kubeaware-cloudpool-proxy did: with 500, and 200 where some "+
-		"machines went; and let clients wait for each other's updates")
-	fs.BoolVar(&c.KeepCredentials, "pass-credentials", false, "pass the clients' own credentials on to the pools' servers")
-	fs.StringSliceVar(&c.Refuse, "refuse", nil, "actions not to pass on: "+strings.Join(refusable, ", "))
-	fs.StringVar((*string)(&c.Policy), "policy", string(planner.Policies()[0]), "which nodes go first")
-	fs.IntVar(&c.AtOnce, "max-concurrent-removals", 1, "highest number of machines of a pool that are removed at the same time, 1 to 100; NodeGroups also have disruption budgets")
+	fs.BoolVar(&c.Insecure, "insecure", false, "allow an address beyond the loopback interface without TLS or client authentication")
+	fs.StringVar(&c.TLSCertFile, "tls-cert-file", "", "server certificate, PEM; reloaded when it changes")
+	fs.StringVar(&c.TLSKeyFile, "tls-private-key-file", "", "private key of the server certificate, PEM")
+	fs.StringVar(&c.ClientCAFile, "client-ca-file", "", "CA certificates, PEM; a client certificate must be signed by one of them")
+	fs.BoolVar(&c.Authorize, "authorize", false, "authenticate clients with TokenReview and authorize them with SubjectAccessReview (get "+
+		"or update nodegroups/scale, with the pool's name)")
+	fs.StringSliceVar(&c.TokenAudiences, "token-audience", []string{DefaultTokenAudience}, "with --authorize: accepted audiences of a client's "+
+		"token; if empty, the API server's audience")
+	fs.DurationVar(&c.ReadTimeout, "read-timeout", time.Minute, "timeout for reading a request from a client, 1s to 1h")
+	fs.DurationVar(&c.BackendTimeout, "backend-timeout", httpserver.DefaultBackendTimeout, "timeout of a forwarded request, 1s to 1h")
+	fs.Int64Var(&c.MaxBody, "max-body", httpserver.DefaultMaxBody, "maximum body size of a forwarded request in bytes, 1024 to 1073741824")
+	fs.BoolVar(&c.StrictCompat, "strict-compat", false, "answer like kubeaware-cloudpool-proxy: 500 for every failure, 200 if only some "+
+		"machines were removed, and queue concurrent updates instead of answering 429")
+	fs.BoolVar(&c.KeepCredentials, "pass-credentials", false, "forward the clients' credentials to the pools' servers")
+	fs.StringSliceVar(&c.Refuse, "refuse", nil, "actions to refuse instead of forwarding: "+strings.Join(refusableActions, ", "))
+	fs.StringVar((*string)(&c.Policy), "policy", string(planner.Policies()[0]), "which nodes are removed first: LeastDisruption, LeastPods, LeastLoaded or Oldest")
+	fs.IntVar(&c.AtOnce, "max-concurrent-removals", 1, "maximum number of machines of a pool that are removed at the same time, 1 to 100; disruption budgets of NodeGroups apply too")
 	renamed.Flag(fs, "at-once", "max-concurrent-removals")
-	fs.BoolVar(&c.RemoveLastWorker, "remove-last-worker", false, "remove also the last node of the cluster that is Ready and takes pods")
+	fs.BoolVar(&c.RemoveLastWorker, "remove-last-worker", false, "allow removal of the cluster's last Ready and schedulable node")
 	fs.StringVar(&c.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Leases and PoolUpdates (default $POD_NAMESPACE)")
-	fs.StringVar(&c.Holder, "identity", host, "unique name of this replica")
+	fs.StringVar(&c.Holder, "identity", host, "unique name of this replica in the Lease")
 	renamed.Flag(fs, "holder", "identity")
-	fs.StringToStringVar(&c.Labels, "retirement-labels", nil, "labels of the NodeRetirements that are made, and of the "+
-		"NodeGroups that count, as key=value; what a manager's --selector wants")
-	fs.DurationVar(&c.Pace.Registration, "registration-grace", 15*time.Minute, "how long a machine that runs may take to register its node, up to 24h")
-	fs.DurationVar(&c.Pace.Poll, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
-	fs.DurationVar(&c.Pace.Trouble, "failure-timeout", time.Minute, "how long the server or the cloud of a pool may fail, or no manager act on a retirement, before the client gets an error, up to 1h")
+	fs.StringToStringVar(&c.Labels, "retirement-labels", nil, "labels of created NodeRetirements and of the "+
+		"NodeGroups to use, as key=value; must match the manager's --selector")
+	fs.DurationVar(&c.Pace.Registration, "registration-grace", 15*time.Minute, "time a running machine has to register its node, up to 24h")
+	fs.DurationVar(&c.Pace.Poll, "poll-interval", 2*time.Second, "interval between reconciles of an update, 100ms to 1m; changes of NodeRetirements are watched")
+	fs.DurationVar(&c.Pace.Trouble, "failure-timeout", time.Minute, "time that errors of the server or cloud, or a NodeRetirement without a manager, are tolerated before the client gets an error, up to 1h")
 	renamed.Flag(fs, "trouble-patience", "failure-timeout")
-	fs.DurationVar(&c.Pace.Settle, "settle-time", time.Minute, "how long an update that has removed machines waits until others can go, up to 1h")
-	fs.DurationVar(&c.Pace.Admission, "admission-wait", 5*time.Minute, "how long a NodeRetirement may take to begin, as for its NodeGroup's budget, before another node is tried, up to 24h")
-	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ there, to requests from the loopback interface")
+	fs.DurationVar(&c.Pace.Settle, "settle-time", time.Minute, "time an update that has removed machines waits for more removable machines, up to 1h")
+	fs.DurationVar(&c.Pace.Admission, "admission-wait", 5*time.Minute, "time a NodeRetirement has to start, for example when a disruption budget delays it, before another node is tried, up to 24h")
+	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; if empty, not served")
+	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ on --metrics-listen to clients on the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", "json", "json or text")
 }
 
-// Validate reports everything that is wrong.
+// Validate returns all errors of the configuration, joined.
 func (c *Config) Validate() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
@@ -111,34 +112,34 @@ func (c *Config) Validate() error {
 		fail("--max-concurrent-removals: %d: want 1 to 100", c.AtOnce)
 	}
 	for _, name := range c.Refuse {
-		if !slices.Contains(refusable, name) {
-			fail("--refuse: %q: want some of %s", name, strings.Join(refusable, ", "))
+		if !slices.Contains(refusableActions, name) {
+			fail("--refuse: %q: want some of %s", name, strings.Join(refusableActions, ", "))
 		}
 	}
 	if _, err := planner.ParsePolicy(string(c.Policy)); err != nil {
 		fail("--policy: %w", err)
 	}
 	if c.Namespace == "" {
-		fail("--namespace: is empty: want where the Leases and PoolUpdates are kept")
+		fail("--namespace: is empty: want the namespace of the Leases and PoolUpdates")
 	}
 	if c.Holder == "" {
-		fail("--identity: is empty: want a name that no other replica has")
+		fail("--identity: is empty: want a name that is unique among the replicas")
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		fail("--tls-cert-file and --tls-private-key-file belong together")
+		fail("--tls-cert-file and --tls-private-key-file: only one is set: want both or neither")
 	}
 	if slices.Contains(c.TokenAudiences, "") {
-		fail("--token-audience: %q: one is empty: want names such as %s", strings.Join(c.TokenAudiences, ","), DefaultTokenAudience)
+		fail("--token-audience: %q: contains an empty audience: want names such as %s", strings.Join(c.TokenAudiences, ","), DefaultTokenAudience)
 	}
 	if c.ClientCAFile != "" && c.TLSCertFile == "" {
-		fail("--client-ca-file: clients show certificates over TLS alone: want --tls-cert-file too")
+		fail("--client-ca-file: client certificates require TLS: want --tls-cert-file too")
 	}
-	errs = append(errs, c.validateListen())
+	errs = append(errs, c.checkListenAddress())
 	return errors.Join(errs...)
 }
 
-// validateListen wants strangers to be kept out of what is served beyond this machine.
-func (c *Config) validateListen() error {
+// checkListenAddress returns an error if an address beyond the loopback interface lacks TLS or client authentication.
+func (c *Config) checkListenAddress() error {
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {
 		return fmt.Errorf("--listen: %q: want host:port: %w", c.Address, err)
@@ -150,7 +151,7 @@ func (c *Config) validateListen() error {
 	case c.TLSCertFile == "":
 		return fmt.Errorf("--listen: %q: is not on the loopback interface: want --tls-cert-file, or --insecure", c.Address)
 	case c.ClientCAFile == "" && !c.Authorize:
-		return fmt.Errorf("--listen: %q: is not on the loopback interface, and nobody is asked who he is: want --client-ca-file or --authorize, or --insecure",
+		return fmt.Errorf("--listen: %q: is not on the loopback interface, and clients are not authenticated: want --client-ca-file, --authorize or --insecure",
 			c.Address)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 )
 
-func TestI10WhatWouldBeOpenToStrangersIsNotServed(t *testing.T) {
+func TestI10UnsafeConfigIsRefused(t *testing.T) {
 	good := func() Config {
 		return Config{
 			ListenOptions: httpserver.ListenOptions{Address: "127.0.0.1:1", ReadTimeout: time.Minute},
@@ -24,9 +24,9 @@ func TestI10WhatWouldBeOpenToStrangersIsNotServed(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"":                                 func(*Config) {},
 		"want --tls-cert-file":             func(c *Config) { c.Address = ":8080" },
-		"nobody is asked who he is":        func(c *Config) { c.Address, c.TLSCertFile, c.TLSKeyFile = "10.0.0.1:1", "a", "b" },
-		"--tls-private-key-file belong":    func(c *Config) { c.TLSCertFile = "a" },
-		"over TLS alone":                   func(c *Config) { c.ClientCAFile = "a" },
+		"clients are not authenticated":    func(c *Config) { c.Address, c.TLSCertFile, c.TLSKeyFile = "10.0.0.1:1", "a", "b" },
+		"--tls-private-key-file: only one": func(c *Config) { c.TLSCertFile = "a" },
+		"client certificates require TLS":  func(c *Config) { c.ClientCAFile = "a" },
 		"--refuse: \"size\"":               func(c *Config) { c.Refuse = []string{"size"} },
 		"--max-concurrent-removals: 0":     func(c *Config) { c.AtOnce = 0 },
 		"--policy":                         func(c *Config) { c.Policy = "Random" },
@@ -46,16 +46,16 @@ func TestI10WhatWouldBeOpenToStrangersIsNotServed(t *testing.T) {
 	open := good()
 	open.Address, open.Insecure = ":8080", true
 	if err := open.Validate(); err != nil {
-		t.Errorf("asked for: %v", err)
+		t.Errorf("with --insecure: %v", err)
 	}
 }
 
-func TestI10APoolWhoseNameNoLeaseCanHaveIsNotServed(t *testing.T) {
+func TestI10TooLongPoolNameIsRefused(t *testing.T) {
 	for name, want := range map[string]string{
 		strings.Repeat("p", maxPoolName):   "",
-		strings.Repeat("p", maxPoolName+1): "has a name of 54 characters: want at most 53",
+		strings.Repeat("p", maxPoolName+1): "the name has 54 characters: want at most 53",
 	} {
-		if err := distinct([]*httpserver.Front{{Name: name}}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := checkPoolNames([]*httpserver.Front{{Name: name}}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 		if problems := validation.IsValidLabelValue(controller.RecordName(name)[len("slipway-"):]); (len(problems) > 0) != (want != "") {

@@ -24,20 +24,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
-// Inputs are what Run is given beside its configuration.
+// Inputs are the dependencies of Run besides its configuration.
 type Inputs struct {
-	// Kube is how to reach the API server, and Slots keeps Leases there.
+	// Kube is the connection to the API server. Slots stores the Leases there.
 	Kube  *rest.Config
 	Slots slots.API
 	// Clouds are the providers by name.
 	Clouds map[string]cloud.Provider
 	Build  observe.Build
 	Stderr io.Writer
-	// Ready, if set, is closed when the cluster was read, and all requests are served.
+	// Ready, if set, is closed once the caches have synced and all requests are served.
 	Ready chan<- struct{}
 }
 
-// Run serves until ctx ends. While Kubernetes is away, at the start or later, requests that do not need it are served.
+// Run serves until ctx ends. While the API server is unavailable, it still serves requests that do not need Kubernetes.
 func Run(ctx context.Context, c Config, in Inputs) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 	if err != nil {
 		return err
 	}
-	fronts, err := makeFronts(ctx, &c, &in, cluster, metrics, log)
+	fronts, err := newFronts(ctx, &c, &in, cluster, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 			Address: c.MetricsListen, Metrics: registry, Pprof: c.Profiling, Log: log,
 			Ready: []observe.Check{func() error {
 				if !ready.Load() {
-					return errors.New("the cluster has not been read yet")
+					return errors.New("the cluster caches have not synced yet")
 				}
 				return nil
 			}},
@@ -77,16 +77,16 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 		}
 		group.Go(func() error { return server.Run(ctx) })
 	}
-	server, err := httpserver.Listen(ctx, c.ListenOptions, httpserver.NewServer(serverOptions(&c, cluster, metrics, log), fronts...), log)
+	server, err := httpserver.Listen(ctx, c.ListenOptions, httpserver.NewServer(newServerOptions(&c, cluster, metrics, log), fronts...), log)
 	if err != nil {
 		return err
 	}
 	log.Info("serving the cloudpool API", "address", server.Address(), "tls", server.TLS(), "pools", len(fronts))
 	group.Go(func() error { return server.Run(ctx) })
 	group.Go(func() error { return cluster.Run(ctx) })
-	update(ctx, group, cluster, fronts, in.Clouds, func() {
+	runUpdaters(ctx, group, cluster, fronts, in.Clouds, func() {
 		ready.Store(true)
-		log.Info("the Kubernetes cluster was read")
+		log.Info("the cluster caches have synced")
 		if in.Ready != nil {
 			close(in.Ready)
 		}
@@ -94,8 +94,8 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 	return group.Wait()
 }
 
-// update has the updaters work until ctx ends. It calls ready once the cluster was read, and all requests can be served.
-func update(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.Front, clouds map[string]cloud.Provider, ready func()) {
+// runUpdaters runs the updaters until ctx ends. It calls ready once the caches have synced and all NodeGroups were read.
+func runUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.Front, clouds map[string]cloud.Provider, ready func()) {
 	known := make(chan struct{})
 	group.Go(func() error {
 		select {
@@ -117,7 +117,7 @@ func update(ctx context.Context, group *errgroup.Group, cluster *controller.Clus
 	})
 	for _, f := range fronts {
 		group.Go(func() error {
-			if f.Native != nil { // its cloud is that of its NodeGroup
+			if f.Native != nil { // its cloud is known only after its NodeGroup was read
 				select {
 				case <-ctx.Done():
 					return nil
@@ -129,7 +129,7 @@ func update(ctx context.Context, group *errgroup.Group, cluster *controller.Clus
 	}
 }
 
-func serverOptions(c *Config, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) httpserver.ServerOptions {
+func newServerOptions(c *Config, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) httpserver.ServerOptions {
 	o := c.ServerOptions
 	o.Metrics, o.Log = metrics, log
 	host, _, err := net.SplitHostPort(c.Address)
@@ -140,7 +140,7 @@ func serverOptions(c *Config, cluster *controller.Cluster, metrics *controller.M
 	return o
 }
 
-func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.Front, error) {
+func newFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.Front, error) {
 	var fronts []*httpserver.Front
 	add := func(f *httpserver.Front, b controller.Backend) (err error) {
 		o := c.UpdaterOptions
@@ -152,7 +152,7 @@ func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.
 	if len(c.NodeGroups) == 0 || len(c.Pools) > 0 {
 		pools, _ := in.Clouds[provider.Name].(*provider.Provider)
 		if pools == nil {
-			return nil, errors.New("--cloud-config: names no cloudpool to stand in front of: want cloudpool.pools, or --native and NodeGroups")
+			return nil, errors.New("--cloud-config: contains no cloudpool: want cloudpool.pools, or --native with NodeGroups")
 		}
 		names := c.Pools
 		if len(names) == 0 {
@@ -179,24 +179,25 @@ func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.
 		}
 	}
 	if len(fronts) == 0 {
-		return nil, errors.New("there is no pool to serve")
+		return nil, errors.New("--pool, --native: no pool to serve: want at least one")
 	}
-	return fronts, distinct(fronts)
+	return fronts, checkPoolNames(fronts)
 }
 
-// maxPoolName is the longest name of a pool, in bytes: it is part of the value of a label of the pool's Lease, of 63 at most.
+// maxPoolName is the maximum length of a pool name in bytes. The name is part of a label value (at most 63 bytes) of the
+// pool's Lease.
 const maxPoolName = 63 - len("cloudpool-")
 
-// distinct wants names that paths, Leases and records can have, and tell apart.
-func distinct(fronts []*httpserver.Front) error {
+// checkPoolNames checks that pool names fit into object names, and that they differ in paths, Leases and PoolUpdates.
+func checkPoolNames(fronts []*httpserver.Front) error {
 	seen := map[string]string{}
 	for _, f := range fronts {
 		if len(f.Name) > maxPoolName {
-			return fmt.Errorf("the pool %s has a name of %d characters: want at most %d, or with --pool and --native others alone", f.Name, len(f.Name), maxPoolName)
+			return fmt.Errorf("pool %s: the name has %d characters: want at most %d, or exclude the pool with --pool and --native", f.Name, len(f.Name), maxPoolName)
 		}
 		key := controller.RecordName(f.Name)
 		if other, twice := seen[key]; twice {
-			return fmt.Errorf("the pools %s and %s cannot be told apart: want names that differ in more than letter case and marks", other, f.Name)
+			return fmt.Errorf("pools %s and %s: the names map to the same object name: want names that differ in more than letter case and punctuation", other, f.Name)
 		}
 		seen[key] = f.Name
 	}

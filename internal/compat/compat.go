@@ -1,6 +1,6 @@
-// Package compat is what the personalities share. A personality, in a folder below, lets Slipway stand in for another
-// tool: it reads that tool's inputs, makes Slipway's configuration of them, and lays that tool's outputs over Slipway's
-// own. It decides nothing by itself.
+// Package compat contains what the compatibility modes share. A compatibility mode, in a folder below, replaces another
+// tool: it reads that tool's inputs, converts them to Slipway's configuration, and adds that tool's outputs to Slipway's
+// own. It makes no decisions.
 package compat
 
 import (
@@ -18,24 +18,25 @@ import (
 // Entry is one value of a configuration file.
 type Entry struct {
 	Value string
-	Null  bool // there is a key but nothing after it
-	// Shape is what a value is that is no scalar, such as "a list"; empty for one that is.
+	Null  bool // the key has no value
+	// Shape describes a value that is not a scalar, for example "a list". It is empty for a scalar.
 	Shape string
 	Line  int
-	// Again is the line of a second value under the same key, which does not count; 0 without one.
+	// Again is the line of a second value for the same key, which is ignored; 0 without one.
 	Again int
 
 	node *yaml.Node
 }
 
-// Int is the whole number that the YAML library makes of the value, as of 1e1 and 1_000. What it makes none of is false.
+// Int returns the value as the YAML library converts it to an integer, for example of 1e1 or 1_000. It returns false if the
+// library cannot.
 func (e Entry) Int() (n int, ok bool) {
 	return n, e.node != nil && e.node.Decode(&n) == nil
 }
 
-// Entries reads a YAML file that is a mapping. The keys of a section, in any letter case, are joined to its name by a dot. Keys
-// stay as they are spelled. Merge keys count. A value of another shape is an entry too, as nobody may read its key. What is no
-// mapping or cannot be merged is an error that names the line.
+// Entries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
+// Keys keep their spelling. Merge keys are applied. A value that is not a scalar is an entry too, so that unknown keys can
+// be reported. It returns an error with the line if the file is not a mapping or a merge fails.
 func Entries(raw []byte, sections ...string) (map[string]Entry, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
@@ -52,56 +53,56 @@ func Entries(raw []byte, sections ...string) (map[string]Entry, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d: want keys with values", root.Line)
 	}
-	r := reader{entries, sections}
-	return entries, r.gather("", root)
+	r := entryReader{entries, sections}
+	return entries, r.addMapping("", root)
 }
 
-// reader collects the entries of a file.
-type reader struct {
-	into     map[string]Entry
+// entryReader collects the entries of a file.
+type entryReader struct {
+	entries  map[string]Entry
 	sections []string
 }
 
-// gather adds the keys of a mapping: first its own, then those that a merge key adds.
-func (r reader) gather(prefix string, n *yaml.Node) error {
+// addMapping adds the keys of a mapping: first its own, then the keys of a merge key.
+func (r entryReader) addMapping(prefix string, n *yaml.Node) error {
 	own := map[string]bool{}
 	var merge, merged *yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], n.Content[i+1]
 		if name.Kind == yaml.ScalarNode && name.ShortTag() == "!!merge" {
 			if merge != nil {
-				return fmt.Errorf("line %d: %s<<: is there already, in line %d: want <<: [*one, *other]", name.Line, prefix, merge.Line)
+				return fmt.Errorf("line %d: %s<<: already set in line %d: want <<: [*one, *other]", name.Line, prefix, merge.Line)
 			}
 			merge, merged = name, value
 			continue
 		}
 		own[name.Value] = true
-		if err := r.add(prefix, name, value); err != nil {
+		if err := r.addKey(prefix, name, value); err != nil {
 			return err
 		}
 	}
 	if merge == nil {
 		return nil
 	}
-	// The YAML library merges, so that its rules hold.
+	// The YAML library merges, so its rules apply.
 	var all map[string]yaml.Node
-	if (&yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{merge, merged}}).Decode(&all) != nil { // the error is left out, as it may quote a token
-		return fmt.Errorf("line %d: %s<<: want an alias of keys with values, such as *name, or a list of such; each with no key twice", merge.Line, prefix)
+	if (&yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{merge, merged}}).Decode(&all) != nil { // the error is omitted, because it may quote a token
+		return fmt.Errorf("line %d: %s<<: want an alias of keys with values, such as *name, or a list of aliases, without duplicate keys", merge.Line, prefix)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		value := all[key]
 		if own[key] {
 			continue
 		}
-		if err := r.add(prefix, &yaml.Node{Kind: yaml.ScalarNode, Value: key, Line: value.Line}, &value); err != nil {
+		if err := r.addKey(prefix, &yaml.Node{Kind: yaml.ScalarNode, Value: key, Line: value.Line}, &value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// add adds one key, or the keys of a section.
-func (r reader) add(prefix string, name, value *yaml.Node) error {
+// addKey adds one key, or the keys of a section.
+func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 	if value.Kind == yaml.AliasNode {
 		value = value.Alias
 	}
@@ -111,13 +112,13 @@ func (r reader) add(prefix string, name, value *yaml.Node) error {
 	key := prefix + name.Value
 	section := func(s string) bool { return strings.EqualFold(s, key) }
 	if value.Kind == yaml.MappingNode && prefix == "" && name.Kind == yaml.ScalarNode && slices.ContainsFunc(r.sections, section) {
-		return r.gather(key+".", value)
+		return r.addMapping(key+".", value)
 	}
 	if name.Kind != yaml.ScalarNode {
 		key = prefix + "?"
-	} else if old, twice := r.into[key]; twice {
+	} else if old, twice := r.entries[key]; twice {
 		old.Again = name.Line
-		r.into[key] = old
+		r.entries[key] = old
 		return nil
 	}
 	e := Entry{Line: name.Line, node: value}
@@ -125,18 +126,18 @@ func (r reader) add(prefix string, name, value *yaml.Node) error {
 	case yaml.ScalarNode:
 		e.Value, e.Null = value.Value, value.Tag == "!!null"
 		if value.ShortTag() == "!!binary" {
-			_ = value.Decode(&e.Value) // what is no base64 stays as it is
+			_ = value.Decode(&e.Value) // invalid base64 stays unchanged
 		}
 	case yaml.MappingNode:
 		e.Shape = "keys with values"
 	default:
 		e.Shape = "a list"
 	}
-	r.into[key] = e
+	r.entries[key] = e
 	return nil
 }
 
-// Bool reads a boolean as YAML spells it. The words that only YAML 1.1 takes for one, such as yes and on, are old.
+// Bool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
 func Bool(text string) (value, old, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
@@ -148,16 +149,16 @@ func Bool(text string) (value, old, ok bool) {
 	return value, false, err == nil
 }
 
-// Closest is the known name that is most like an unknown one, or empty when none is like it.
+// Closest returns the known name that is most similar to an unknown one, or "" if none is similar.
 func Closest(name string, known []string) string {
 	return config.Closest(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
 }
 
-// Unknown is the warning about a key that nothing reads.
+// Unknown returns the warning about an unknown key.
 func Unknown(key string, line int, known []string) string {
-	text := fmt.Sprintf("line %d: %s: is no key that is known, and is passed over", line, key)
+	text := fmt.Sprintf("line %d: %s: unknown key, ignored", line, key)
 	if like := Closest(key, known); like != "" {
-		text += "; meant " + like + "?"
+		text += "; did you mean " + like + "?"
 	}
 	return text
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// asRead compares what was read of entries.
-var asRead = cmpopts.IgnoreUnexported(Entry{})
+// ignoreNodes ignores the YAML nodes of entries.
+var ignoreNodes = cmpopts.IgnoreUnexported(Entry{})
 
 func TestEntriesAreReadWithTheirLines(t *testing.T) {
 	got, err := Entries([]byte("a: 1\nb:\n  c: 'x y'\n  d:\n# nothing\ne: -1001234567890123\n"), "B")
@@ -21,7 +21,7 @@ func TestEntriesAreReadWithTheirLines(t *testing.T) {
 		"a": {Value: "1", Line: 1}, "b.c": {Value: "x y", Line: 3}, "b.d": {Null: true, Line: 4},
 		"e": {Value: "-1001234567890123", Line: 6},
 	}
-	check.Equal(t, want, got, asRead)
+	check.Equal(t, want, got, ignoreNodes)
 	for _, empty := range []string{"", "# only a comment\n", "null\n", "---\n"} {
 		if got, err := Entries([]byte(empty)); err != nil || len(got) > 0 {
 			t.Errorf("%q: %v, %v", empty, got, err)
@@ -29,7 +29,7 @@ func TestEntriesAreReadWithTheirLines(t *testing.T) {
 	}
 }
 
-func TestI10EntriesRefuseWhatTheyCannotRead(t *testing.T) {
+func TestI10UnreadableFileIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"- a\n": "want keys", "a: b: c\n": "mapping values", "just text": "want keys",
 	} {
@@ -47,12 +47,12 @@ func TestEntriesOfOtherShapesAreKept(t *testing.T) {
 		"?": {Value: "1", Line: 3}, "f.g": {Value: "1", Line: 6}, "h.g": {Value: "1", Line: 6},
 		"i": {Shape: "keys with values", Line: 8},
 	}
-	check.Equal(t, want, got, asRead)
+	check.Equal(t, want, got, ignoreNodes)
 }
 
-// TestMergeKeysAreReadAsYAMLReadsThem has the rules of the YAML library that the tools read their files with: a key of the
-// mapping itself wins over a merged one, and of a list the earlier mapping over the later.
-func TestMergeKeysAreReadAsYAMLReadsThem(t *testing.T) {
+// TestMergeKeysFollowYAMLRules tests the rules of the YAML library: a key of the mapping itself overrides a merged one, and
+// an earlier mapping in a list overrides a later one.
+func TestMergeKeysFollowYAMLRules(t *testing.T) {
 	for text, want := range map[string]map[string]Entry{
 		"<<: {a: 1, b: 2}\nb: 3\n": {"a": {Value: "1", Line: 1}, "b": {Value: "3", Line: 2}},
 		"x: &x {a: 1}\ny: &y {a: 2, b: 2}\n<<: [*x, *y]\n": {
@@ -67,20 +67,20 @@ func TestMergeKeysAreReadAsYAMLReadsThem(t *testing.T) {
 		"'<<': 1\n":                                    {"<<": {Value: "1", Line: 1}},
 	} {
 		got, err := Entries([]byte(text), "a", "b", "x", "y", "z")
-		if diff := cmp.Diff(want, got, asRead); err != nil || diff != "" {
+		if diff := cmp.Diff(want, got, ignoreNodes); err != nil || diff != "" {
 			t.Errorf("%q: %v\n%s", text, err, diff)
 		}
 	}
 }
 
-func TestI10MergeKeysThatCannotBeReadAreRefused(t *testing.T) {
+func TestI10UnreadableMergeKeyIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: 1\n<<: secret\n":                                   "line 2: <<: want an alias of keys with values",
 		"a:\n  <<: [1]\n":                                      "line 2: a.<<: want an alias",
 		"<<: {a: 1, a: 2}\n":                                   "line 1: <<: want an alias",
-		"x: &x {a: 1}\n<<: *x\n<<: *x\n":                       "line 3: <<: is there already, in line 2: want <<: [*one, *other]",
+		"x: &x {a: 1}\n<<: *x\n<<: *x\n":                       "line 3: <<: already set in line 2: want <<: [*one, *other]",
 		"a: &a\n  <<: *a\n  b: 1\n":                            "line 2: a.<<: want an alias",
-		"x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n": "line 5: z.<<: is there already",
+		"x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n": "line 5: z.<<: already set",
 	} {
 		got, err := Entries([]byte(text), "a", "b", "x", "y", "z")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
@@ -89,14 +89,14 @@ func TestI10MergeKeysThatCannotBeReadAreRefused(t *testing.T) {
 	}
 }
 
-// TestEntriesAreReadAsTheLibraryReadsThem has spellings that YAML has for a value or a key.
-func TestEntriesAreReadAsTheLibraryReadsThem(t *testing.T) {
+// TestEntriesFollowYAMLSpellings tests the spellings that YAML allows for values and keys.
+func TestEntriesFollowYAMLSpellings(t *testing.T) {
 	got, err := Entries([]byte("a: &k b\n*k : 1e1\nc: 1_000\nd: !!binary dGV4dA==\ne: 1.5h\na: 2\na: 3\n<<: {f: 0o17}\n"))
 	want := map[string]Entry{
 		"a": {Value: "b", Line: 1, Again: 7}, "b": {Value: "1e1", Line: 2}, "c": {Value: "1_000", Line: 3},
 		"d": {Value: "text", Line: 4}, "e": {Value: "1.5h", Line: 5}, "f": {Value: "0o17", Line: 8},
 	}
-	if diff := cmp.Diff(want, got, asRead); err != nil || diff != "" {
+	if diff := cmp.Diff(want, got, ignoreNodes); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
 	for key, want := range map[string]int{"b": 10, "c": 1000, "f": 15} {
@@ -105,7 +105,7 @@ func TestEntriesAreReadAsTheLibraryReadsThem(t *testing.T) {
 		}
 	}
 	if n, ok := got["e"].Int(); ok {
-		t.Errorf("e: %d is no whole number", n)
+		t.Errorf("e: %d, want no integer", n)
 	}
 }
 

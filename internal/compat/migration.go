@@ -9,34 +9,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 )
 
-// Migration is what becomes of the configuration of a tool that Slipway replaces.
+// Migration is the converted configuration of a tool that Slipway replaces.
 type Migration struct {
 	Tool   string
 	Config config.Agent
-	// Notes are what a user of the tool should know before moving.
+	// Notes are what a user of the tool should know before the migration.
 	Notes []string
 }
 
-// noteWidth is the length of the longest line of notes, in bytes.
-const noteWidth = 110
+// maxNoteWidth is the maximum line length of notes in bytes.
+const maxNoteWidth = 110
 
-// File is a configuration file for `slipway agent --config`, with the notes as comments above.
+// File returns a configuration file for `slipway agent --config`, with the notes as comments above.
 func (m Migration) File() ([]byte, error) {
 	body, err := m.Config.Write()
 	if err != nil {
 		return nil, err
 	}
 	var b strings.Builder
-	b.WriteString("# For slipway agent --config FILE, made from a configuration of " + m.Tool + ".\n#\n")
+	b.WriteString("# For slipway agent --config FILE, converted from a configuration of " + m.Tool + ".\n#\n")
 	b.WriteString(Comments(m.Notes))
 	if len(body) == 0 {
-		body = []byte("# The defaults of slipway agent do all of it.\n")
+		body = []byte("# The defaults of slipway agent are sufficient.\n")
 	}
 	b.Write(body)
 	return []byte(b.String()), nil
 }
 
-// Comments writes notes as a list in comments.
+// Comments returns notes as a list in YAML comments.
 func Comments(notes []string) string {
 	var b strings.Builder
 	for _, note := range notes {
@@ -45,11 +45,11 @@ func Comments(notes []string) string {
 	return b.String()
 }
 
-// Comment writes a note as an entry of a list in YAML's comments.
+// Comment writes a note as a list entry in YAML comments.
 func Comment(b *strings.Builder, note string) {
 	line := "# -"
 	for _, word := range strings.Fields(note) {
-		if len(line)+1+len(word) > noteWidth {
+		if len(line)+1+len(word) > maxNoteWidth {
 			b.WriteString(line + "\n")
 			line = "#  "
 		}
@@ -58,7 +58,8 @@ func Comment(b *strings.Builder, note string) {
 	b.WriteString(line + "\n")
 }
 
-// NodeGroupFile writes a NodeGroup without what only the cluster fills in, and without the labels, which are a compatibility mode's own.
+// NodeGroupFile returns a NodeGroup as YAML, without fields that only the cluster sets, and without the labels of the
+// compatibility mode.
 func NodeGroupFile(g v1alpha1.NodeGroup) ([]byte, error) {
 	g.Labels = nil
 	raw, err := yaml.Marshal(g)
@@ -83,7 +84,7 @@ func NodeGroupFile(g v1alpha1.NodeGroup) ([]byte, error) {
 	return yaml.Marshal(tree)
 }
 
-// UsageError is a command line that cannot be read. The flag set has said so already.
+// UsageError reports an invalid command line. The flag set has already printed the error.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }

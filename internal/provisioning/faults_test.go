@@ -57,7 +57,7 @@ func (w *watches) endAll(last func(*watch.RaceFreeFakeWatcher)) (n int) {
 	return len(open)
 }
 
-func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
+func TestFaultPodsAreDeletedWithServer(t *testing.T) {
 	controlled := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "apps", Name: "web", UID: "uid-web", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", Controller: &controlled}},

@@ -208,7 +208,7 @@ func agentLabels() map[string]labelSays {
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
 		"slipway_notifications_total.result":             {values: given("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returned("internal/cloudpool/httpserver", "serve", "serveOwn", "handle", "pass")},
+		"slipway_cloudpool_requests_total.handling":      {values: returned("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
 		"slipway_cloudpool_updates_total.result":         {values: constantsOf("api/v1alpha1", "PoolUpdateResult")},
 		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOf("internal/cloudpool/controller", "Kind")},

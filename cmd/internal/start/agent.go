@@ -1,4 +1,4 @@
-// Package start turns configurations into running parts. It holds the wiring that the binaries share, and no behaviour.
+// Package start builds components from configurations. It contains the wiring that the binaries share.
 package start
 
 import (
@@ -27,83 +27,83 @@ import (
 )
 
 const (
-	// agentGCPercent keeps the agent's heap near what it uses, a few mebibytes, at the price of more frequent
-	// collections that cost next to nothing on so small a heap. GOGC, where it is set, wins.
+	// agentGCPercent keeps the agent's heap close to its live size of a few MiB. Frequent collections are cheap on such a
+	// small heap. GOGC overrides it.
 	agentGCPercent = 25
-	// nodeRetry is the pause between two tries to read the node at the start.
-	nodeRetry = 2 * time.Second
-	// stuckAfter is for how long the agent's loop may go without a turn before it is taken for stuck. Every step of a
-	// turn is bounded to seconds.
-	stuckAfter = 5 * time.Minute
+	// nodeRetryInterval is the interval between attempts to read the node at the start.
+	nodeRetryInterval = 2 * time.Second
+	// stuckTimeout is how long the agent's loop may run without an iteration before it counts as stuck. Every step of an
+	// iteration is limited to seconds.
+	stuckTimeout = 5 * time.Minute
 )
 
-// Extras are what others see of an agent beside what it always shows. The zero value is nothing.
+// Extras are optional hooks and settings of an agent. The zero value sets none.
 type Extras struct {
-	// Voice puts Kubernetes Events into other words.
+	// Voice changes the texts of Kubernetes Events.
 	Voice agent.Voice
-	// Metrics defines more metrics.
+	// Metrics registers additional metrics.
 	Metrics func(*observe.Registry)
-	// Wrap wraps the transport of the requests to one of APIServer, Metadata and Receivers, so that they can be measured.
+	// Wrap wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
 	Wrap func(to string, next http.RoundTripper) http.RoundTripper
-	// Polls is told of every look at the notices, as the agent's own metrics are.
+	// Polls observes every poll for notices, in addition to the agent's own metrics.
 	Polls azure.Observer
-	// Sources tell of more notices; Conditions are the actions for theirs, by ID.
+	// Sources are additional notice sources. Conditions maps the IDs of their notices to actions.
 	Sources    []agent.Source
 	Conditions map[string]agent.Action
-	// ConditionsNeedMetadata is NeedsMetadata of condition.Options, and LabelOwnCordon is agent.Options'.
+	// ConditionsNeedMetadata is NeedsMetadata of condition.Options. LabelOwnCordon is the option of agent.Options.
 	ConditionsNeedMetadata, LabelOwnCordon bool
-	// Known is called once, before the agent guards its node, with this machine's name in its notices.
+	// Known is called once, before the agent starts, with the machine's name in notices.
 	Known func(resource string)
-	// Log wraps the handler of what is logged.
+	// Log wraps the log handler.
 	Log func(slog.Handler) slog.Handler
-	// WarnOfTemplates is of notify.Options.
+	// WarnOfTemplates is the option of notify.Options.
 	WarnOfTemplates bool
-	// Routes are served beside /metrics, /healthz and /readyz, and in their place where the path is the same.
+	// Routes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
 	Routes func(Inside) map[string]http.Handler
-	// Tracing keeps traces where the configuration asks for some; nil cannot.
+	// Tracing creates the trace exporter. If nil, traces are not supported.
 	Tracing Tracing
-	// Private decides who may see profiles; nil is everybody.
+	// Private returns an error if a client may not read profiles. If nil, all clients may.
 	Private func(*http.Request) error
-	// Connect reaches the API server with a kubeconfig that has credentials which package kubeapi does not support, such as
-	// those of another program; nil cannot.
+	// Connect creates the API client for kubeconfig credentials that package kubeapi does not support, for example from an exec
+	// plugin. If nil, they are refused.
 	Connect func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
 }
 
-// Inside is what extra paths may ask of the agent.
+// Inside gives additional routes access to the agent.
 type Inside struct {
-	// Live says why the process is not healthy.
+	// Live returns an error if the process is not healthy.
 	Live func() error
-	// Await is agent.Agent's, and waits for the agent too.
+	// Await waits for the agent to start, and then calls its method Await.
 	Await func(ctx context.Context, source, id string) error
-	// Metrics serves the page that Routes may serve in another way.
+	// Metrics serves the metrics page.
 	Metrics http.Handler
 }
 
-// The destinations of requests that Extras.Wrap can tell apart.
+// The destinations of requests for Extras.Wrap.
 const (
 	APIServer = "apiserver"
 	Metadata  = "metadata"
 	Receivers = "receivers"
 )
 
-func (x Extras) wrap(to string) func(http.RoundTripper) http.RoundTripper {
+func (x Extras) wrapTransport(to string) func(http.RoundTripper) http.RoundTripper {
 	if x.Wrap == nil {
 		return nil
 	}
 	return func(next http.RoundTripper) http.RoundTripper { return x.Wrap(to, next) }
 }
 
-// connect makes the client of the API server.
-func (x Extras) connect(kubeconfig string) (*kubeapi.Client, error) {
+// connectAPI creates the client of the API server.
+func (x Extras) connectAPI(kubeconfig string) (*kubeapi.Client, error) {
 	userAgent := "slipway-agent/" + Version()
 	c, err := kubeapi.LoadConfig(kubeconfig)
 	if errors.Is(err, kubeapi.ErrCredentials) && x.Connect != nil {
-		return x.Connect(kubeconfig, userAgent, x.wrap(APIServer))
+		return x.Connect(kubeconfig, userAgent, x.wrapTransport(APIServer))
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.Wrap = x.wrap(APIServer)
+	c.Wrap = x.wrapTransport(APIServer)
 	return c.Connect(userAgent)
 }
 
@@ -128,19 +128,19 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 		log = slog.New(x.Log(log.Handler()))
 	}
 	log = log.With("node", c.NodeName)
-	api, err := x.connect(c.Kubeconfig)
+	api, err := x.connectAPI(c.Kubeconfig)
 	if err != nil {
 		return err
 	}
 	metadata, err := azure.NewClient(azure.Options{
-		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout, Wrap: x.wrap(Metadata),
+		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout, Wrap: x.wrapTransport(Metadata),
 	})
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
 	registry := observe.NewRegistry()
 	notifier, err := notify.New(c.Notifications, notify.Options{
-		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrap(Receivers), WarnOfTemplates: x.WarnOfTemplates,
+		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrapTransport(Receivers), WarnOfTemplates: x.WarnOfTemplates,
 	})
 	if err != nil {
 		return err
@@ -148,27 +148,27 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 	if x.Metrics != nil {
 		x.Metrics(registry)
 	}
-	tracer, endTraces, err := x.Tracing.begin(ctx, c.TraceEndpoint, log)
+	tracer, endTraces, err := x.Tracing.startTracing(ctx, c.TraceEndpoint, log)
 	if err != nil {
 		return err
 	}
 	defer endTraces()
 	err = runAgent(ctx, c, x, log, tracer, api, metadata, registry, notifier)
 	if errors.Is(err, agent.ErrDrained) {
-		log.Info("the node is drained, and this process was to end then")
+		log.Info("the node is drained; exiting as configured")
 		return nil
 	}
 	return err
 }
 
-// runAgent serves metrics and health from the start, so that an agent that waits for its API server is not taken for
-// dead, and guards the node once it knows which machine that is.
+// runAgent runs the agent for the node, after it has determined the machine's name. It serves metrics and health from the
+// start, so that an agent that waits for its API server does not fail its liveness probe.
 func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
 	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
 ) error {
-	registry.Standard(build())
+	registry.Standard(buildInfo())
 	metrics := agent.NewMetrics(registry)
-	alive := observe.NewHeartbeat("agent", stuckAfter)
+	alive := observe.NewHeartbeat("agent", stuckTimeout)
 	var running atomic.Pointer[agent.Agent]
 	ready := func() error {
 		if a := running.Load(); a != nil {
@@ -177,7 +177,7 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 		return fmt.Errorf("node %s: has not been read yet", c.NodeName)
 	}
 	guard := func(ctx context.Context) error {
-		resource, found, err := resourceName(ctx, c, log, api, alive)
+		resource, found, err := awaitResourceName(ctx, c, log, api, alive)
 		if err != nil {
 			return err
 		}
@@ -191,15 +191,15 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 		running.Store(a)
 		log.Info("guarding the node", "version", Version(), "resource", resource, "endpoint", c.Endpoint,
 			"pollInterval", c.PollInterval.String(), "dryRun", c.DryRun)
-		return telling(ctx, notifier, a.Run)
+		return runWithNotifier(ctx, notifier, a.Run)
 	}
 	if c.Listen == "" {
-		return together(ctx, guard)
+		return runAll(ctx, guard)
 	}
 	var routes map[string]http.Handler
 	if x.Routes != nil {
 		routes = x.Routes(Inside{Live: alive.Check, Metrics: registry, Await: func(ctx context.Context, source, id string) error {
-			return await(ctx, &running, source, id)
+			return awaitNotice(ctx, &running, source, id)
 		}})
 	}
 	server, err := observe.Listen(ctx, observe.ServerOptions{
@@ -209,7 +209,7 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 	if err != nil {
 		return err
 	}
-	return together(ctx, guard, server.Run)
+	return runAll(ctx, guard, server.Run)
 }
 
 func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
@@ -218,7 +218,7 @@ func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, lo
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, ClockAhead: metadata.ClockAhead,
-		Observer: x.observe(metrics), Log: log,
+		Observer: x.pollObserver(metrics), Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -261,9 +261,9 @@ func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, lo
 	return agent.New(o), nil
 }
 
-// await waits until there is an agent, and then for what it awaits.
-func await(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
-	ticker := time.NewTicker(nodeRetry)
+// awaitNotice waits until the agent has started, and then calls its method Await.
+func awaitNotice(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
+	ticker := time.NewTicker(nodeRetryInterval)
 	defer ticker.Stop()
 	for running.Load() == nil {
 		select {
@@ -275,28 +275,28 @@ func await(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id
 	return running.Load().Await(ctx, source, id)
 }
 
-// observe tells the agent's own metrics of polls, and the extra ones.
-func (x Extras) observe(own azure.Observer) azure.Observer {
+// pollObserver returns an observer that calls the agent's own and the additional observer.
+func (x Extras) pollObserver(own azure.Observer) azure.Observer {
 	if x.Polls == nil {
 		return own
 	}
-	return both{own, x.Polls}
+	return observerPair{own, x.Polls}
 }
 
-type both struct{ first, second azure.Observer }
+type observerPair struct{ first, second azure.Observer }
 
-func (b both) FetchOK(took time.Duration) {
+func (b observerPair) FetchOK(took time.Duration) {
 	b.first.FetchOK(took)
 	b.second.FetchOK(took)
 }
 
-func (b both) FetchFailed(err error, class azure.Class) {
+func (b observerPair) FetchFailed(err error, class azure.Class) {
 	b.first.FetchFailed(err, class)
 	b.second.FetchFailed(err, class)
 }
 
-// telling runs a part while notifications are sent, and after it ends sends those that it left.
-func telling(ctx context.Context, notifier *notify.Notifier, part func(context.Context) error) error {
+// runWithNotifier runs part while notifications are sent. After part has ended, it sends the remaining notifications.
+func runWithNotifier(ctx context.Context, notifier *notify.Notifier, part func(context.Context) error) error {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	group.Go(func() { _ = notifier.Run(sending) })

@@ -9,23 +9,24 @@ import (
 	"time"
 )
 
-// oneAsk is how long signals count as one: timeout(1), for one, sends its own to the process and to its group.
-const oneAsk = 500 * time.Millisecond
+// sameSignalWindow is how long repeated signals count as one. timeout(1), for example, signals the process and its process
+// group.
+const sameSignalWindow = 500 * time.Millisecond
 
-// Signals gives a context that ends when the process is asked to end. Asked again, the process ends at once with 1, and
-// what it was about is left as it is.
+// Signals returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at once with code
+// 1.
 func Signals() (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
-	asked := make(chan os.Signal, 2)
-	signal.Notify(asked, os.Interrupt, syscall.SIGTERM)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		<-asked
+		<-signals
 		stop()
 		first := time.Now()
-		for again := range asked {
-			if time.Since(first) >= oneAsk {
-				// Not left to the signal itself, which does nothing to the first process of a container.
-				fmt.Fprintf(os.Stderr, "error: %s for the second time: ending at once\n", again)
+		for second := range signals {
+			if time.Since(first) >= sameSignalWindow {
+				// Restoring the signal's default action would not end PID 1 of a container.
+				fmt.Fprintf(os.Stderr, "error: second %s: exiting at once\n", second)
 				os.Exit(1)
 			}
 		}

@@ -13,37 +13,37 @@ import (
 	"time"
 )
 
-// TestTheSecondSignalEndsAProcessThatDoesNotEnd runs itself as a process that the first signal does not end, nor one that
-// comes with it.
-func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
+// TestSecondSignalEndsProcess runs the test binary as a process that ignores the end of its context. Signals that come
+// together count as one.
+func TestSecondSignalEndsProcess(t *testing.T) {
 	if os.Getenv("SLIPWAY_TEST_STUBBORN") != "" {
 		ctx, stop := Signals()
 		defer stop()
 		fmt.Println("up")
 		<-ctx.Done()
-		fmt.Println("asked")
+		fmt.Println("stopping")
 		time.Sleep(10 * time.Second)
 		return
 	}
-	const tries = 5 // a busy machine may bring what is sent together too late
+	const tries = 5 // a busy machine may deliver the first two signals too far apart
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		for try := 1; ; try++ {
-			took, err := endedBySecond(t, s)
-			if took < oneAsk && try < tries {
+			took, err := signalTwice(t, s)
+			if took < sameSignalWindow && try < tries {
 				continue
 			}
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 1 || took < oneAsk {
-				t.Errorf("after the second %s: %v after %s, want an exit with 1 by the last", s, err, took)
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 || took < sameSignalWindow {
+				t.Errorf("after the second %s: %v after %s, want exit code 1 after the last signal", s, err, took)
 			}
 			break
 		}
 	}
 }
 
-// endedBySecond sends a process that does not end a signal twice at once, and after a while for the second time. It gives how
-// long after the first two the process ended, and how.
-func endedBySecond(t *testing.T, s syscall.Signal) (took time.Duration, ended error) {
+// signalTwice sends two signals at once and a third one after sameSignalWindow. It returns the time from the first signals
+// to the end of the process, and its error.
+func signalTwice(t *testing.T, s syscall.Signal) (took time.Duration, ended error) {
 	t.Helper()
 	stubborn := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	stubborn.Env = append(os.Environ(), "SLIPWAY_TEST_STUBBORN=yes")
@@ -55,15 +55,15 @@ func endedBySecond(t *testing.T, s syscall.Signal) (took time.Duration, ended er
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)
-	for _, want := range []string{"up", "asked"} {
+	for _, want := range []string{"up", "stopping"} {
 		if !lines.Scan() || lines.Text() != want {
-			t.Fatalf("it says %q, want %q", lines.Text(), want)
+			t.Fatalf("printed %q, want %q", lines.Text(), want)
 		}
 		if err := stubborn.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	again := time.AfterFunc(oneAsk+oneAsk/2, func() { _ = stubborn.Process.Signal(s) })
+	again := time.AfterFunc(sameSignalWindow+sameSignalWindow/2, func() { _ = stubborn.Process.Signal(s) })
 	defer again.Stop()
 	began := time.Now()
 	ended = stubborn.Wait()

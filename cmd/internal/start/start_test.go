@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-func TestAPartThatFailsEndsTheOthersAndIsNamed(t *testing.T) {
+func TestFailedPartStopsOthers(t *testing.T) {
 	broken := errors.New("address in use")
 	ended := false
-	err := together(t.Context(),
+	err := runAll(t.Context(),
 		func(ctx context.Context) error { <-ctx.Done(); ended = true; return ctx.Err() },
 		func(context.Context) error { return broken },
 	)
@@ -29,16 +29,16 @@ func TestAPartThatFailsEndsTheOthersAndIsNamed(t *testing.T) {
 	}
 }
 
-func TestAnEndThatWasAskedForIsNoFailure(t *testing.T) {
+func TestCancellationIsNoFailure(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := together(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); err != nil {
+	if err := runAll(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); err != nil {
 		t.Error(err)
 	}
 }
 
-// node serves one Node, or an error, to resourceName.
-func node(t *testing.T, status int, body string) *kubeapi.Client {
+// newNodeServer returns a client of a server that answers every request with the status and body.
+func newNodeServer(t *testing.T, status int, body string) *kubeapi.Client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -52,7 +52,7 @@ func node(t *testing.T, status int, body string) *kubeapi.Client {
 	return kubeapi.New(base, s.Client(), "test")
 }
 
-func TestI10MachineNameComesFromAnAzureProviderIDOrIsAnError(t *testing.T) {
+func TestI10ResourceNameRequiresAzureProviderID(t *testing.T) {
 	const azure = `{"metadata":{"name":"n"},"spec":{"providerID":"azure:///subscriptions/s/resourceGroups/g/providers/` +
 		`Microsoft.Compute/virtualMachineScaleSets/pool/virtualMachines/7"}}`
 	for name, tt := range map[string]struct {
@@ -61,29 +61,29 @@ func TestI10MachineNameComesFromAnAzureProviderIDOrIsAnError(t *testing.T) {
 		want   string
 		err    []string
 	}{
-		"a scale set's machine": {200, azure, "pool_7", nil},
+		"machine of a scale set": {200, azure, "pool_7", nil},
 		"another cloud": {
 			200, `{"metadata":{"name":"n"},"spec":{"providerID":"aws:///eu-1/i-0"}}`, "",
 			[]string{"node n", "spec.providerID", "aws:///eu-1/i-0", "--resource-name"},
 		},
-		"no right": {403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", []string{"forbidden"}},
+		"no permission": {403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", []string{"forbidden"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, found, err := resourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
-				node(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
+			got, found, err := awaitResourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
+				newNodeServer(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
 			if (found != nil) != (err == nil) || got != tt.want || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%q, %v; want %q", got, err, tt.want)
 			}
 			for _, want := range tt.err {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-func TestI10AgentRefusesBadOptionsBeforeItStarts(t *testing.T) {
+func TestI10AgentRefusesBadOptions(t *testing.T) {
 	err := Agent(t.Context(), config.Agent{}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--node-name") {
 		t.Errorf("error %v", err)

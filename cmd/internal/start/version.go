@@ -6,10 +6,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// version is set by the release build; otherwise the module's own is used.
+// version is set by the release build. If empty, the module's version is used.
 var version = ""
 
-// Version is the version of this build.
+// Version returns the version of this build.
 func Version() string {
 	if version != "" {
 		return version
@@ -20,8 +20,8 @@ func Version() string {
 	return "devel"
 }
 
-// build is what the metrics say of this build.
-func build() observe.Build {
+// buildInfo returns the version and revision for the metrics.
+func buildInfo() observe.Build {
 	b := observe.Build{Version: Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

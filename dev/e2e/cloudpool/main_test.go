@@ -295,7 +295,7 @@ func send(ctx context.Context, client *http.Client, front, method, path, body st
 func (f *fixture) ask(front, method, path, body string, headers ...string) (answer, error) {
 	for {
 		a, err := send(f.ctx, http.DefaultClient, front, method, path, body, headers...)
-		if err != nil || !strings.Contains(a.detail, "no replica has begun with PoolUpdate") {
+		if err != nil || !strings.Contains(a.detail, "no replica has started PoolUpdate") {
 			return a, err
 		}
 	}

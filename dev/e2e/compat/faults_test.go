@@ -414,7 +414,7 @@ func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
-	// An invalid file alone never prevents the start: see TestRefusedFileEndsNoAgentAtStart.
+	// An invalid file alone never prevents the start: see TestBadFileIsOnlyReportedAtStart.
 	if out, err := f.slipway("mechanic", "--config", testbed.File(f.t, "bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
 		!strings.Contains(out, "$MECHANIC_NODE_NAME") {
 		t.Errorf("%v: %s", err, out)

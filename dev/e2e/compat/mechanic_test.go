@@ -57,7 +57,7 @@ func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 	a := f.mechanic(path)
 	f.check(os.WriteFile(path, []byte("scheduledEvents: {redeploy: perhaps}\n"), 0o600))
 	f.check(testbed.Poll(f.ctx, "the broken file is refused", func() bool {
-		return a.Logged("the changed configuration is not used: the last good one stands")
+		return a.Logged("the changed configuration is invalid; keeping the previous one")
 	}))
 	f.check(os.WriteFile(path, []byte("runtimeEnv: prod\n"), 0o600)) // a missing key has its default: drain
 	f.check(testbed.Poll(f.ctx, "the agent has begun anew", func() bool {

@@ -31,7 +31,7 @@ const readme = "README.md"
 
 // elsewhere maps pages to the other tests that run their commands.
 var elsewhere = map[string]string{
-	"docs/writing-a-plugin.md":   "TestTheTutorialForPluginsDoesWhatItSays of cmd/slipway",
+	"docs/writing-a-plugin.md":   "TestPluginTutorialWorks of cmd/slipway",
 	"docs/reference/commands.md": "generated: it shows how commands are called and has none to type",
 }
 

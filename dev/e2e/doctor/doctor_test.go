@@ -156,7 +156,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 		t.Errorf("a cluster with nothing in it: exit code %d, %+v", code, r)
 	}
 	f.expect(r, "note installation the cluster: no part of Slipway was found")
-	f.statusSays(f.Kubeconfig(), "the API server does not know Slipway's types", "kubectl apply --server-side -f api/crds")
+	f.statusSays(f.Kubeconfig(), "Slipway's CRDs are not installed", "kubectl apply --server-side -f api/crds")
 
 	pool := controlplane.AKSPool{Name: "work"}
 	f.check(f.AddPool(ctx, pool, 2))

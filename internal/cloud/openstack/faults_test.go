@@ -157,7 +157,7 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 	}
 }
 
-func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
+func TestFaultRegionIsHardcoded(t *testing.T) {
 	for want, ask := range map[string]func(s *fakeOpenStack) *Provider{
 		"south": func(s *fakeOpenStack) *Provider { return s.newProvider("south") },
 		"north": func(s *fakeOpenStack) *Provider {
@@ -176,7 +176,7 @@ func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
 	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").Check(t.Context()), "want one of north, south")
 }
 
-func TestFaultOneServerIsMadeAtATime(t *testing.T) {
+func TestFaultServersAreLaunchedOneByOne(t *testing.T) {
 	const servers = 5
 	s := newFakeOpenStack(t)
 	var asked sync.WaitGroup

@@ -8,25 +8,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// Backend is one pool of machines, whoever keeps it. Its methods may be called concurrently.
+// Backend reads and changes one pool of machines. Its methods may be called concurrently.
 type Backend interface {
-	// Pool reads the machines as they were last observed.
+	// Pool returns the machines as they were last observed.
 	Pool(ctx context.Context) (api.Pool, error)
-	// Size reads how large the pool is and is meant to be.
+	// Size returns the desired and the actual size.
 	Size(ctx context.Context) (api.Size, error)
-	// SetDesiredSize records how large the pool is meant to be. A pool that is larger may take a machine of its own choice
-	// away for it, so that its caller sees to it before that it is not.
+	// SetDesiredSize sets the desired size. If the pool is larger, its server may delete machines of its choice, so the
+	// caller makes sure first that it is not.
 	SetDesiredSize(ctx context.Context, n int) error
-	// SetMembershipStatus says whether a machine counts, and may be taken away.
+	// SetMembershipStatus sets whether a machine counts towards the size (active) and may be removed (evictable).
 	SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error
-	// Detach ends a machine's membership, and lets it run.
+	// Detach ends a machine's membership. The machine keeps running.
 	Detach(ctx context.Context, r api.Removal) error
 	matching.Identities
-	// Delete begins to take a machine without a node away, by its identity or, where it has none, by what it is called
-	// in the pool. The provider tells what becomes of the operation.
+	// Delete starts to delete a machine without a node. It identifies the machine by its identity or, if it has none, by its
+	// ID in the pool. The provider reports the status of the operation.
 	Delete(ctx context.Context, m *api.Machine, o cloud.DeleteOptions) (cloud.Operation, error)
-	// KeepsSize reports that a machine can be deleted and the desired size kept, so that the pool's server replaces it.
+	// KeepsSize reports whether a deletion can keep the desired size, so that the pool's server replaces the machine.
 	KeepsSize() bool
-	// Provider names the provider and the group that retirements find the machines by.
+	// Provider returns the provider and the group that retirements use to find the machines.
 	Provider() (provider cloud.Provider, group string)
 }

@@ -34,75 +34,75 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// UpdateLabel is the label of a NodeRetirement that says which update it is part of.
+// UpdateLabel is the label of a NodeRetirement with the name of its PoolUpdate.
 const UpdateLabel = "slipway.dev/cloudpool-update"
 
-// Cluster is what is known of the Kubernetes cluster, kept current by watches. Its methods may be called concurrently, also
-// before the cluster was read: what needs it is then an *UnreadError.
+// Cluster reads the Kubernetes cluster through watches and writes to it. Its methods may be called concurrently. Methods
+// that need the caches return an *UnreadError until the caches have synced.
 type Cluster struct {
-	Client kubernetes.Interface // no watches: each of its requests ends
+	Client kubernetes.Interface // no watches: each request has a timeout
 
 	namespace string        // of the PoolUpdates
-	objects   client.Client // writes, and reads past the cache
+	objects   client.Client // writes, and reads that bypass the cache
 	launches  *launch.Record
 	log       *slog.Logger
 
-	// What the watches have told. It may be used once read is closed.
-	read  chan struct{}
-	cache cache.Cache
-	live  *live.Cluster
-	nodes listers.NodeLister
-	pods  listers.PodLister
+	// The fields below are filled by watches and valid once synced is closed.
+	synced chan struct{}
+	cache  cache.Cache
+	live   *live.Cluster
+	nodes  listers.NodeLister
+	pods   listers.PodLister
 }
 
-// UnreadError says that the cluster was not read yet, as while the API server is away.
+// UnreadError reports that the caches have not synced yet, for example because the API server is unavailable.
 type UnreadError struct{}
 
 func (UnreadError) Error() string {
-	return "the Kubernetes cluster has not been read yet: its API server does not answer, or not for long enough"
+	return "the cluster caches have not synced yet: the API server does not answer, or the process has just started"
 }
 
-// answerTime bounds every request to the API server that is no watch: one may take a connection and never answer.
-const answerTime = 10 * time.Second
+// apiRequestTimeout limits every API request that is not a watch: a server may accept a connection and never answer.
+const apiRequestTimeout = 10 * time.Second
 
-// NewCluster makes the clients. It asks nothing of the API server; Run does.
+// NewCluster creates the clients without contacting the API server. Run contacts it.
 func NewCluster(config *rest.Config, namespace string, log *slog.Logger) (*Cluster, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	bounded := rest.CopyConfig(config)
-	bounded.Timeout = answerTime
+	bounded.Timeout = apiRequestTimeout
 	clientset, err := kubernetes.NewForConfig(bounded)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := client.New(bounded, client.Options{Scheme: scheme, Mapper: newMapper(scheme)})
+	objects, err := client.New(bounded, client.Options{Scheme: scheme, Mapper: newRESTMapper(scheme)})
 	if err != nil {
 		return nil, err
 	}
 	c := newCluster(clientset, objects, log)
 	c.namespace = namespace
 	c.cache, err = cache.New(config, cache.Options{
-		// PoolUpdates may be watched in their namespace alone.
+		// RBAC allows to watch PoolUpdates in their namespace only.
 		ByObject: map[client.Object]cache.ByObject{&v1alpha1.PoolUpdate{}: {Namespaces: map[string]cache.Config{namespace: {}}}},
-		Scheme:   scheme, Mapper: objects.RESTMapper(), DefaultTransform: trim,
+		Scheme:   scheme, Mapper: objects.RESTMapper(), DefaultTransform: dropUnusedFields,
 	})
 	return c, err
 }
 
 func newCluster(clientset kubernetes.Interface, objects client.Client, log *slog.Logger) *Cluster {
-	return &Cluster{Client: clientset, objects: objects, launches: launch.New(objects, objects), read: make(chan struct{}), log: log}
+	return &Cluster{Client: clientset, objects: objects, launches: launch.New(objects, objects), synced: make(chan struct{}), log: log}
 }
 
-// namespaced are the kinds that are used and belong to a namespace. A cache of some namespaces looks lists up.
-var namespaced = sets.New("Pod", "PersistentVolumeClaim", "PodDisruptionBudget", "PoolUpdate", "PoolUpdateList")
+// namespacedKinds are the namespaced kinds in use. A cache that is limited to namespaces looks up list kinds too.
+var namespacedKinds = sets.New("Pod", "PersistentVolumeClaim", "PodDisruptionBudget", "PoolUpdate", "PoolUpdateList")
 
-// newMapper knows the types without asking the API server, which may be away.
-func newMapper(scheme *runtime.Scheme) meta.RESTMapper {
+// newRESTMapper returns a mapper of all types in the scheme. It does not ask the API server, which may be unavailable.
+func newRESTMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
-		if namespaced.Has(kind.Kind) {
+		if namespacedKinds.Has(kind.Kind) {
 			m.Add(kind, meta.RESTScopeNamespace)
 		} else {
 			m.Add(kind, meta.RESTScopeRoot)
@@ -111,34 +111,34 @@ func newMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	return m
 }
 
-// unread returns an *UnreadError until the cluster was read.
-func (c *Cluster) unread() error {
+// checkSynced returns an *UnreadError until the caches have synced.
+func (c *Cluster) checkSynced() error {
 	select {
-	case <-c.read:
+	case <-c.synced:
 		return nil
 	default:
 		return &UnreadError{}
 	}
 }
 
-// Read is closed when the cluster was read.
-func (c *Cluster) Read() <-chan struct{} { return c.read }
+// Read returns a channel that is closed once the caches have synced.
+func (c *Cluster) Read() <-chan struct{} { return c.synced }
 
-// pauses are those between two attempts to reach an API server that is away.
-var pauses = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: 10}
+// watchBackoff is the backoff between attempts to reach an unavailable API server.
+var watchBackoff = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: 10}
 
-// Run reads the cluster and watches it until ctx ends. While the API server is away it tries again.
+// Run starts the watches and keeps the caches current until ctx ends. It retries while the API server is unavailable.
 func (c *Cluster) Run(ctx context.Context) error {
-	_ = pauses.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
-		err := c.watch(ctx)
+	_ = watchBackoff.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
+		err := c.prepareWatches(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("cannot read the Kubernetes cluster yet, and tries again: requests that need it are answered 503", "err", err)
+			c.log.Warn("cannot watch the cluster, retrying; requests that need it get 503", "err", err)
 		}
 		return err == nil, nil
 	})
 	go func() {
 		if c.live != nil && c.live.WaitForSync(ctx) == nil && c.cache.WaitForCacheSync(ctx) {
-			close(c.read)
+			close(c.synced)
 		}
 	}()
 	if err := c.cache.Start(ctx); err != nil && ctx.Err() == nil {
@@ -147,8 +147,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return nil
 }
 
-// watch prepares the watches. What is watched is known at once, except for what only newer API servers have.
-func (c *Cluster) watch(ctx context.Context) (err error) {
+// prepareWatches creates the informers. Only resources that exist just on newer API servers require discovery.
+func (c *Cluster) prepareWatches(ctx context.Context) (err error) {
 	informers := live.OfCache(ctx, c.cache)
 	if c.live, err = live.Watch(c.Client.Discovery(), informers, c.log); err != nil {
 		return err
@@ -170,8 +170,7 @@ func (c *Cluster) watch(ctx context.Context) (err error) {
 	return nil
 }
 
-// trim drops what nobody reads.
-func trim(o any) (any, error) {
+func dropUnusedFields(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Node:
 		o.ManagedFields, o.Status.Images = nil, nil
@@ -181,31 +180,31 @@ func trim(o any) (any, error) {
 	return o, nil
 }
 
-// Nodes returns the Nodes as the watches have told them.
+// Nodes returns the Nodes from the cache.
 func (c *Cluster) Nodes() ([]*corev1.Node, error) {
-	if err := c.unread(); err != nil {
+	if err := c.checkSynced(); err != nil {
 		return nil, err
 	}
 	return c.nodes.List(labels.Everything())
 }
 
-// list reads objects as the watches have told them.
-func (c *Cluster) list(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
-	if err := c.unread(); err != nil {
+// listCached lists objects from the cache.
+func (c *Cluster) listCached(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
+	if err := c.checkSynced(); err != nil {
 		return err
 	}
 	return c.cache.List(ctx, into, o...)
 }
 
-// get reads an object as the watches have told it.
-func (c *Cluster) get(ctx context.Context, key client.ObjectKey, into client.Object) error {
-	if err := c.unread(); err != nil {
+// getCached reads an object from the cache.
+func (c *Cluster) getCached(ctx context.Context, key client.ObjectKey, into client.Object) error {
+	if err := c.checkSynced(); err != nil {
 		return err
 	}
 	return c.cache.Get(ctx, key, into)
 }
 
-// NodesNow reads the nodes past all caches.
+// NodesNow lists the Nodes from the API server, without the cache.
 func (c *Cluster) NodesNow(ctx context.Context) ([]*corev1.Node, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -218,8 +217,8 @@ func (c *Cluster) NodesNow(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// ask has placement answer for the cluster as it is now, with the pending pods served first.
-func (c *Cluster) ask(question func(*planner.Cluster) error) error {
+// withPlanner calls question with the current cluster. The planner places pending pods before pods from removed nodes.
+func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 	nodes, err := c.Nodes()
 	if err != nil {
 		return err
@@ -233,9 +232,9 @@ func (c *Cluster) ask(question func(*planner.Cluster) error) error {
 	})
 }
 
-// choose chooses nodes that can go together.
-func (c *Cluster) choose(k int, policy planner.Policy, rules planner.Options) (out *planner.Selection, err error) {
-	err = c.ask(func(p *planner.Cluster) error {
+// chooseNodes chooses up to k nodes that can be removed together.
+func (c *Cluster) chooseNodes(k int, policy planner.Policy, rules planner.Options) (out *planner.Selection, err error) {
+	err = c.withPlanner(func(p *planner.Cluster) error {
 		answer, err := p.Plan(planner.PlanOptions{Max: k, Policy: policy, Rules: rules})
 		if err == nil {
 			out = answer.Remove
@@ -245,22 +244,23 @@ func (c *Cluster) choose(k int, policy planner.Policy, rules planner.Options) (o
 	return out, err
 }
 
-func (c *Cluster) evacuate(node string, policy planner.Policy, rules planner.Options) (out *planner.Evacuation, err error) {
-	err = c.ask(func(p *planner.Cluster) (err error) {
+func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules planner.Options) (out *planner.Evacuation, err error) {
+	err = c.withPlanner(func(p *planner.Cluster) (err error) {
 		out, err = p.Evacuate(node, planner.PlanOptions{Policy: policy, Rules: rules})
 		return err
 	})
 	return out, err
 }
 
-// rules are those of the NodeGroup with some labels that a pool's machines are of, and its name; the plain rules when there
-// is none. A manager that looks at objects with these labels alone sees no other.
-func (c *Cluster) rules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
+// loadGroupRules returns the rules and the name of the NodeGroup that the pool's machines belong to. Without such a
+// NodeGroup it returns default rules and an empty name. It uses only NodeGroups with the given labels, because a manager
+// with that selector ignores all others.
+func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
 ) (planner.Options, string, error) {
 	marks := grouppolicy.Selection{SystemLocalStorage: systemLocalStorage}
 	rules := planner.Options{Now: time.Now(), Mark: marks.Mark}
 	var list v1alpha1.NodeGroupList
-	if err := c.list(ctx, &list, client.MatchingLabels(labels)); err != nil {
+	if err := c.listCached(ctx, &list, client.MatchingLabels(labels)); err != nil {
 		return rules, "", fmt.Errorf("NodeGroups: %w", err)
 	}
 	name := ""
@@ -270,7 +270,7 @@ func (c *Cluster) rules(ctx context.Context, provider, group string, labels map[
 			continue
 		}
 		if name != "" {
-			return rules, "", fmt.Errorf("the NodeGroups %s and %s are both the group %s of %s: want one", name, g.Name, group, provider)
+			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, group, provider)
 		}
 		name = g.Name
 		of, err := grouppolicy.Placeholders(g)
@@ -293,20 +293,22 @@ func (c *Cluster) rules(ctx context.Context, provider, group string, labels map[
 	return rules, name, nil
 }
 
-// unfinished are the NodeRetirements that are under way, whoever has made them.
-func (c *Cluster) unfinished(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+// listUnfinishedRetirements returns all unfinished NodeRetirements of the cluster, including those that other clients
+// created.
+func (c *Cluster) listUnfinishedRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var list v1alpha1.NodeRetirementList
-	if err := c.list(ctx, &list); err != nil {
+	if err := c.listCached(ctx, &list); err != nil {
 		return nil, ClusterFailure("reading the NodeRetirements", err)
 	}
 	return slices.DeleteFunc(list.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase.Finished() }), nil
 }
 
-// retirement reads a NodeRetirement, past the cache when that does not have it; nil when there is none.
-func (c *Cluster) retirement(ctx context.Context, name string) (*v1alpha1.NodeRetirement, error) {
+// getRetirement returns a NodeRetirement, or nil if it does not exist. It asks the API server if the cache does not contain
+// it.
+func (c *Cluster) getRetirement(ctx context.Context, name string) (*v1alpha1.NodeRetirement, error) {
 	rt := &v1alpha1.NodeRetirement{}
 	key := client.ObjectKey{Name: name}
-	err := c.get(ctx, key, rt)
+	err := c.getCached(ctx, key, rt)
 	if apierrors.IsNotFound(err) {
 		err = c.objects.Get(ctx, key, rt)
 	}
@@ -319,8 +321,8 @@ func (c *Cluster) retirement(ctx context.Context, name string) (*v1alpha1.NodeRe
 	return rt, nil
 }
 
-// callOff deletes a NodeRetirement, which gives its node back where there is a way back.
-func (c *Cluster) callOff(ctx context.Context, name string) error {
+// deleteRetirement deletes a NodeRetirement. The manager then restores the node if it still can.
+func (c *Cluster) deleteRetirement(ctx context.Context, name string) error {
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := c.objects.Delete(ctx, rt); err != nil && !apierrors.IsNotFound(err) {
 		return ClusterFailure("cancelling NodeRetirement "+name, err)

@@ -12,13 +12,13 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestTheCacheListsPoolUpdates(t *testing.T) {
+func TestCacheListsPoolUpdates(t *testing.T) {
 	c, err := NewCluster(&rest.Config{Host: "http://127.0.0.1:1"}, "slipway", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var unstarted *cache.ErrCacheNotStarted // which comes after the kind was found
+	var unstarted *cache.ErrCacheNotStarted // returned after the kind was found
 	if err := c.cache.List(t.Context(), &v1alpha1.PoolUpdateList{}, client.InNamespace("slipway")); !errors.As(err, &unstarted) {
-		t.Errorf("%v, want the list to be known", err)
+		t.Errorf("%v, want the list kind to be found", err)
 	}
 }

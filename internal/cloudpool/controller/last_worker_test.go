@@ -11,35 +11,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// leaves creates a NodeRetirement, which is not begun, of a node that is none of the pool's.
-func (s *sim) leaves(node string) {
+// createPendingRetirement creates a NodeRetirement that has not started, of a node outside the pool.
+func (s *sim) createPendingRetirement(node string) {
 	s.t.Helper()
 	rt := &v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, NodeUID: types.UID("uid-" + node), ProviderID: "openstack:///" + uuid(9)},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, NodeUID: types.UID("uid-" + node), ProviderID: "openstack:///" + newUUID(9)},
 	}
 	if err := s.objects.Create(s.t.Context(), rt); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// TestANodeOfAnotherPoolThatLeavesIsNoLastWorker: two pools that each count on the other's node would leave none.
-func TestANodeOfAnotherPoolThatLeavesIsNoLastWorker(t *testing.T) {
+// TestLeavingNodeOfOtherPoolIsNoWorker: two pools that each count the other's leaving node would leave no worker.
+func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
 	simulate(t, 1, func(t *testing.T, s *sim) {
-		s.node("other", 9)
-		a := s.replica("a")
+		s.createNode("other", 9)
+		a := s.startReplica("a")
 		d, err := a.Decide(t.Context(), 0)
 		if err != nil || len(d.Victims) != 1 {
-			t.Fatalf("%+v, %v; want it to go while another worker stays", d, err)
+			t.Fatalf("%+v, %v; want a victim while another worker stays", d, err)
 		}
-		s.leaves("other")
-		s.passes(time.Second)
+		s.createPendingRetirement("other")
+		s.advance(time.Second)
 		d, err = a.Decide(t.Context(), 0)
 		if err != nil || len(d.Victims) != 0 || len(d.Passed) != 1 || d.Passed[0].Rule != matching.RuleLastWorker {
 			t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
 		}
-		if _, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.JudgeMachine); err == nil {
-			t.Error("terminate: it began; want the last worker to stay")
+		if _, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.JudgeMachine); err == nil {
+			t.Error("terminate was accepted; want the last worker to stay")
 		}
 	})
 }

@@ -13,15 +13,16 @@ import (
 
 // lostLaunch is a launch without an answer from the cloud. Its instances may be provisioning.
 type lostLaunch struct {
-	at       time.Time
-	replaces string          // the machine that it replaces; empty for a new desired size
-	count    int             // instances
-	size     int             // the group's size before it
-	before   map[string]bool // the provider IDs of the instances that counted before it
+	requestedAt     time.Time
+	replacedMachine string          // ID of the machine to replace; empty for a new desired size
+	count           int             // requested instances
+	sizeBefore      int             // size of the group before the launch
+	instancesBefore map[string]bool // provider IDs of the instances that counted before the launch
 }
 
-// counted returns the group's size, and the provider IDs of the instances that count in it: those being deleted do not.
-func (n *Native) counted(ctx context.Context) (size int, ids map[string]bool, err error) {
+// countInstances returns the group's size and the provider IDs of the instances that count towards it. Instances that are
+// being deleted do not count.
+func (n *Native) countInstances(ctx context.Context) (size int, ids map[string]bool, err error) {
 	has, err := n.provider.Group(ctx, n.group)
 	if err != nil {
 		return 0, nil, err
@@ -36,57 +37,57 @@ func (n *Native) counted(ctx context.Context) (size int, ids map[string]bool, er
 	return has.Size, ids, err
 }
 
-// launch requests instances within the group's limits, and keeps in mind that the answer was lost. The group's maximum is of all that
-// the cloud counts.
-func (n *Native) launch(ctx context.Context, count int, replaces string) error {
-	g, err := n.nodeGroup(ctx)
+// launchInstances requests instances within the group's limits and remembers a request without an answer. The group's
+// maximum covers all instances that the cloud counts, including detached and inactive ones.
+func (n *Native) launchInstances(ctx context.Context, count int, replaces string) error {
+	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return err
 	}
-	size, before, err := n.counted(ctx)
+	size, before, err := n.countInstances(ctx)
 	if err != nil {
 		return err
 	}
 	_, err = n.cluster.launches.Launch(ctx, g, n.provider, launch.Want{Count: count, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: n.name}})
-	var unasked *launch.NotRequestedError
-	switch isUnasked := errors.As(err, &unasked); {
-	case isUnasked && unasked.Full && unasked.Pending: // this is no reason to refuse for good
-		return Failuref(BackendUnavailable, "NodeGroup %s: %s: the result of a launch is not known yet: ask again", n.name, unasked)
-	case isUnasked && unasked.Full:
-		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("NodeGroup %s: %w: those that were detached or are not active count too",
-			n.name, unasked)}
-	case isUnasked:
-		return unasked.Err
+	var notRequested *launch.NotRequestedError
+	switch isRefused := errors.As(err, &notRequested); {
+	case isRefused && notRequested.Full && notRequested.Pending: // a later request may succeed
+		return Failuref(BackendUnavailable, "NodeGroup %s: %s: the result of a launch is not known yet: retry later", n.name, notRequested)
+	case isRefused && notRequested.Full:
+		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("NodeGroup %s: %w: detached and inactive machines count too",
+			n.name, notRequested)}
+	case isRefused:
+		return notRequested.Err
 	case launch.IsUnclear(err):
-		n.lost.Store(&lostLaunch{time.Now(), replaces, count, size, before})
+		n.lostLaunch.Store(&lostLaunch{time.Now(), replaces, count, size, before})
 	}
 	return err
 }
 
-// settleLaunch finds out, before anything else is launched, whether the cloud accepted a launch without an answer: the group's size shows
-// it, not counting the instances that have left since. It returns an error while that is not known.
-func (n *Native) settleLaunch(ctx context.Context) error {
-	lost := n.lost.Load()
+// resolveLostLaunch determines, before the next launch, whether the cloud accepted a launch without an answer. The group's
+// size shows it, except for instances that have left since. It returns an error while the result is unknown.
+func (n *Native) resolveLostLaunch(ctx context.Context) error {
+	lost := n.lostLaunch.Load()
 	if lost == nil {
 		return nil
 	}
-	size, now, err := n.counted(ctx)
+	size, now, err := n.countInstances(ctx)
 	if err != nil {
 		return err
 	}
-	want, since := lost.size+lost.count, time.Since(lost.at)
-	for id := range lost.before {
+	want, since := lost.sizeBefore+lost.count, time.Since(lost.requestedAt)
+	for id := range lost.instancesBefore {
 		if !now[id] {
 			want--
 		}
 	}
 	switch {
 	case size < want && since < launch.Settle:
-		return Failuref(BackendUnavailable, "NodeGroup %s: the answer to a launch of %d instances was lost %s ago, and its cloud does not show "+
-			"them yet: ask again in %s", n.name, lost.count, since.Round(time.Second), (launch.Settle - since).Round(time.Second))
-	case size >= want && lost.replaces != "":
-		n.replaced.Add(lost.replaces, true, replacedFor)
+		return Failuref(BackendUnavailable, "NodeGroup %s: the answer to a launch of %d instances was lost %s ago, and the cloud does not show "+
+			"them yet: retry in %s", n.name, lost.count, since.Round(time.Second), (launch.Settle - since).Round(time.Second))
+	case size >= want && lost.replacedMachine != "":
+		n.replaced.Add(lost.replacedMachine, true, replacedTTL)
 	}
-	n.lost.CompareAndSwap(lost, nil)
+	n.lostLaunch.CompareAndSwap(lost, nil)
 	return nil
 }

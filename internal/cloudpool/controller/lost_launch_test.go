@@ -12,64 +12,64 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// losing is a group that loses its answers to launches.
-type losing struct {
-	*group
-	reaches bool  // the requests are carried out all the same
-	err     error // what the caller sees
-	asked   int
+// unreliableGroup is a cloud group that loses its answers to launches.
+type unreliableGroup struct {
+	*fakeGroup
+	carriesOut bool  // requests are carried out although the answer is lost
+	err        error // returned to the caller
+	launches   int
 }
 
-func (l *losing) Grow(ctx context.Context, name string, o cloud.Order) (cloud.Operation, error) {
-	l.asked++
+func (l *unreliableGroup) Grow(ctx context.Context, name string, o cloud.Order) (cloud.Operation, error) {
+	l.launches++
 	if l.err == nil {
-		return l.group.Grow(ctx, name, o)
+		return l.fakeGroup.Grow(ctx, name, o)
 	}
-	if l.reaches {
-		_, _ = l.group.Grow(ctx, name, o)
+	if l.carriesOut {
+		_, _ = l.fakeGroup.Grow(ctx, name, o)
 	}
 	return cloud.Operation{}, l.err
 }
 
-func TestI5ALaunchWhoseAnswerIsLostIsNotRepeated(t *testing.T) {
+func TestI5LaunchWithLostAnswerIsNotRepeated(t *testing.T) {
 	const first = "openstack:///"
 	changes := map[string]func(context.Context, *Native) error{
-		"a new size": func(ctx context.Context, p *Native) error { return p.SetDesiredSize(ctx, 4) },
-		"a machine that is detached": func(ctx context.Context, p *Native) error {
-			return p.Detach(ctx, api.Removal{MachineID: first + uuid(1)})
+		"new size": func(ctx context.Context, p *Native) error { return p.SetDesiredSize(ctx, 4) },
+		"detached machine": func(ctx context.Context, p *Native) error {
+			return p.Detach(ctx, api.Removal{MachineID: first + newUUID(1)})
 		},
 	}
 	for name, change := range changes {
-		for what, lost := range map[string]losing{
-			"it was carried out":            {reaches: true, err: errCut},
-			"it was not":                    {err: errCut},
-			"it was, and the size changed":  {reaches: true, err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
-			"it was not, the size changed":  {err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
-			"it was not, and it is refused": {err: &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}},
+		for what, lost := range map[string]unreliableGroup{
+			"carried out":                   {carriesOut: true, err: errConnectionRefused},
+			"not carried out":               {err: errConnectionRefused},
+			"carried out, size changed":     {carriesOut: true, err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
+			"not carried out, size changed": {err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
+			"refused":                       {err: &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}},
 		} {
-			if lost.reaches && cloud.IsThrottled(lost.err) && name != "a new size" {
-				continue // a cloud that says that the size has changed has not carried it out
+			if lost.carriesOut && cloud.IsThrottled(lost.err) && name != "new size" {
+				continue // a cloud that reports a changed size has not carried it out
 			}
 			t.Run(name+", "+what, func(t *testing.T) {
-				serveNatively(t, 3, 10, func(t *testing.T, _ *sim, g *group, pool *Native) {
+				simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *Native) {
 					l := lost
-					l.group = g
+					l.fakeGroup = g
 					pool.provider = &l
 					if err := change(t.Context(), pool); err == nil {
 						t.Fatal("the answer was lost, and there is no error")
 					}
 					l.err = nil
-					if launch.IsUnclear(lost.err) && !lost.reaches {
-						if err := change(t.Context(), pool); ResultOf(err) != BackendUnavailable || l.asked != 1 {
-							t.Errorf("at once: %v after %d requests; want to be asked again later", err, l.asked)
+					if launch.IsUnclear(lost.err) && !lost.carriesOut {
+						if err := change(t.Context(), pool); ResultOf(err) != BackendUnavailable || l.launches != 1 {
+							t.Errorf("at once: %v after %d requests; want an error that asks for a retry", err, l.launches)
 						}
 						time.Sleep(launch.Settle)
 					}
 					if err := change(t.Context(), pool); err != nil || len(g.machines) != 4 {
-						t.Errorf("asked again: %v, %d machines; want 4", err, len(g.machines))
+						t.Errorf("repeated: %v, %d machines; want 4", err, len(g.machines))
 					}
-					if want := map[bool]int{true: 1, false: 2}[lost.reaches]; l.asked != want {
-						t.Errorf("the cloud was asked %d times, want %d", l.asked, want)
+					if want := map[bool]int{true: 1, false: 2}[lost.carriesOut]; l.launches != want {
+						t.Errorf("the cloud was asked %d times, want %d", l.launches, want)
 					}
 				})
 			})
@@ -77,20 +77,20 @@ func TestI5ALaunchWhoseAnswerIsLostIsNotRepeated(t *testing.T) {
 	}
 }
 
-func TestI5ALostLaunchIsSeenThoughAnotherInstanceLeft(t *testing.T) {
-	serveNatively(t, 3, 10, func(t *testing.T, _ *sim, g *group, pool *Native) {
-		l := losing{group: g, reaches: true, err: errCut}
+func TestI5LostLaunchIsDetectedAfterInstanceLeaves(t *testing.T) {
+	simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *Native) {
+		l := unreliableGroup{fakeGroup: g, carriesOut: true, err: errConnectionRefused}
 		pool.provider = &l
 		change := func() error {
-			return pool.Detach(t.Context(), api.Removal{MachineID: "openstack:///" + uuid(1)})
+			return pool.Detach(t.Context(), api.Removal{MachineID: "openstack:///" + newUUID(1)})
 		}
 		if err := change(); err == nil {
 			t.Fatal("the answer was lost, and there is no error")
 		}
 		g.machines = slices.Delete(g.machines, 2, 3)
 		l.err = nil
-		if err := change(); err != nil || l.asked != 1 {
-			t.Errorf("%v after %d requests; want the instance that came to be the one", err, l.asked)
+		if err := change(); err != nil || l.launches != 1 {
+			t.Errorf("%v after %d launches; want the new instance to be recognized", err, l.launches)
 		}
 	})
 }

@@ -4,4 +4,4 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/pooltest"
 )
 
-var uuid, machine, node = pooltest.UUID, pooltest.Machine, pooltest.Node
+var newUUID, newMachine, newNode = pooltest.UUID, pooltest.Machine, pooltest.Node

@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Metrics count what is asked and done.
+// Metrics are the metrics of requests, updates and decisions.
 type Metrics struct {
 	requests  *observe.Vec[observe.Counter]
 	updates   *observe.Vec[observe.Counter]
@@ -18,17 +18,17 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(r *observe.Registry) *Metrics {
 	return &Metrics{
-		requests: r.Counter("slipway_cloudpool_requests_total", "Requests by what became of them.", "pool", "handling", "code"),
-		updates:  r.Counter("slipway_cloudpool_updates_total", "Updates that are over.", "pool", "kind", "result"),
-		removed:  r.Counter("slipway_cloudpool_machines_removed_total", "Machines that updates have removed.", "pool"),
-		duration: r.Histogram("slipway_cloudpool_update_duration_seconds", "How long updates took.",
+		requests: r.Counter("slipway_cloudpool_requests_total", "Requests by pool, handling and HTTP status code.", "pool", "handling", "code"),
+		updates:  r.Counter("slipway_cloudpool_updates_total", "Finished updates by pool, kind and result.", "pool", "kind", "result"),
+		removed:  r.Counter("slipway_cloudpool_machines_removed_total", "Machines that updates removed, by pool.", "pool"),
+		duration: r.Histogram("slipway_cloudpool_update_duration_seconds", "Duration of updates in seconds, by kind.",
 			[]float64{1, 5, 15, 60, 300, 900, 3600}, "kind"),
-		decisions: r.Histogram("slipway_cloudpool_decision_duration_seconds", "How long it took to choose machines.",
+		decisions: r.Histogram("slipway_cloudpool_decision_duration_seconds", "Duration of the choice of machines in seconds.",
 			[]float64{.001, .005, .02, .05, .2, 1, 5}),
 	}
 }
 
-func (m *Metrics) finished(u *Update) {
+func (m *Metrics) recordFinished(u *Update) {
 	if m == nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (m *Metrics) finished(u *Update) {
 	m.duration.With(string(u.Kind)).Observe(u.Outcome.At.Sub(u.Began).Seconds())
 }
 
-func (m *Metrics) decided(d time.Duration) {
+func (m *Metrics) recordDecision(d time.Duration) {
 	if m != nil {
 		m.decisions.With().Observe(d.Seconds())
 	}

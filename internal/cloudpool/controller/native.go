@@ -27,76 +27,77 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// What a pool without a server of its own keeps of a machine, on the machine's Node.
+// A pool without a server stores a machine's membership, service state and detachment in annotations of its Node.
 const (
 	membershipAnnotation = drainability.Membership
 	serviceAnnotation    = "cloudpool.slipway.dev/service-state"
 	detachedAnnotation   = drainability.Detached
-	stateLabel           = "slipway.dev/cloudpool" // of the ConfigMap that says whether the pool is started
+	stateLabel           = "slipway.dev/cloudpool" // of the ConfigMap with the started state of the pool
 )
 
-// Native is a pool that is a NodeGroup, in whichever cloud that is. Its machines are those that the cloud counts to the
-// group, but for those that were detached. Its desired size is the cloud's own for the group, less the machines that were
-// detached or do not count: those are kept, and something else is there for them.
+// Native is the Backend of a pool without a server: a NodeGroup in any cloud. Its machines are the cloud group's instances,
+// except detached ones. Its desired size is the size of the cloud group minus the detached and inactive machines.
 type Native struct {
-	name     string // the NodeGroup's
-	group    string // the cloud's
-	provider cloud.Provider
-	others   []cloud.Provider // those that are configured beside it
-	cluster  *Cluster
-	refresh  time.Duration
-	// namespace is where a ConfigMap says whether the pool is started.
+	name           string // of the NodeGroup
+	group          string // in the cloud
+	provider       cloud.Provider
+	otherProviders []cloud.Provider // the other configured providers
+	cluster        *Cluster
+	maxCacheAge    time.Duration
+	// namespace contains the ConfigMap with the started state.
 	namespace string
-	// unread says that the NodeGroup was not read yet, so that group, provider and others are not known.
-	unread atomic.Bool
+	// groupUnread is true until the NodeGroup was read. Until then group, provider and otherProviders are not set.
+	groupUnread atomic.Bool
 
-	started atomic.Pointer[isStarted]
-	lost    atomic.Pointer[lostLaunch]
-	// known has the pool and its size as they were last read.
-	known *cache.LRUExpireCache
-	// replaced has the machines that were replaced by a launch. Their Nodes have no annotation yet.
+	started    atomic.Pointer[startedState]
+	lostLaunch atomic.Pointer[lostLaunch]
+	// cached contains the last read pool and its size.
+	cached *cache.LRUExpireCache
+	// replaced contains the IDs of machines that a launch has replaced and that are not annotated yet.
 	replaced *cache.LRUExpireCache
 }
 
-const knownPool, knownSize = "pool", "size"
+const cachedPoolKey, cachedSizeKey = "pool", "size"
 
 var _ Backend = (*Native)(nil)
 
-// NewNative makes a pool of a NodeGroup, which is read by ReadGroup.
+// NewNative returns the Backend of a NodeGroup. ReadGroup must be called before its use.
 func NewNative(c *Cluster, name, namespace string, refresh time.Duration) *Native {
-	n := &Native{name: name, cluster: c, refresh: refresh, namespace: namespace}
-	n.known, n.replaced = cache.NewLRUExpireCache(2), cache.NewLRUExpireCache(mostReplaced)
-	n.unread.Store(true)
+	n := &Native{name: name, cluster: c, maxCacheAge: refresh, namespace: namespace}
+	n.cached, n.replaced = cache.NewLRUExpireCache(2), cache.NewLRUExpireCache(maxReplaced)
+	n.groupUnread.Store(true)
 	return n
 }
 
-// Unread reports whether the NodeGroup was not read yet.
-func (n *Native) Unread() bool { return n.unread.Load() }
+// Unread reports whether the NodeGroup has not been read yet.
+func (n *Native) Unread() bool { return n.groupUnread.Load() }
 
-// ReadGroup finds the NodeGroup and its cloud, once the cluster was read.
+// ReadGroup reads the NodeGroup and selects its cloud. The caches must have synced. It returns an error if the cloud is not
+// configured.
 func (n *Native) ReadGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
-	g, err := n.nodeGroup(ctx)
+	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return fmt.Errorf("--native: %w", err)
 	}
 	own := clouds[g.Spec.Cloud.Provider]
 	if own == nil {
-		return fmt.Errorf("--native: NodeGroup %s is in the cloud %q, which --cloud-config does not name", n.name, g.Spec.Cloud.Provider)
+		return fmt.Errorf("--native: NodeGroup %s: spec.cloud.provider is %q: want a provider that --cloud-config contains", n.name, g.Spec.Cloud.Provider)
 	}
 	n.group, n.provider = g.Spec.Cloud.Group, own
-	for other, one := range clouds {
-		if other != g.Spec.Cloud.Provider {
-			n.others = append(n.others, one)
+	for name, other := range clouds {
+		if name != g.Spec.Cloud.Provider {
+			n.otherProviders = append(n.otherProviders, other)
 		}
 	}
-	n.unread.Store(false)
+	n.groupUnread.Store(false)
 	return nil
 }
 
 // Provider implements Backend.
 func (n *Native) Provider() (cloud.Provider, string) { return n.provider, n.group }
 
-// Identity implements Backend: the ID in the pool is the provider's. One of a cloudpool's own, which no Node has, says nothing.
+// Identity implements Backend. The machine ID is the provider ID. A cloudpool's own ID is no identity, because no Node has
+// it.
 func (n *Native) Identity(m *api.Machine) (string, bool) {
 	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
 }
@@ -106,7 +107,8 @@ func (n *Native) NodeIdentity(providerID string) (string, error) {
 	return n.provider.Normalize(providerID)
 }
 
-// Elsewhere implements Backend. An ID that the group's own cloud does not answer for may be of one of its machines.
+// Elsewhere implements Backend. It returns false if the group's cloud did not answer: the ID may belong to one of its
+// machines.
 func (n *Native) Elsewhere(identity, providerID string) bool {
 	if _, err := n.provider.Normalize(providerID); cloud.IsUnanswered(err) {
 		return false
@@ -116,7 +118,7 @@ func (n *Native) Elsewhere(identity, providerID string) bool {
 	}
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")
-	return found && theirs != mine && slices.ContainsFunc(n.others, func(other cloud.Provider) bool {
+	return found && theirs != mine && slices.ContainsFunc(n.otherProviders, func(other cloud.Provider) bool {
 		_, err := other.Normalize(providerID)
 		return err == nil
 	})
@@ -125,11 +127,11 @@ func (n *Native) Elsewhere(identity, providerID string) bool {
 // Names implements Backend.
 func (n *Native) Names(m *api.Machine) (name, computerName string) {
 	var has nativeMetadata
-	_ = json.Unmarshal(m.Metadata, &has) // it is this pool's own
+	_ = json.Unmarshal(m.Metadata, &has) // this pool wrote it
 	return has.Name, has.ComputerName
 }
 
-// KeepsRejected implements Backend: what the cloud has failed to make is there until it is deleted.
+// KeepsRejected implements Backend. An instance that the cloud failed to create exists until it is deleted.
 func (n *Native) KeepsRejected() bool { return true }
 
 // Delete implements Backend.
@@ -143,8 +145,8 @@ func (n *Native) KeepsSize() bool {
 	return keeps
 }
 
-// look reads the machines of the group, those that were detached too, with their nodes.
-func (n *Native) look(ctx context.Context) ([]nativeMachine, error) {
+// listMachines returns the machines of the group with their nodes, including detached machines.
+func (n *Native) listMachines(ctx context.Context) ([]nativeMachine, error) {
 	instances, err := n.provider.Instances(ctx, n.group)
 	if err != nil {
 		return nil, err
@@ -156,7 +158,7 @@ func (n *Native) look(ctx context.Context) ([]nativeMachine, error) {
 	byIdentity := map[string]*corev1.Node{}
 	for _, node := range nodes {
 		id, err := n.provider.Normalize(node.Spec.ProviderID)
-		if cloud.IsUnanswered(err) { // what is kept of its machine would seem to be nothing
+		if cloud.IsUnanswered(err) { // otherwise the machine's annotations would be ignored
 			return nil, fmt.Errorf("node %s: %w", node.Name, err)
 		}
 		if err == nil {
@@ -165,33 +167,33 @@ func (n *Native) look(ctx context.Context) ([]nativeMachine, error) {
 	}
 	machines := make([]nativeMachine, len(instances))
 	for i := range instances {
-		machines[i] = n.machine(&instances[i], byIdentity[instances[i].ProviderID])
+		machines[i] = n.toMachine(&instances[i], byIdentity[instances[i].ProviderID])
 	}
 	return machines, nil
 }
 
-// nativeMachine is a machine with the node that says what the pool keeps of it.
+// nativeMachine is a machine with the Node that stores its annotations.
 type nativeMachine struct {
 	api.Machine
 	node     *corev1.Node
 	detached bool
 }
 
-// nativeMetadata is what a machine's description has beside what the API names.
+// nativeMetadata is the metadata of a native machine.
 type nativeMetadata struct {
 	Name         string `json:"name"`
 	ComputerName string `json:"computerName"`
 	Message      string `json:"message,omitempty"`
 }
 
-// providerNames are clouds as the API's users know them.
-var providerNames = map[string]string{"azure": "Azure", "openstack": "OpenStack"}
+// providerDisplayNames maps provider names to the names that the cloudpool API uses.
+var providerDisplayNames = map[string]string{"azure": "Azure", "openstack": "OpenStack"}
 
-// machine puts an instance in the API's words.
-func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
+// toMachine converts an instance to a machine of the API.
+func (n *Native) toMachine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	m := nativeMachine{node: node, Machine: api.Machine{
-		ID: i.ProviderID, State: nativeState(i.State), Membership: &api.MembershipStatus{Active: true, Evictable: true},
-		ServiceState: api.UnknownState, Provider: cmp.Or(providerNames[n.provider.Name()], n.provider.Name()), Region: i.Zone, Size: i.Type,
+		ID: i.ProviderID, State: toMachineState(i.State), Membership: &api.MembershipStatus{Active: true, Evictable: true},
+		ServiceState: api.UnknownState, Provider: cmp.Or(providerDisplayNames[n.provider.Name()], n.provider.Name()), Region: i.Zone, Size: i.Type,
 		PublicIPs: []string{}, PrivateIPs: []string{},
 	}}
 	if !i.Created.IsZero() {
@@ -204,7 +206,7 @@ func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	if node == nil {
 		return m
 	}
-	if i.State == cloud.Failed { // some change of it has; it is there, and runs pods
+	if i.State == cloud.Failed { // a change of the instance failed, but it exists and runs pods
 		m.State, m.ServiceState = api.Running, api.Unhealthy
 	}
 	m.Region = cmp.Or(node.Labels[corev1.LabelTopologyRegion], m.Region)
@@ -223,15 +225,15 @@ func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	if text := node.Annotations[membershipAnnotation]; text != "" {
 		var said api.MembershipStatus
 		if json.Unmarshal([]byte(text), &said) != nil {
-			said = api.MembershipStatus{Active: true} // who has written what cannot be read wanted something kept
+			said = api.MembershipStatus{Active: true} // an unreadable value protects the machine
 		}
 		m.Membership = &said
 	}
 	return m
 }
 
-// nativeState is a state in the API's words. A machine of which nothing is known counts.
-func nativeState(s cloud.State) api.MachineState {
+// toMachineState converts an instance state. An unknown state counts as running.
+func toMachineState(s cloud.State) api.MachineState {
 	switch s {
 	case cloud.Pending:
 		return api.Pending
@@ -243,10 +245,10 @@ func nativeState(s cloud.State) api.MachineState {
 	return api.Running
 }
 
-// Pool implements Backend. It reads past the cache.
+// Pool implements Backend. It bypasses the cache.
 func (n *Native) Pool(ctx context.Context) (api.Pool, error) {
 	at := time.Now().UTC()
-	all, err := n.look(ctx)
+	all, err := n.listMachines(ctx)
 	if err != nil {
 		return api.Pool{}, err
 	}
@@ -256,18 +258,18 @@ func (n *Native) Pool(ctx context.Context) (api.Pool, error) {
 			pool.Machines = append(pool.Machines, all[i].Machine)
 		}
 	}
-	n.known.Add(knownPool, pool, n.refresh-time.Since(at)-1)
+	n.cached.Add(cachedPoolKey, pool, n.maxCacheAge-time.Since(at)-1)
 	return pool, nil
 }
 
-// Size implements Backend. It reads past the cache.
+// Size implements Backend. It bypasses the cache.
 func (n *Native) Size(ctx context.Context) (api.Size, error) {
 	at := time.Now().UTC()
 	group, err := n.provider.Group(ctx, n.group)
 	if err != nil {
 		return api.Size{}, err
 	}
-	all, err := n.look(ctx)
+	all, err := n.listMachines(ctx)
 	if err != nil {
 		return api.Size{}, err
 	}
@@ -275,7 +277,7 @@ func (n *Native) Size(ctx context.Context) (api.Size, error) {
 	for i := range all {
 		m := &all[i]
 		switch {
-		case m.State == api.Rejected: // it is in the cloud's size, and will not serve
+		case m.State == api.Rejected: // the cloud counts it, but it will never run
 			size.Desired--
 		case m.State.Over():
 		case m.detached:
@@ -289,29 +291,29 @@ func (n *Native) Size(ctx context.Context) (api.Size, error) {
 		}
 	}
 	size.Desired = max(0, size.Desired)
-	n.known.Add(knownSize, size, n.refresh-time.Since(at)-1)
+	n.cached.Add(cachedSizeKey, size, n.maxCacheAge-time.Since(at)-1)
 	return size, nil
 }
 
-// CachedPool returns a pool that may be as old as refresh.
+// CachedPool returns the pool from the cache if it is not older than maxCacheAge.
 func (n *Native) CachedPool(ctx context.Context) (api.Pool, error) {
-	if is, known := n.known.Get(knownPool); known {
+	if is, known := n.cached.Get(cachedPoolKey); known {
 		return is.(api.Pool), nil
 	}
 	return n.Pool(ctx)
 }
 
-// CachedSize returns a size that may be as old as refresh.
+// CachedSize returns the size from the cache if it is not older than maxCacheAge.
 func (n *Native) CachedSize(ctx context.Context) (api.Size, error) {
-	if is, known := n.known.Get(knownSize); known {
+	if is, known := n.cached.Get(cachedSizeKey); known {
 		return is.(api.Size), nil
 	}
 	return n.Size(ctx)
 }
 
-// SetDesiredSize implements Backend. To come to a smaller size machines have to be deleted, each by its own name.
+// SetDesiredSize implements Backend. It refuses a smaller size, because machines must be deleted one by one.
 func (n *Native) SetDesiredSize(ctx context.Context, want int) error {
-	if err := n.settleLaunch(ctx); err != nil {
+	if err := n.resolveLostLaunch(ctx); err != nil {
 		return err
 	}
 	size, err := n.Size(ctx)
@@ -319,22 +321,22 @@ func (n *Native) SetDesiredSize(ctx context.Context, want int) error {
 	case err != nil || want == size.Desired:
 		return err
 	case want < size.Desired:
-		return fmt.Errorf("NodeGroup %s: its cloud is making %d machines that are not there yet: they can be taken away when they are", n.name,
+		return fmt.Errorf("NodeGroup %s: its cloud is still creating %d machines: they can be removed once they exist", n.name,
 			size.Desired-size.Active)
 	}
-	return n.launch(ctx, want-size.Desired, "")
+	return n.launchInstances(ctx, want-size.Desired, "")
 }
 
-// member finds a machine that was not detached, or one that was.
-func (n *Native) member(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
-	all, err := n.look(ctx)
+// findMember returns the machine with the ID that is detached, or is not, as requested.
+func (n *Native) findMember(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
+	all, err := n.listMachines(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for i := range all {
 		if m := &all[i]; m.ID == id && m.detached == detached && !m.State.Over() {
 			if m.node == nil {
-				return nil, Failuref(NotPossible, "machine %s has no node yet, on which that would be kept", id)
+				return nil, Failuref(NotPossible, "machine %s has no node yet to store the change on", id)
 			}
 			return m, nil
 		}
@@ -342,11 +344,11 @@ func (n *Native) member(ctx context.Context, id string, detached bool) (*nativeM
 	return nil, Failuref(NotFound, "unrecognized machine: machine %s is not a pool member", id)
 }
 
-// SetMembershipStatus implements Backend. A machine that stops to count is replaced.
+// SetMembershipStatus implements Backend. It launches a replacement for a machine that becomes inactive.
 func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
-	m, err := n.member(ctx, s.MachineID, false)
+	m, err := n.findMember(ctx, s.MachineID, false)
 	if err == nil && !s.MembershipStatus.Evictable {
-		err = n.canBeKept(ctx, m)
+		err = n.checkCanKeep(ctx, m)
 	}
 	if err != nil {
 		return err
@@ -355,87 +357,87 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 	if err != nil {
 		return err
 	}
-	return n.change(ctx, m, m.Active() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
+	return n.annotateMachine(ctx, m, m.Active() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
 }
 
-// Detach implements Backend. A machine that is detached without wanting fewer is replaced.
+// Detach implements Backend. It launches a replacement unless the request decrements the desired size.
 func (n *Native) Detach(ctx context.Context, r api.Removal) error {
-	m, err := n.member(ctx, r.MachineID, false)
+	m, err := n.findMember(ctx, r.MachineID, false)
 	switch {
 	case err != nil:
 		return err
 	case !m.Evictable():
-		return Failuref(NotPossible, "machine %s cannot be detached: its membershipStatus says that it is not evictable", r.MachineID)
+		return Failuref(NotPossible, "machine %s cannot be detached: its membershipStatus is not evictable", r.MachineID)
 	}
-	if err := n.canBeKept(ctx, m); err != nil {
+	if err := n.checkCanKeep(ctx, m); err != nil {
 		return err
 	}
-	return n.change(ctx, m, !r.Decrement && m.Active(), detachedAnnotation, "true")
+	return n.annotateMachine(ctx, m, !r.Decrement && m.Active(), detachedAnnotation, "true")
 }
 
-// Attach takes a machine in again that was detached, and which the desired size counts from then on.
+// Attach makes a detached machine a member again. The desired size then includes it.
 func (n *Native) Attach(ctx context.Context, a api.Attachment) error {
-	m, err := n.member(ctx, a.MachineID, true)
+	m, err := n.findMember(ctx, a.MachineID, true)
 	if err != nil {
 		return err
 	}
-	return n.change(ctx, m, false, detachedAnnotation, "")
+	return n.annotateMachine(ctx, m, false, detachedAnnotation, "")
 }
 
-// SetServiceState writes down what a client says of a machine's service.
+// SetServiceState stores the service state that a client reports for a machine.
 func (n *Native) SetServiceState(ctx context.Context, s api.SetServiceState) error {
-	m, err := n.member(ctx, s.MachineID, false)
+	m, err := n.findMember(ctx, s.MachineID, false)
 	if err != nil {
 		return err
 	}
-	return n.change(ctx, m, false, serviceAnnotation, string(s.ServiceState))
+	return n.annotateMachine(ctx, m, false, serviceAnnotation, string(s.ServiceState))
 }
 
-// canBeKept returns an error if a machine's retirement can no longer be cancelled.
-func (n *Native) canBeKept(ctx context.Context, m *nativeMachine) error {
-	retirements, err := n.cluster.unfinished(ctx)
+// checkCanKeep returns an error if the machine's retirement can no longer be cancelled.
+func (n *Native) checkCanKeep(ctx context.Context, m *nativeMachine) error {
+	retirements, err := n.cluster.listUnfinishedRetirements(ctx)
 	if err != nil {
 		return err
 	}
-	return tooLate(m.ID, matching.FindRetirements([]matching.Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID])
+	return checkNotDrained(m.ID, matching.FindRetirements([]matching.Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID])
 }
 
-// change annotates a machine's Node, and waits until the watch shows it. An empty value removes the annotation. With replace it launches
-// another machine first: if that is refused, nothing changes. It launches nothing if the Node cannot be patched, and launches once
-// if the patch fails afterwards.
-func (n *Native) change(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
+// annotateMachine annotates a machine's Node and waits until the watch shows the change. An empty value removes the
+// annotation. With replace it first launches another machine. If the launch or a dry run of the patch fails, nothing
+// changes. If the patch itself fails, a repeated call does not launch again.
+func (n *Native) annotateMachine(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
 	if replace {
-		if err := n.settleLaunch(ctx); err != nil {
+		if err := n.resolveLostLaunch(ctx); err != nil {
 			return err
 		}
 		if _, was := n.replaced.Get(m.ID); !was {
-			if err := n.patch(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
+			if err := n.patchAnnotation(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
 				return err
 			}
-			if err := n.launch(ctx, 1, m.ID); err != nil {
+			if err := n.launchInstances(ctx, 1, m.ID); err != nil {
 				return err
 			}
-			n.replaced.Add(m.ID, true, replacedFor)
+			n.replaced.Add(m.ID, true, replacedTTL)
 		}
 	}
-	if err := n.patch(ctx, m.node.Name, key, value); err != nil {
+	if err := n.patchAnnotation(ctx, m.node.Name, key, value); err != nil {
 		return err
 	}
-	n.known.Remove(knownPool)
-	n.known.Remove(knownSize)
+	n.cached.Remove(cachedPoolKey)
+	n.cached.Remove(cachedSizeKey)
 	n.replaced.Remove(m.ID)
-	_ = wait.PollUntilContextTimeout(ctx, watchEvery, watchPatience, true, func(context.Context) (bool, error) {
-		if err := n.cluster.unread(); err != nil {
+	_ = wait.PollUntilContextTimeout(ctx, watchPollInterval, watchTimeout, true, func(context.Context) (bool, error) {
+		if err := n.cluster.checkSynced(); err != nil {
 			return false, err
 		}
 		seen, err := n.cluster.nodes.Get(m.node.Name)
 		return apierrors.IsNotFound(err) || err == nil && seen.Annotations[key] == value, nil
 	})
-	return nil // it is written; it will be seen
+	return nil // the write succeeded even if the watch is late
 }
 
-// patch writes on a node, or sees whether it could.
-func (n *Native) patch(ctx context.Context, node, key, value string, dryRun ...string) error {
+// patchAnnotation sets an annotation of a Node, or removes it if value is empty.
+func (n *Native) patchAnnotation(ctx context.Context, node, key, value string, dryRun ...string) error {
 	var to any = value
 	if value == "" {
 		to = nil
@@ -450,51 +452,51 @@ func (n *Native) patch(ctx context.Context, node, key, value string, dryRun ...s
 	return nil
 }
 
-// replacedFor is for how long it is believed that a request which is made again is still for the machine that was asked for in
-// the place of another. Who asks later has given the first one up, and has set the size that he wants since.
+// replacedTTL is the time during which a repeated request counts for the same replacement. A later request starts a new one: the client
+// has given up the first one and has set its desired size since.
 const (
-	replacedFor   = 10 * time.Minute
-	mostReplaced  = 1000
-	watchPatience = 5 * time.Second
-	watchEvery    = 10 * time.Millisecond
-	startedEvery  = time.Second // for how long it is believed that a pool is started
+	replacedTTL       = 10 * time.Minute
+	maxReplaced       = 1000
+	watchTimeout      = 5 * time.Second
+	watchPollInterval = 10 * time.Millisecond
+	startedTTL        = time.Second // how long a read started state is valid
 )
 
-// isStarted is whether a pool was started when it was last read.
-type isStarted struct {
-	is   bool
-	read time.Time
+// startedState is the started state of a pool at its last read.
+type startedState struct {
+	started bool
+	readAt  time.Time
 }
 
-func (n *Native) stateName() string { return RecordName(n.name) + ".native" }
+func (n *Native) stateConfigMapName() string { return RecordName(n.name) + ".native" }
 
-// IsStarted reads whether the pool is started. It is, unless its ConfigMap says otherwise. While the API server is away, the last answer
-// counts, so that reads continue.
+// IsStarted reports whether the pool is started: its ConfigMap does not say otherwise. While the API server is unavailable,
+// it returns the last known state, so that reads continue.
 func (n *Native) IsStarted(ctx context.Context) (bool, error) {
 	was := n.started.Load()
-	if was != nil && time.Since(was.read) < startedEvery {
-		return was.is, nil
+	if was != nil && time.Since(was.readAt) < startedTTL {
+		return was.started, nil
 	}
-	object, err := n.cluster.Client.CoreV1().ConfigMaps(n.namespace).Get(ctx, n.stateName(), metav1.GetOptions{})
-	now := isStarted{true, time.Now()}
+	object, err := n.cluster.Client.CoreV1().ConfigMaps(n.namespace).Get(ctx, n.stateConfigMapName(), metav1.GetOptions{})
+	now := startedState{true, time.Now()}
 	switch {
 	case err == nil:
-		now.is = object.Data["started"] != "false"
+		now.started = object.Data["started"] != "false"
 	case apierrors.IsNotFound(err):
 	case was == nil:
 		return false, ClusterFailure("reading whether the pool is started", err)
 	default:
-		now.is = was.is
+		now.started = was.started
 	}
 	n.started.Store(&now)
-	return now.is, nil
+	return now.started, nil
 }
 
-// SetStarted writes down whether the pool is started.
+// SetStarted stores whether the pool is started.
 func (n *Native) SetStarted(ctx context.Context, started bool) error {
 	maps := n.cluster.Client.CoreV1().ConfigMaps(n.namespace)
 	object := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: n.stateName(), Labels: map[string]string{stateLabel: "native"}},
+		ObjectMeta: metav1.ObjectMeta{Name: n.stateConfigMapName(), Labels: map[string]string{stateLabel: "native"}},
 		Data:       map[string]string{"started": fmt.Sprint(started)},
 	}
 	_, err := maps.Update(ctx, object, metav1.UpdateOptions{})
@@ -502,13 +504,13 @@ func (n *Native) SetStarted(ctx context.Context, started bool) error {
 		_, err = maps.Create(ctx, object, metav1.CreateOptions{})
 	}
 	if err != nil {
-		return ClusterFailure("writing down whether the pool is started", err)
+		return ClusterFailure("storing whether the pool is started", err)
 	}
-	n.started.Store(&isStarted{started, time.Now()})
+	n.started.Store(&startedState{started, time.Now()})
 	return nil
 }
 
-// nativeConfig is the configuration of a native pool: which NodeGroup it is, and what that says.
+// nativeConfig is the configuration of a native pool: its NodeGroup and that NodeGroup's cloud and size limits.
 type nativeConfig struct {
 	NodeGroup string `json:"nodeGroup"`
 	Provider  string `json:"provider"`
@@ -517,25 +519,24 @@ type nativeConfig struct {
 	Maximum   *int32 `json:"maximum,omitempty"`
 }
 
-// nodeGroup reads the pool's NodeGroup.
-func (n *Native) nodeGroup(ctx context.Context) (*v1alpha1.NodeGroup, error) {
+func (n *Native) getNodeGroup(ctx context.Context) (*v1alpha1.NodeGroup, error) {
 	g := &v1alpha1.NodeGroup{}
-	if err := n.cluster.get(ctx, client.ObjectKey{Name: n.name}, g); err != nil {
+	if err := n.cluster.getCached(ctx, client.ObjectKey{Name: n.name}, g); err != nil {
 		return nil, fmt.Errorf("NodeGroup %s: %w", n.name, err)
 	}
 	return g, nil
 }
 
-// Config returns what the pool's NodeGroup says.
+// Config returns the pool's configuration, as its NodeGroup has it.
 func (n *Native) Config(ctx context.Context) (*nativeConfig, error) {
-	g, err := n.nodeGroup(ctx)
+	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &nativeConfig{g.Name, g.Spec.Cloud.Provider, g.Spec.Cloud.Group, &g.Spec.Minimum, g.Spec.Maximum}, nil
 }
 
-// CheckConfig takes a configuration that says what is so. Another one belongs in the NodeGroup.
+// CheckConfig returns an error unless raw equals the current configuration. Changes must be made in the NodeGroup.
 func (n *Native) CheckConfig(ctx context.Context, raw []byte) error {
 	is, err := n.Config(ctx)
 	if err != nil {
@@ -543,7 +544,7 @@ func (n *Native) CheckConfig(ctx context.Context, raw []byte) error {
 	}
 	var want, now map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &want); err != nil || want == nil {
-		return &api.BadRequest{ErrorMessage: api.ErrorMessage{Message: "illegal input: the configuration is no JSON object"}}
+		return &api.BadRequest{ErrorMessage: api.ErrorMessage{Message: "illegal input: the configuration is not a JSON object"}}
 	}
 	has, err := json.Marshal(is)
 	if err == nil {

@@ -20,294 +20,297 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// progress is since when something, by its name, has been as it is. It is not stored: a process that takes an update over waits anew.
-type progress map[string]since
+// stateTimers records since when each named value has had its current state. It is not stored: a process that takes over an
+// update starts all timers anew.
+type stateTimers map[string]stateSince
 
-type since struct {
-	code string
-	at   time.Time
+type stateSince struct {
+	state string
+	at    time.Time
 }
 
-// lasts notes how something is now, and returns for how long it has been so.
-func (p progress) lasts(what, code string) time.Duration {
-	if was, ok := p[what]; !ok || was.code != code {
-		p[what] = since{code, time.Now()}
+// trackState records the current state of key and returns for how long it has been the same.
+func (p stateTimers) trackState(key, state string) time.Duration {
+	if was, ok := p[key]; !ok || was.state != state {
+		p[key] = stateSince{state, time.Now()}
 	}
-	return time.Since(p[what].at)
+	return time.Since(p[key].at)
 }
 
-// Reconcile does what is due for the pool's earliest update that has not ended. It acts on what the API server says at this moment, and
-// only after a write with the resourceVersion that it has read: a process that has lost the Lease without knowing it conflicts.
+// Reconcile carries out the next steps of the pool's earliest unfinished update. It reads live objects, and acts only after
+// a write with the resourceVersion that it read. A process that lost the Lease without noticing gets a conflict and does
+// nothing.
 func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	again := reconcile.Result{RequeueAfter: u.o.Pace.Poll}
-	if !u.slot.Held() { // another process works on it, or will: how long something lasts is counted anew afterwards
-		u.known = ""
-		return again, nil
+	retry := reconcile.Result{RequeueAfter: u.opts.Pace.Poll}
+	if !u.lease.Held() { // another process works on it: the timers restart afterwards
+		u.timersUID = ""
+		return retry, nil
 	}
-	if known, err := u.list(ctx, u.o.Cluster.list); err == nil && underway(known) == nil {
-		return again, nil
+	if known, err := u.listUpdatesWith(ctx, u.opts.Cluster.listCached); err == nil && findUnfinished(known) == nil {
+		return retry, nil
 	}
-	all, err := u.updates(ctx)
-	if up := underway(all); up != nil {
-		err = u.step(ctx, up)
+	all, err := u.listUpdates(ctx)
+	if up := findUnfinished(all); up != nil {
+		err = u.reconcileUpdate(ctx, up)
 	}
 	if err != nil && ctx.Err() == nil {
-		u.log.Warn("the pool's updates do not come on, and that is tried again", "err", err)
+		u.log.Warn("reconciling the pool's updates failed, retrying", "err", err)
 	}
-	return again, nil
+	return retry, nil
 }
 
-// step is one reconcile of an update.
-type step struct {
+// updateScope holds the state of one reconcile of an update.
+type updateScope struct {
 	*Updater
-	up      *v1alpha1.PoolUpdate
-	written *v1alpha1.PoolUpdateStatus
+	update        *v1alpha1.PoolUpdate
+	writtenStatus *v1alpha1.PoolUpdateStatus
 }
 
-// step does what is due, and writes down how far the update is.
-func (u *Updater) step(ctx context.Context, up *v1alpha1.PoolUpdate) error {
-	if u.known != up.UID {
-		u.known, u.progress = up.UID, progress{}
+// reconcileUpdate runs the next steps of an update and stores its progress.
+func (u *Updater) reconcileUpdate(ctx context.Context, up *v1alpha1.PoolUpdate) error {
+	if u.timersUID != up.UID {
+		u.timersUID, u.timers = up.UID, stateTimers{}
 	}
-	s, st := &step{u, up, up.Status.DeepCopy()}, &up.Status
+	s, st := &updateScope{u, up, up.Status.DeepCopy()}, &up.Status
 	if st.StartedAt == nil {
-		st.StartedAt = toMicro(time.Now())
+		st.StartedAt = toMicroTime(time.Now())
 		setCondition(up, v1alpha1.PoolUpdateAccepted, metav1.ConditionTrue, "Accepted", "")
-		if err := s.save(ctx); err != nil {
+		if err := s.saveStatus(ctx); err != nil {
 			return err
 		}
 	}
-	err := s.turn(ctx)
+	err := s.runSteps(ctx)
 	var outcome *Outcome
 	switch {
 	case apierrors.IsConflict(err) || ctx.Err() != nil:
 		return err
 	case err != nil && !errors.As(err, &outcome):
-		outcome = s.trouble(err)
+		outcome = s.recordFailure(err)
 	default:
-		delete(u.progress, "troubled")
+		delete(u.timers, "troubled")
 	}
 	switch {
 	case outcome == nil:
-	case outcome.Result != Done && !isFinal(err) && s.debt() != "":
-		s.block(outcome)
+	case outcome.Result != Done && !isPermanentError(err) && s.describeUnfinishedWork() != "":
+		s.setBlocked(outcome)
 	default:
-		return s.finish(ctx, outcome)
+		return s.completeUpdate(ctx, outcome)
 	}
-	if note(up); equality.Semantic.DeepEqual(s.written, st) {
+	if summarizeStatus(up); equality.Semantic.DeepEqual(s.writtenStatus, st) {
 		return nil
 	}
-	return s.save(ctx)
+	return s.saveStatus(ctx)
 }
 
-// turn does what is due. An *Outcome ends the update. Each act follows a write of the status, so that a process that has fallen behind
-// another one does nothing.
-func (s *step) turn(ctx context.Context) error {
-	if s.up.Status.ObservedAt == nil {
-		takes, err := s.takesMachines(ctx)
+// runSteps runs the next steps. An *Outcome as the error finishes the update. Each action follows a write of the status, so
+// that a process that has fallen behind does nothing.
+func (s *updateScope) runSteps(ctx context.Context) error {
+	if s.update.Status.ObservedAt == nil {
+		removes, err := s.mayRemoveMachines(ctx)
 		switch {
 		case err != nil:
-			return end(ResultOf(err), "%s", err)
-		case !takes:
-			return s.pass(ctx)
+			return newOutcome(ResultOf(err), "%s", err)
+		case !removes:
+			return s.forwardUpdate(ctx)
 		}
-		if err := s.begin(ctx); err != nil {
+		if err := s.planRemovals(ctx); err != nil {
 			return err
 		}
 	}
-	err := s.follow(ctx)
+	err := s.followRemovals(ctx)
 	switch {
 	case err != nil:
-	case s.up.Spec.Type == v1alpha1.SetPoolSize:
-		err = s.shrink(ctx)
+	case s.update.Spec.Type == v1alpha1.SetPoolSize:
+		err = s.shrinkPool(ctx)
 	default:
-		err = s.remove(ctx)
+		err = s.removeMachine(ctx)
 	}
 	var outcome *Outcome
-	if errors.As(err, &outcome) && outcome.Result != Done && s.up.Status.MadeEvictable && s.stays() {
-		if err := s.protect(ctx); err != nil {
+	if errors.As(err, &outcome) && outcome.Result != Done && s.update.Status.MadeEvictable && s.isMachineKept() {
+		if err := s.undoMadeEvictable(ctx); err != nil {
 			return err
 		}
 	}
 	return err
 }
 
-// takesMachines reports whether the update may take a machine away; any other is passed on.
-func (s *step) takesMachines(ctx context.Context) (bool, error) {
-	switch s.up.Spec.Type {
+// mayRemoveMachines reports whether the update may remove a machine. All other updates are forwarded.
+func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
+	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:
-		return s.Shrinks(ctx, int(*s.up.Spec.DesiredSize))
+		return s.Shrinks(ctx, int(*s.update.Spec.DesiredSize))
 	case v1alpha1.TerminateMachine:
 		return true, nil
 	}
-	return s.up.Disposes(), nil
+	return s.update.Disposes(), nil
 }
 
-// pass passes an update on, once: what its pool says is its outcome.
-func (s *step) pass(ctx context.Context) error {
-	is := s.Pass(ctx, s.view(s.up))
+// forwardUpdate forwards an update to the pool once. The pool's answer becomes the outcome.
+func (s *updateScope) forwardUpdate(ctx context.Context) error {
+	is := s.Pass(ctx, s.toUpdate(s.update))
 	level := slog.LevelInfo
 	if is.Outcome.Result != Done {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, "a change has been passed on", "update", s.up.Name, "change", is.Doing(), "user", is.RequestedBy, "result", is.Outcome.Result,
+	s.log.Log(ctx, level, "forwarded a change to the pool", "update", s.update.Name, "change", is.Doing(), "user", is.RequestedBy, "result", is.Outcome.Result,
 		"detail", is.Outcome.Detail)
-	s.up.Status.Answer = is.Answer
+	s.update.Status.Answer = is.Answer
 	return is.Outcome
 }
 
-// begin observes the pool and plans which machines go.
-func (s *step) begin(ctx context.Context) error {
-	w, err := s.look(ctx)
+// planRemovals observes the pool and stores which machines will be removed.
+func (s *updateScope) planRemovals(ctx context.Context) error {
+	w, err := s.observePool(ctx)
 	if err != nil {
 		return err
 	}
-	st := &s.up.Status
-	st.SizeBefore, st.ObservedAt = int32(w.size.Desired), toMicro(w.pool.Timestamp)
-	st.Launch = s.up.Spec.Type != v1alpha1.SetPoolSize && !s.up.Spec.Decrement && !s.o.Backend.KeepsSize()
-	if s.up.Spec.Type == v1alpha1.SetPoolSize {
-		d, err := s.decide(w, s.up, nil)
+	st := &s.update.Status
+	st.SizeBefore, st.ObservedAt = int32(w.size.Desired), toMicroTime(w.pool.Timestamp)
+	st.Launch = s.update.Spec.Type != v1alpha1.SetPoolSize && !s.update.Spec.Decrement && !s.opts.Backend.KeepsSize()
+	if s.update.Spec.Type == v1alpha1.SetPoolSize {
+		d, err := s.chooseMachines(w, s.update, nil)
 		if err != nil {
 			return err
 		}
 		for _, v := range d.Victims[:min(len(d.Victims), v1alpha1.MaxPoolMachines)] {
-			s.up.SetMachine(v1alpha1.PoolMachine{ID: v.Machine, Node: v.Node, State: v1alpha1.MachinePlanned})
+			s.update.SetMachine(v1alpha1.PoolMachine{ID: v.Machine, Node: v.Node, State: v1alpha1.MachinePlanned})
 		}
 		for _, p := range d.Passed[:min(len(d.Passed), v1alpha1.MaxPoolPassed)] {
 			st.Passed = append(st.Passed, v1alpha1.PoolPassed{
-				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.Clip(p.Text, maxReason), Remedy: observe.Clip(p.Remedy, maxReason),
+				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.Clip(p.Text, maxReasonBytes), Remedy: observe.Clip(p.Remedy, maxReasonBytes),
 			})
 		}
 	}
-	return s.save(ctx)
+	return s.saveStatus(ctx)
 }
 
-// note puts into the status what is counted.
-func note(up *v1alpha1.PoolUpdate) {
+// summarizeStatus updates the counters in the status and drops details of finished machines.
+func summarizeStatus(up *v1alpha1.PoolUpdate) {
 	st := &up.Status
-	st.Removed = int32(removed(up))
+	st.Removed = int32(countRemoved(up))
 	if all := len(st.Machines) - up.CountMachines(v1alpha1.MachineRefused); all > 0 {
 		st.Progress = fmt.Sprintf("%d/%d", st.Removed, all)
 	}
-	for i := range st.Machines { // what is over needs no more than how it ended
+	for i := range st.Machines { // a finished machine keeps its result only
 		if m := &st.Machines[i]; m.State == v1alpha1.MachineLeft || m.State == v1alpha1.MachineRefused {
 			*m = v1alpha1.PoolMachine{
-				ID: m.ID, Node: m.Node, DeletionRequested: m.DeletionRequested, State: m.State, Reason: observe.Clip(m.Reason, maxReason), Since: m.Since,
+				ID: m.ID, Node: m.Node, DeletionRequested: m.DeletionRequested, State: m.State, Reason: observe.Clip(m.Reason, maxReasonBytes), Since: m.Since,
 			}
 		}
 	}
 }
 
-// maxReason is what is kept of why a machine stays, in bytes, and maxMessage of why an update ended.
+// maxReasonBytes limits the stored reason why a machine stays. maxMessageBytes limits the stored reason of an outcome.
 const (
-	maxReason  = 400
-	maxMessage = 32 << 10 // what the API server takes
+	maxReasonBytes  = 400
+	maxMessageBytes = 32 << 10 // the API server's limit
 )
 
-// save writes the status, unless the update was changed since it was read.
-func (s *step) save(ctx context.Context) error {
-	note(s.up)
-	c := s.up.DeepCopy() // the answer would replace what is being worked on
-	if err := s.o.Cluster.objects.Status().Update(ctx, c); err != nil {
-		return ClusterFailure("writing PoolUpdate "+s.up.Name, err)
+// saveStatus writes the status. It returns a conflict if the update changed since it was read.
+func (s *updateScope) saveStatus(ctx context.Context) error {
+	summarizeStatus(s.update)
+	c := s.update.DeepCopy() // the response would overwrite the object in use
+	if err := s.opts.Cluster.objects.Status().Update(ctx, c); err != nil {
+		return ClusterFailure("writing PoolUpdate "+s.update.Name, err)
 	}
-	s.up.ResourceVersion, s.written = c.ResourceVersion, s.up.Status.DeepCopy()
+	s.update.ResourceVersion, s.writtenStatus = c.ResourceVersion, s.update.Status.DeepCopy()
 	return nil
 }
 
 func setCondition(up *v1alpha1.PoolUpdate, kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&up.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: observe.Clip(message, maxMessage), ObservedGeneration: up.Generation,
+		Type: kind, Status: status, Reason: reason, Message: observe.Clip(message, maxMessageBytes), ObservedGeneration: up.Generation,
 	})
 }
 
-// trouble notes that a step failed. It returns an outcome when steps have failed for too long. The retirements continue.
-func (s *step) trouble(err error) *Outcome {
-	s.log.Warn("an update meets an error, and tries again", "update", s.up.Name, "err", err)
-	s.up.Status.Message = err.Error()
-	if s.progress.lasts("troubled", "") < s.o.Pace.Trouble {
+// recordFailure records that a step failed. It returns an outcome for the clients once steps have failed for Pace.Trouble.
+// The retirements continue.
+func (s *updateScope) recordFailure(err error) *Outcome {
+	s.log.Warn("a step of the update failed, retrying", "update", s.update.Name, "err", err)
+	s.update.Status.Message = err.Error()
+	if s.timers.trackState("troubled", "") < s.opts.Pace.Trouble {
 		return nil
 	}
 	return &Outcome{Result: ResultOf(err), Detail: err.Error()}
 }
 
-// block answers the clients of an update that has troubles, and that must not end before its debt is paid: the pool would be one
-// machine short, or a machine would be without its protection, for good.
-func (s *step) block(outcome *Outcome) {
-	if meta.IsStatusConditionTrue(s.up.Status.Conditions, v1alpha1.PoolUpdateBlocked) {
+// setBlocked reports the outcome to the clients of an update that must continue. If it ended now, the pool would stay one
+// machine short, or a machine would stay without its protection.
+func (s *updateScope) setBlocked(outcome *Outcome) {
+	if meta.IsStatusConditionTrue(s.update.Status.Conditions, v1alpha1.PoolUpdateBlocked) {
 		return
 	}
-	setCondition(s.up, v1alpha1.PoolUpdateBlocked, metav1.ConditionTrue, string(outcome.Result), outcome.Detail+"; the update goes on until "+s.debt())
-	s.log.Warn("an update has troubles, and goes on without its clients", "update", s.up.Name, "result", outcome.Result, "detail", outcome.Detail)
+	setCondition(s.update, v1alpha1.PoolUpdateBlocked, metav1.ConditionTrue, string(outcome.Result), outcome.Detail+"; the update continues until "+s.describeUnfinishedWork())
+	s.log.Warn("the update fails and continues without its clients", "update", s.update.Name, "result", outcome.Result, "detail", outcome.Detail)
 }
 
-// stays reports that the update's machine is kept, as far as is known.
-func (s *step) stays() bool {
-	m := s.up.Machine(s.up.Spec.MachineID)
+// isMachineKept reports whether the update's machine stays in the pool, as far as is known.
+func (s *updateScope) isMachineKept() bool {
+	m := s.update.Machine(s.update.Spec.MachineID)
 	return m == nil || m.State == v1alpha1.MachineRefused
 }
 
-// debt says what only this update does: protect a machine that stays and was made evictable, or launch another one in the place of a
-// machine that leaves. It is empty if there is nothing.
-func (s *step) debt() string {
-	m, st := s.up.Machine(s.up.Spec.MachineID), &s.up.Status
+// describeUnfinishedWork returns the condition that only this update can reach, or "" if there is none. A kept machine must
+// be protected again, or a removed machine needs a replacement.
+func (s *updateScope) describeUnfinishedWork() string {
+	m, st := s.update.Machine(s.update.Spec.MachineID), &s.update.Status
 	switch {
-	case s.stays() && st.MadeEvictable:
-		return "machine " + s.up.Spec.MachineID + " is not evictable again"
-	case !s.stays() && st.Launch && (m.State == v1alpha1.MachineLeft || m.Retirement != "" || m.DeletionRequested):
+	case s.isMachineKept() && st.MadeEvictable:
+		return "machine " + s.update.Spec.MachineID + " is not evictable again"
+	case !s.isMachineKept() && st.Launch && (m.State == v1alpha1.MachineLeft || m.Retirement != "" || m.DeletionRequested):
 		return "the machine is gone and another one is launched in its place"
 	}
 	return ""
 }
 
-// finish writes down that the update is over. Clients are told afterwards.
-func (s *step) finish(ctx context.Context, outcome *Outcome) error {
-	st, complete := &s.up.Status, metav1.ConditionFalse
+// completeUpdate stores that the update has finished. Waiting clients get their answer afterwards.
+func (s *updateScope) completeUpdate(ctx context.Context, outcome *Outcome) error {
+	st, complete := &s.update.Status, metav1.ConditionFalse
 	if outcome.Result == Done {
 		complete = metav1.ConditionTrue
 	}
 	st.Machines = slices.DeleteFunc(st.Machines, func(m v1alpha1.PoolMachine) bool { return m.State == v1alpha1.MachinePlanned })
-	st.CompletedAt, st.Message = toMicro(time.Now()), ""
+	st.CompletedAt, st.Message = toMicroTime(time.Now()), ""
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PoolUpdateBlocked)
-	setCondition(s.up, v1alpha1.PoolUpdateComplete, complete, string(outcome.Result), outcome.Detail)
-	if err := s.save(ctx); err != nil {
+	setCondition(s.update, v1alpha1.PoolUpdateComplete, complete, string(outcome.Result), outcome.Detail)
+	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
-	s.log.Info("an update is over", "update", s.up.Name, "result", outcome.Result, "removed", st.Removed, "detail", outcome.Detail)
-	s.o.Metrics.finished(s.view(s.up))
-	s.notify()
-	s.prune(ctx)
+	s.log.Info("finished PoolUpdate", "update", s.update.Name, "result", outcome.Result, "removed", st.Removed, "detail", outcome.Detail)
+	s.opts.Metrics.recordFinished(s.toUpdate(s.update))
+	s.notifyWaiters()
+	s.deleteOldUpdates(ctx)
 	return nil
 }
 
-// toMicro rounds a time up, so that what was observed then is not later than that.
-func toMicro(t time.Time) *metav1.MicroTime {
+// toMicroTime rounds a time up to microseconds, so that an observation at t is not later than the result.
+func toMicroTime(t time.Time) *metav1.MicroTime {
 	return new(metav1.NewMicroTime(t.Add(time.Microsecond - 1).Truncate(time.Microsecond)))
 }
 
-// protect undoes that the machine was made evictable, unless it is gone, or was never made evictable.
-func (s *step) protect(ctx context.Context) error {
+// undoMadeEvictable makes the machine non-evictable again, unless it is gone or was never made evictable.
+func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
 	if err := s.setEvictable(ctx, false); err != nil {
-		pool, unread := s.o.Backend.Pool(ctx)
+		pool, unread := s.opts.Backend.Pool(ctx)
 		mayGo := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool {
-			return m.ID == s.up.Spec.MachineID && !matching.HasEnded(&m, s.o.Backend) && m.Evictable()
+			return m.ID == s.update.Spec.MachineID && !matching.HasEnded(&m, s.opts.Backend) && m.Evictable()
 		})
-		if unread != nil || mayGo || !pool.Timestamp.After(s.up.Status.StartedAt.Time) {
+		if unread != nil || mayGo || !pool.Timestamp.After(s.update.Status.StartedAt.Time) {
 			return err
 		}
 	}
-	s.up.Status.MadeEvictable = false
+	s.update.Status.MadeEvictable = false
 	return nil
 }
 
-// setEvictable says whether the machine of an update, which counts, may be taken away.
-func (s *step) setEvictable(ctx context.Context, evictable bool) error {
-	if err := s.save(ctx); err != nil {
+// setEvictable sets whether the update's active machine may be removed.
+func (s *updateScope) setEvictable(ctx context.Context, evictable bool) error {
+	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
 	status := api.MembershipStatus{Active: true, Evictable: evictable}
-	if err := s.o.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{MachineID: s.up.Spec.MachineID, MembershipStatus: status}); err != nil {
-		return BackendFailure(fmt.Sprintf("setting the membership of machine %s to %+v", s.up.Spec.MachineID, status), err)
+	if err := s.opts.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{MachineID: s.update.Spec.MachineID, MembershipStatus: status}); err != nil {
+		return BackendFailure(fmt.Sprintf("setting the membership of machine %s to %+v", s.update.Spec.MachineID, status), err)
 	}
 	return nil
 }

@@ -35,15 +35,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// sim is a pool, its cluster and the processes that update it, in virtual time.
+// sim simulates a pool, its cluster, and the replicas that update it, in virtual time.
 type sim struct {
 	t       *testing.T
 	kube    *fake.Clientset
 	objects client.Client
-	pool    *server
-	leases  *leases
-	// away says that PoolUpdates cannot be read.
-	away atomic.Bool
+	pool    *fakeServer
+	leases  *fakeLeases
+	// updatesUnreadable makes reads of PoolUpdates fail.
+	updatesUnreadable atomic.Bool
 }
 
 // simulate runs a test in virtual time, with a pool of n machines that each have a node.
@@ -54,26 +54,26 @@ func simulate(t *testing.T, n int, do func(t *testing.T, s *sim)) {
 		if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 			t.Fatal(err)
 		}
-		s := &sim{t: t, kube: fake.NewClientset(), pool: &server{size: n, fails: map[string]error{}}, leases: &leases{}}
+		s := &sim{t: t, kube: fake.NewClientset(), pool: &fakeServer{size: n, failures: map[string]error{}}, leases: &fakeLeases{}}
 		s.objects = clientfake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}, &v1alpha1.PoolUpdate{}).
-			WithInterceptorFuncs(interceptor.Funcs{Create: giveUID, Get: s.get, List: s.list}).Build()
-		s.kube.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { // of which the fake does not know
+			WithInterceptorFuncs(interceptor.Funcs{Create: createWithUID, Get: s.getObject, List: s.listObjects}).Build()
+		s.kube.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { // the fake ignores DryRun
 			return len(a.(clienttesting.PatchActionImpl).PatchOptions.DryRun) > 0, nil, nil
 		})
 		for i := 1; i <= n; i++ {
-			s.pool.add(machine(i, api.Running, ""))
-			s.node(fmt.Sprint("n", i), i)
+			s.pool.addMachine(newMachine(i, api.Running, ""))
+			s.createNode(fmt.Sprint("n", i), i)
 		}
 		do(t, s)
 	})
 }
 
-// node makes the node of a machine; 0 is one that says of itself no machine.
-func (s *sim) node(name string, machine int) {
+// createNode creates the node of a machine. With machine 0 the node has no provider ID.
+func (s *sim) createNode(name string, machine int) {
 	s.t.Helper()
-	n := node(name, "", "")
+	n := newNode(name, "", "")
 	if machine > 0 {
-		n.Spec.ProviderID = "openstack:///" + uuid(machine)
+		n.Spec.ProviderID = "openstack:///" + newUUID(machine)
 	}
 	n.UID, n.CreationTimestamp = types.UID("uid-"+name), metav1.Now()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -82,30 +82,30 @@ func (s *sim) node(name string, machine int) {
 	}
 }
 
-// giveUID gives objects what the API server does.
-func giveUID(ctx context.Context, c client.WithWatch, o client.Object, more ...client.CreateOption) error {
+// createWithUID sets a UID on created objects, as the API server does.
+func createWithUID(ctx context.Context, c client.WithWatch, o client.Object, more ...client.CreateOption) error {
 	if o.GetUID() == "" {
 		o.SetUID(types.UID(strings.ToLower(rand.Text())))
 	}
 	return c.Create(ctx, o, more...)
 }
 
-func (s *sim) get(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
-	if _, update := into.(*v1alpha1.PoolUpdate); update && s.away.Load() {
-		return errCut
+func (s *sim) getObject(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	if _, update := into.(*v1alpha1.PoolUpdate); update && s.updatesUnreadable.Load() {
+		return errConnectionRefused
 	}
 	return c.Get(ctx, key, into, o...)
 }
 
-func (s *sim) list(ctx context.Context, c client.WithWatch, into client.ObjectList, o ...client.ListOption) error {
-	if _, updates := into.(*v1alpha1.PoolUpdateList); updates && s.away.Load() {
-		return errCut
+func (s *sim) listObjects(ctx context.Context, c client.WithWatch, into client.ObjectList, o ...client.ListOption) error {
+	if _, updates := into.(*v1alpha1.PoolUpdateList); updates && s.updatesUnreadable.Load() {
+		return errConnectionRefused
 	}
 	return c.List(ctx, into, o...)
 }
 
-// updates are the pool's PoolUpdates.
-func (s *sim) updates() []v1alpha1.PoolUpdate {
+// listUpdates returns the pool's PoolUpdates.
+func (s *sim) listUpdates() []v1alpha1.PoolUpdate {
 	s.t.Helper()
 	var list v1alpha1.PoolUpdateList
 	if err := s.objects.List(s.t.Context(), &list); err != nil {
@@ -114,59 +114,58 @@ func (s *sim) updates() []v1alpha1.PoolUpdate {
 	return list.Items
 }
 
-// rewrite changes the status of an update as another process does.
-func (s *sim) rewrite(up v1alpha1.PoolUpdate, change func(*v1alpha1.PoolUpdateStatus)) {
+// rewriteStatus changes the status of an update, as another process does.
+func (s *sim) rewriteStatus(up v1alpha1.PoolUpdate, change func(*v1alpha1.PoolUpdateStatus)) {
 	change(&up.Status)
 	if err := s.objects.Status().Update(s.t.Context(), &up); err != nil {
 		s.t.Error(err)
 	}
 }
 
-// drive has a replica reconcile as a controller does that hears of everything.
-func drive(ctx context.Context, u *Updater) {
+// reconcileUntilDone calls Reconcile on every change and interval, as a controller does.
+func reconcileUntilDone(ctx context.Context, u *Updater) {
 	for {
 		func() {
 			defer func() { _ = recover() }()
 			_, _ = u.Reconcile(ctx, reconcile.Request{})
 		}()
-		wakes := u.wakes()
+		wakes := u.changeSignal()
 		select {
 		case <-ctx.Done():
 			return
 		case <-wakes:
-		case <-time.After(u.o.Pace.Poll):
+		case <-time.After(u.opts.Pace.Poll):
 		}
 	}
 }
 
-// sized is what asks for a size.
-func sized(n int) v1alpha1.PoolUpdateSpec {
+func newSizeSpec(n int) v1alpha1.PoolUpdateSpec {
 	up := Update{Kind: SetSize, DesiredSize: n}
-	return up.spec("workers")
+	return up.toSpec("workers")
 }
 
-// busy reports the update that is under way, in whichever process; nil when there is none.
-func busy(ctx context.Context, u *Updater) (*v1alpha1.PoolUpdate, error) {
-	all, err := u.updates(ctx)
-	return underway(all), err
+// getUnfinishedUpdate returns the unfinished update of any process, or nil.
+func getUnfinishedUpdate(ctx context.Context, u *Updater) (*v1alpha1.PoolUpdate, error) {
+	all, err := u.listUpdates(ctx)
+	return findUnfinished(all), err
 }
 
-// reader reads as a cache does.
-type reader struct {
+// cacheReader is a cache that reads from a client.
+type cacheReader struct {
 	cache.Cache
 	from client.Client
 }
 
-func (r reader) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+func (r cacheReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
 	return r.from.Get(ctx, key, into, o...)
 }
 
-func (r reader) List(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
+func (r cacheReader) List(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
 	return r.from.List(ctx, into, o...)
 }
 
-// cluster is the cluster as a process knows it.
-func (s *sim) cluster(ctx context.Context, log *slog.Logger) (*Cluster, informers.SharedInformerFactory) {
+// newCluster returns a synced Cluster.
+func (s *sim) newCluster(ctx context.Context, log *slog.Logger) (*Cluster, informers.SharedInformerFactory) {
 	s.t.Helper()
 	factory := informers.NewSharedInformerFactory(s.kube, 0)
 	known, err := live.Watch(s.kube.Discovery(), live.OfFactory(factory), log)
@@ -174,8 +173,8 @@ func (s *sim) cluster(ctx context.Context, log *slog.Logger) (*Cluster, informer
 		s.t.Fatal(err)
 	}
 	c := newCluster(s.kube, s.objects, log)
-	c.cache, c.live, c.nodes, c.pods = reader{from: s.objects}, known, factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods().Lister()
-	close(c.read)
+	c.cache, c.live, c.nodes, c.pods = cacheReader{from: s.objects}, known, factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods().Lister()
+	close(c.synced)
 	factory.StartWithContext(ctx)
 	if err := known.WaitForSync(ctx); err != nil {
 		s.t.Fatal(err)
@@ -183,13 +182,13 @@ func (s *sim) cluster(ctx context.Context, log *slog.Logger) (*Cluster, informer
 	return c, factory
 }
 
-// replica starts a process of a name, of which a test may change what it works with.
-func (s *sim) replica(name string, change ...func(*UpdaterOptions)) *Updater {
+// startReplica starts a process with the name. change may change its options.
+func (s *sim) startReplica(name string, change ...func(*UpdaterOptions)) *Updater {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	log := slog.New(slog.NewTextHandler(s.t.Output(), nil)).With("replica", name)
-	c, watches := s.cluster(ctx, log)
-	o := UpdaterOptions{run: drive, Pool: "workers", Backend: s.pool, Cluster: c, Slots: s.leases.of(name), Namespace: "slipway", Holder: name, Log: log}
+	c, watches := s.newCluster(ctx, log)
+	o := UpdaterOptions{runForTest: reconcileUntilDone, Pool: "workers", Backend: s.pool, Cluster: c, Slots: s.leases.forHolder(name), Namespace: "slipway", Holder: name, Log: log}
 	for _, more := range change {
 		more(&o)
 	}
@@ -203,8 +202,8 @@ func (s *sim) replica(name string, change ...func(*UpdaterOptions)) *Updater {
 	return u
 }
 
-// retirements are all that there are.
-func (s *sim) retirements() []v1alpha1.NodeRetirement {
+// listRetirements returns all NodeRetirements.
+func (s *sim) listRetirements() []v1alpha1.NodeRetirement {
 	s.t.Helper()
 	var list v1alpha1.NodeRetirementList
 	if err := s.objects.List(s.t.Context(), &list); err != nil {
@@ -213,8 +212,8 @@ func (s *sim) retirements() []v1alpha1.NodeRetirement {
 	return list.Items
 }
 
-// retired says what becomes of a retirement.
-func (s *sim) retired(name string, change func(*v1alpha1.NodeRetirement)) {
+// updateRetirementStatus changes the status of a retirement.
+func (s *sim) updateRetirementStatus(name string, change func(*v1alpha1.NodeRetirement)) {
 	s.t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
 	err := s.objects.Get(s.t.Context(), client.ObjectKey{Name: name}, rt)
@@ -227,88 +226,88 @@ func (s *sim) retired(name string, change func(*v1alpha1.NodeRetirement)) {
 	}
 }
 
-// manage carries out all retirements that are under way, as a manager does that has nothing in its way.
-func (s *sim) manage() {
+// completeRetirements carries out all unfinished retirements, as the manager does.
+func (s *sim) completeRetirements() {
 	s.t.Helper()
-	for _, rt := range s.retirements() {
+	for _, rt := range s.listRetirements() {
 		if rt.Status.Phase.Finished() {
 			continue
 		}
 		if err := s.kube.CoreV1().Nodes().Delete(s.t.Context(), rt.Spec.NodeName, metav1.DeleteOptions{}); err != nil {
 			s.t.Fatal(err)
 		}
-		s.pool.end(rt.Spec.ProviderID[len("openstack:///"):], cloud.DeleteOptions{KeepSize: rt.Spec.KeepSize})
-		s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+		s.pool.removeMachine(rt.Spec.ProviderID[len("openstack:///"):], cloud.DeleteOptions{KeepSize: rt.Spec.KeepSize})
+		s.updateRetirementStatus(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
 	}
 }
 
-// passes lets time pass until everybody waits.
-func (s *sim) passes(d time.Duration) {
+// advance sleeps in virtual time until all goroutines wait.
+func (s *sim) advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// server is a pool's server that does at once what it is asked.
-type server struct {
-	proxied // how machines and nodes say which they are
+// fakeServer is a pool's server that carries out requests at once.
+type fakeServer struct {
+	proxiedPool // for the identities
 
-	mu       sync.Mutex
-	machines []api.Machine
-	size     int
-	fails    map[string]error
-	asked    []string // the requests that change something
-	status   cloud.Status
-	stays    bool // terminations are taken, lower the desired size, and do not happen
+	mu               sync.Mutex
+	machines         []api.Machine
+	size             int
+	failures         map[string]error
+	changes          []string // requests that change something
+	deletionStatus   cloud.Status
+	ignoresDeletions bool // deletions are accepted and lower the desired size, but the machine stays
 }
 
-func (s *server) locked() func() { s.mu.Lock(); return s.mu.Unlock }
+func (s *fakeServer) lock() func() { s.mu.Lock(); return s.mu.Unlock }
 
-func (s *server) add(m api.Machine) { defer s.locked()(); s.machines = append(s.machines, m) }
+func (s *fakeServer) addMachine(m api.Machine) { defer s.lock()(); s.machines = append(s.machines, m) }
 
-// end has a machine gone, and the desired size one less unless it is kept.
-func (s *server) end(id string, o cloud.DeleteOptions) {
-	defer s.locked()()
+// removeMachine removes a machine and lowers the desired size, unless it is kept.
+func (s *fakeServer) removeMachine(id string, o cloud.DeleteOptions) {
+	defer s.lock()()
 	s.machines = slices.DeleteFunc(s.machines, func(m api.Machine) bool { return m.ID == id })
 	if !o.KeepSize {
 		s.size--
 	}
 }
 
-// fail has requests of a kind fail from now on; nil has them succeed.
-func (s *server) fail(what string, err error) { defer s.locked()(); s.fails[what] = err }
+// setFailure makes requests of a kind fail, or succeed if err is nil.
+func (s *fakeServer) setFailure(what string, err error) { defer s.lock()(); s.failures[what] = err }
 
-func (s *server) requests() []string { defer s.locked()(); return slices.Clone(s.asked) }
+func (s *fakeServer) changeRequests() []string { defer s.lock()(); return slices.Clone(s.changes) }
 
-func (s *server) Pool(context.Context) (api.Pool, error) {
-	defer s.locked()()
-	return api.Pool{Timestamp: time.Now(), Machines: slices.Clone(s.machines)}, s.fails["pool"]
+func (s *fakeServer) Pool(context.Context) (api.Pool, error) {
+	defer s.lock()()
+	return api.Pool{Timestamp: time.Now(), Machines: slices.Clone(s.machines)}, s.failures["pool"]
 }
 
-func (s *server) Size(context.Context) (api.Size, error) {
-	defer s.locked()()
+func (s *fakeServer) Size(context.Context) (api.Size, error) {
+	defer s.lock()()
 	size := api.Size{Timestamp: time.Now(), Desired: s.size}
 	for i := range s.machines {
 		if s.machines[i].Active() {
 			size.Active++
 		}
 	}
-	return size, s.fails["size"]
+	return size, s.failures["size"]
 }
 
-func (s *server) SetDesiredSize(_ context.Context, n int) error {
-	defer s.locked()()
-	s.asked = append(s.asked, fmt.Sprint("size ", n))
-	if err := s.fails["desired"]; err != nil {
+func (s *fakeServer) SetDesiredSize(_ context.Context, n int) error {
+	defer s.lock()()
+	s.changes = append(s.changes, fmt.Sprint("size ", n))
+	if err := s.failures["desired"]; err != nil {
 		return err
 	}
 	s.size = n
 	return nil
 }
 
-func (s *server) SetMembershipStatus(_ context.Context, want api.SetMembershipStatus) error {
-	defer s.locked()()
-	s.asked = append(s.asked, fmt.Sprintf("membership %s %+v", want.MachineID[len(want.MachineID)-1:], want.MembershipStatus))
-	if err := s.fails["membership"]; err != nil {
+func (s *fakeServer) SetMembershipStatus(_ context.Context, want api.SetMembershipStatus) error {
+	defer s.lock()()
+	s.changes = append(s.changes, fmt.Sprintf("membership %s %+v", want.MachineID[len(want.MachineID)-1:], want.MembershipStatus))
+	if err := s.failures["membership"]; err != nil {
 		return err
 	}
 	for i := range s.machines {
@@ -319,99 +318,99 @@ func (s *server) SetMembershipStatus(_ context.Context, want api.SetMembershipSt
 	return nil
 }
 
-func (s *server) Detach(_ context.Context, r api.Removal) error {
-	defer s.locked()()
-	s.asked = append(s.asked, "detach "+r.MachineID[len(r.MachineID)-1:])
+func (s *fakeServer) Detach(_ context.Context, r api.Removal) error {
+	defer s.lock()()
+	s.changes = append(s.changes, "detach "+r.MachineID[len(r.MachineID)-1:])
 	return nil
 }
 
-func (s *server) Delete(_ context.Context, m *api.Machine, o cloud.DeleteOptions) (cloud.Operation, error) {
-	done := s.locked()
-	s.asked = append(s.asked, "delete "+m.ID)
-	err, stays := s.fails["delete"], s.stays
+func (s *fakeServer) Delete(_ context.Context, m *api.Machine, o cloud.DeleteOptions) (cloud.Operation, error) {
+	done := s.lock()
+	s.changes = append(s.changes, "delete "+m.ID)
+	err, stays := s.failures["delete"], s.ignoresDeletions
 	if err == nil && stays && !o.KeepSize {
 		s.size--
 	}
 	done()
 	if err == nil && !stays {
-		s.end(m.ID, o)
+		s.removeMachine(m.ID, o)
 	}
 	return cloud.Operation{ID: m.ID, Started: time.Now()}, err
 }
 
-func (s *server) Provider() (cloud.Provider, string) { return simProvider{server: s}, "workers" }
+func (s *fakeServer) Provider() (cloud.Provider, string) { return simProvider{server: s}, "workers" }
 
-// simProvider is the provider of a server's pool.
+// simProvider is the provider of a fakeServer's pool.
 type simProvider struct {
 	cloud.Provider
-	server *server
+	server *fakeServer
 }
 
 func (simProvider) Name() string { return "cloudpool" }
 
 func (p simProvider) Status(context.Context, cloud.Operation) (cloud.Status, error) {
-	defer p.server.locked()()
-	return p.server.status, nil
+	defer p.server.lock()()
+	return p.server.deletionStatus, nil
 }
 
-// leases keeps Leases as the API server does.
-type leases struct {
-	mu   sync.Mutex
-	kept map[string]kubeapi.Lease
-	cut  map[string]bool // holders that do not reach the API server
+// fakeLeases stores Leases as the API server does.
+type fakeLeases struct {
+	mu          sync.Mutex
+	stored      map[string]kubeapi.Lease
+	unreachable map[string]bool // holders that cannot reach the API server
 }
 
-func (l *leases) of(holder string) holderLeases { return holderLeases{l, holder} }
+func (l *fakeLeases) forHolder(holder string) holderLeases { return holderLeases{l, holder} }
 
-// cutOff says whether a holder reaches the API server.
-func (l *leases) cutOff(holder string, off bool) {
+// setUnreachable sets whether the API server is unreachable for a holder.
+func (l *fakeLeases) setUnreachable(holder string, off bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut = map[string]bool{holder: off}
+	l.unreachable = map[string]bool{holder: off}
 }
 
-// holderLeases are the Leases as one process reaches them.
+// holderLeases gives one process access to the Leases.
 type holderLeases struct {
-	*leases
+	*fakeLeases
 	holder string
 }
 
-var errCut = errors.New("connection refused")
+var errConnectionRefused = errors.New("connection refused")
 
 func (l holderLeases) ListLeases(context.Context, string, string) (all []kubeapi.Lease, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cut[l.holder] {
-		return nil, errCut
+	if l.unreachable[l.holder] {
+		return nil, errConnectionRefused
 	}
-	for _, one := range l.kept {
-		all = append(all, one)
+	for _, lease := range l.stored {
+		all = append(all, lease)
 	}
 	return all, nil
 }
 
 func (l holderLeases) CreateLease(_ context.Context, want kubeapi.Lease) (*kubeapi.Lease, error) {
-	return l.put(want, "")
+	return l.store(want, "")
 }
 
 func (l holderLeases) UpdateLease(_ context.Context, want kubeapi.Lease) (*kubeapi.Lease, error) {
-	return l.put(want, want.ResourceVersion)
+	return l.store(want, want.ResourceVersion)
 }
 
-func (l holderLeases) put(want kubeapi.Lease, version string) (*kubeapi.Lease, error) {
+func (l holderLeases) store(want kubeapi.Lease, version string) (*kubeapi.Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cut[l.holder] {
-		return nil, errCut
+	if l.unreachable[l.holder] {
+		return nil, errConnectionRefused
 	}
-	if l.kept[want.Name].ResourceVersion != version {
+	if l.stored[want.Name].ResourceVersion != version {
 		return nil, &kubeapi.StatusError{Code: 409, Reason: "Conflict"}
 	}
 	n, _ := strconv.Atoi(version)
 	want.ResourceVersion = strconv.Itoa(n + 1)
-	if l.kept == nil {
-		l.kept = map[string]kubeapi.Lease{}
+	if l.stored == nil {
+		l.stored = map[string]kubeapi.Lease{}
 	}
-	l.kept[want.Name] = want
+	l.stored[want.Name] = want
 	return &want, nil
 }

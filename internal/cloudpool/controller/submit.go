@@ -18,36 +18,39 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// KeepPast is how many finished updates of a pool are kept.
+// KeepPast is the number of finished updates that are kept per pool.
 const KeepPast = 20
 
-// ErrUnanswered is an API server that did not say which updates there are.
+// ErrUnanswered reports that the API server did not list the updates.
 var ErrUnanswered = errors.New("no answer")
 
-// pollEvery is how often an update is read that a client waits for, and that does not announce its changes.
-const pollEvery = 5 * time.Second
+// updateReadInterval is the interval between reads of a waiting client's update from the API server, in case the watch
+// misses a change.
+const updateReadInterval = 5 * time.Second
 
-// updates reads the pool's updates past all caches, the latest first.
-func (u *Updater) updates(ctx context.Context) ([]v1alpha1.PoolUpdate, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.o.Pace.Take/2) // an API server may take a connection and never answer
+// listUpdates reads the pool's updates from the API server, the latest first.
+func (u *Updater) listUpdates(ctx context.Context) ([]v1alpha1.PoolUpdate, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.opts.Pace.Take/2) // an API server may accept a connection and never answer
 	defer cancel()
-	all, err := u.list(ctx, u.o.Cluster.objects.List)
+	all, err := u.listUpdatesWith(ctx, u.opts.Cluster.objects.List)
 	if err != nil {
 		return nil, ClusterFailure("reading the PoolUpdates", fmt.Errorf("%w: %w", ErrUnanswered, err))
 	}
 	return all, nil
 }
 
-func (u *Updater) list(ctx context.Context, read func(context.Context, client.ObjectList, ...client.ListOption) error) ([]v1alpha1.PoolUpdate, error) {
+func (u *Updater) listUpdatesWith(ctx context.Context, read func(context.Context, client.ObjectList, ...client.ListOption) error) ([]v1alpha1.PoolUpdate, error) {
 	var list v1alpha1.PoolUpdateList
-	err := read(ctx, &list, client.InNamespace(u.o.Namespace), client.MatchingLabels{PoolLabel: poolKey(u.o.Pool, "")})
-	all := slices.DeleteFunc(list.Items, func(up v1alpha1.PoolUpdate) bool { return !u.isOwn(&up) })
-	slices.SortFunc(all, func(a, b v1alpha1.PoolUpdate) int { return cmp.Compare(u.number(b.Name), u.number(a.Name)) })
+	err := read(ctx, &list, client.InNamespace(u.opts.Namespace), client.MatchingLabels{PoolLabel: poolKey(u.opts.Pool, "")})
+	all := slices.DeleteFunc(list.Items, func(up v1alpha1.PoolUpdate) bool { return !u.isOwnUpdate(&up) })
+	slices.SortFunc(all, func(a, b v1alpha1.PoolUpdate) int {
+		return cmp.Compare(u.parseUpdateNumber(b.Name), u.parseUpdateNumber(a.Name))
+	})
 	return all, err
 }
 
-// underway finds the earliest update that has not ended; nil when there is none.
-func underway(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
+// findUnfinished returns the earliest unfinished update, or nil.
+func findUnfinished(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
 	for i := range slices.Backward(all) {
 		if !all[i].Finished() {
 			return &all[i]
@@ -56,44 +59,44 @@ func underway(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
 	return nil
 }
 
-// isOwn reports whether a replica has created a PoolUpdate for this pool, by its pool and its name. Any other object with the pool's
-// label is left alone, and keeps no update from beginning.
-func (u *Updater) isOwn(up *v1alpha1.PoolUpdate) bool {
-	return poolKey(up.Spec.Pool, "") == poolKey(u.o.Pool, "") && u.number(up.Name) >= 0
+// isOwnUpdate reports whether a replica created the PoolUpdate for this pool, judged by its pool and name. All other objects
+// with the pool's label are ignored, and they block no update.
+func (u *Updater) isOwnUpdate(up *v1alpha1.PoolUpdate) bool {
+	return poolKey(up.Spec.Pool, "") == poolKey(u.opts.Pool, "") && u.parseUpdateNumber(up.Name) >= 0
 }
 
-// number returns the number of the pool's update of a name; -1 for a name that is none.
-func (u *Updater) number(name string) int {
+// parseUpdateNumber returns the number in the name of an update of this pool, or -1 for any other name.
+func (u *Updater) parseUpdateNumber(name string) int {
 	n, err := strconv.ParseInt(name[strings.LastIndexByte(name, '-')+1:], 10, 32)
-	if err != nil || u.object(int(n)).Name != name {
+	if err != nil || u.newUpdateObject(int(n)).Name != name {
 		return -1
 	}
 	return int(n)
 }
 
-// object is the pool's update of a number, which asks for nothing yet.
-func (u *Updater) object(n int) *v1alpha1.PoolUpdate {
-	key := poolKey(u.o.Pool, "")
+// newUpdateObject returns the PoolUpdate with number n, without a request.
+func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
+	key := poolKey(u.opts.Pool, "")
 	return &v1alpha1.PoolUpdate{ObjectMeta: metav1.ObjectMeta{
-		Namespace: u.o.Namespace, Name: fmt.Sprintf("%s-%d", key, n), Labels: map[string]string{PoolLabel: key},
+		Namespace: u.opts.Namespace, Name: fmt.Sprintf("%s-%d", key, n), Labels: map[string]string{PoolLabel: key},
 	}}
 }
 
-// Submit creates an update and returns it. If an equal one is unfinished it returns that; for a different one it returns a *BusyError.
-// judge, if not nil, may refuse the update before.
+// Submit creates an update and returns it. If an equal update is unfinished, it returns that one. If a different one is
+// unfinished, it returns a *BusyError. judge, if not nil, may refuse the update before it is created.
 func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
-	spec := want.spec(u.o.Pool)
-	taken := 0 // the number of the last name that was found to be taken
+	spec := want.toSpec(u.opts.Pool)
+	taken := 0 // the number of the last name that already existed
 	for judged := judge == nil; ; {
-		all, err := u.updates(ctx)
+		all, err := u.listUpdates(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if up := underway(all); up != nil {
-			if isSame(up.Spec, spec) {
-				return u.view(up), nil
+		if up := findUnfinished(all); up != nil {
+			if isSameRequest(up.Spec, spec) {
+				return u.toUpdate(up), nil
 			}
-			return nil, &BusyError{By: u.view(up)}
+			return nil, &BusyError{By: u.toUpdate(up)}
 		}
 		if !judged {
 			if err := judge(ctx, &want); err != nil {
@@ -103,13 +106,13 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 		}
 		next := taken + 1
 		if len(all) > 0 {
-			next = max(next, u.number(all[0].Name)+1)
+			next = max(next, u.parseUpdateNumber(all[0].Name)+1)
 		}
-		up := u.object(next)
+		up := u.newUpdateObject(next)
 		up.Spec = spec
-		err = u.o.Cluster.objects.Create(ctx, up)
+		err = u.opts.Cluster.objects.Create(ctx, up)
 		switch {
-		case apierrors.IsAlreadyExists(err): // the name is the lock; an object that is no update of the pool may have it, too
+		case apierrors.IsAlreadyExists(err): // the name is the lock; an unrelated object may have it too
 			taken = next
 			continue
 		case apierrors.IsInvalid(err):
@@ -117,45 +120,45 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 		case err != nil:
 			return nil, ClusterFailure("creating a PoolUpdate", err)
 		}
-		u.log.Info("an update begins", "update", up.Name, "type", spec.Type, "desiredSize", want.DesiredSize, "machine", spec.MachineID,
+		u.log.Info("created PoolUpdate", "update", up.Name, "type", spec.Type, "desiredSize", want.DesiredSize, "machine", spec.MachineID,
 			"requestedBy", spec.RequestedBy)
-		u.notify()
-		return u.view(up), nil
+		u.notifyWaiters()
+		return u.toUpdate(up), nil
 	}
 }
 
-// Wait returns an accepted update when it is over, or ctx's error. An update that does not end, or cannot be read, for too long is
-// returned with such an outcome. It continues in any case.
+// Wait waits for an accepted update and returns it with its outcome, or returns ctx's error. If the update cannot be read or
+// no replica starts it within Pace.Trouble, the outcome reports that. The update continues in any case.
 func (u *Update) Wait(ctx context.Context) (*Update, error) {
-	up, patience, waits := u, u.by.o.Pace.Trouble, progress{}
+	up, patience, waits := u, u.updater.opts.Pace.Trouble, stateTimers{}
 	for live := false; ; {
-		if is, ok := up.answered(); ok {
+		if is, ok := up.withClientOutcome(); ok {
 			return is, nil
 		}
-		wakes := u.by.wakes()
-		found, err := up.read(ctx, live)
+		wakes := u.updater.changeSignal()
+		found, err := up.reload(ctx, live)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case err != nil && waits.lasts("unread", "") >= patience:
-			return up.unknown(ClusterUnavailable, "%s; the update goes on as soon as that can be read", err), nil
+		case err != nil && waits.trackState("unread", "") >= patience:
+			return up.withUnknownOutcome(ClusterUnavailable, "%s; the update continues as soon as it can be read", err), nil
 		case err != nil:
 		case found == nil:
-			return up.unknown(Failed, "PoolUpdate %s was deleted: it is not known how it ended", up.ID), nil
+			return up.withUnknownOutcome(Failed, "PoolUpdate %s was deleted: its outcome is unknown", up.ID), nil
 		default:
 			up = found
 			delete(waits, "unread")
-			if is, ok := up.answered(); ok {
+			if is, ok := up.withClientOutcome(); ok {
 				return is, nil
 			}
-			if up.object.Status.StartedAt == nil && waits.lasts("idle", "") >= patience {
-				return up.unknown(ClusterUnavailable, "no replica has begun with PoolUpdate %s within %s; it goes on as soon as one does", up.ID, patience), nil
+			if up.object.Status.StartedAt == nil && waits.trackState("idle", "") >= patience {
+				return up.withUnknownOutcome(ClusterUnavailable, "no replica has started PoolUpdate %s within %s; it continues as soon as one does", up.ID, patience), nil
 			}
 		}
 		select {
-		case <-wakes: // what woke us is in the cache
+		case <-wakes: // the cache has the change
 			live = false
-		case <-time.After(pollEvery):
+		case <-time.After(updateReadInterval):
 			live = true
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -163,16 +166,17 @@ func (u *Update) Wait(ctx context.Context) (*Update, error) {
 	}
 }
 
-// read reads an update, live or as the watches know it; nil when it is gone, or another one has its name.
-func (u *Update) read(ctx context.Context, live bool) (*Update, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.by.o.Pace.Take/2)
+// reload reads the update again, from the API server if live is true, otherwise from the cache. It returns nil if the update
+// was deleted or another one has its name.
+func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.updater.opts.Pace.Take/2)
 	defer cancel()
-	up, key, c := &v1alpha1.PoolUpdate{}, client.ObjectKeyFromObject(u.object), u.by.o.Cluster
+	up, key, c := &v1alpha1.PoolUpdate{}, client.ObjectKeyFromObject(u.object), u.updater.opts.Cluster
 	if !live {
-		if c.get(ctx, key, up) == nil && up.UID == u.object.UID {
-			return u.by.view(up), nil
+		if c.getCached(ctx, key, up) == nil && up.UID == u.object.UID {
+			return u.updater.toUpdate(up), nil
 		}
-		return u, nil // it has not been heard of yet
+		return u, nil // the cache does not have it yet
 	}
 	err := c.objects.Get(ctx, key, up)
 	switch {
@@ -181,48 +185,48 @@ func (u *Update) read(ctx context.Context, live bool) (*Update, error) {
 	case err != nil:
 		return nil, ClusterFailure("reading a PoolUpdate", err)
 	}
-	return u.by.view(up), nil
+	return u.updater.toUpdate(up), nil
 }
 
-// unknown returns the update with an outcome for a client, while the real one is not known.
-func (u *Update) unknown(r Result, format string, a ...any) *Update {
-	return u.with(&Outcome{Result: r, Detail: fmt.Sprintf(format, a...), Removed: int(u.object.Status.Removed), At: time.Now().UTC()})
+// withUnknownOutcome returns the update with an outcome for the client while the real outcome is unknown.
+func (u *Update) withUnknownOutcome(r Result, format string, a ...any) *Update {
+	return u.withOutcome(&Outcome{Result: r, Detail: fmt.Sprintf(format, a...), Removed: int(u.object.Status.Removed), At: time.Now().UTC()})
 }
 
-// Find gives an update by its ID, as it is; nil when it is not kept.
+// Find returns the update with the ID, or nil if it is not stored.
 func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
-	all, err := u.updates(ctx)
+	all, err := u.listUpdates(ctx)
 	if i := slices.IndexFunc(all, func(up v1alpha1.PoolUpdate) bool { return up.Name == id }); i >= 0 {
-		return u.view(&all[i]), nil
+		return u.toUpdate(&all[i]), nil
 	}
 	return nil, err
 }
 
-// Past returns the latest update that has removed the machine of a repeated request, with the same effect on the size; nil if there is
-// none. An update that ended while its cloud still deleted the machine counts as done.
+// Past returns the latest update that removed the requested machine with the same effect on the size, or nil. An update that
+// ended while its cloud still deleted the machine counts as done.
 func (u *Updater) Past(ctx context.Context, want *Update) (*Update, error) {
-	all, err := u.updates(ctx)
+	all, err := u.listUpdates(ctx)
 	for i := range all {
-		up, m := u.view(&all[i]), all[i].Machine(want.MachineID)
+		up, m := u.toUpdate(&all[i]), all[i].Machine(want.MachineID)
 		switch {
 		case up.MachineID != want.MachineID || up.Decrement != want.Decrement || up.Outcome == nil || up.Kind != Terminate && up.Kind != Dispose:
 		case up.Outcome.Result == Done:
 			return up, nil
-		case !all[i].Status.Launch && m != nil && m.State == v1alpha1.MachineLeaving: // nothing is owed for it
-			return up.with(&Outcome{Result: Done, Removed: 1, At: up.Outcome.At}), nil
+		case !all[i].Status.Launch && m != nil && m.State == v1alpha1.MachineLeaving: // no replacement is missing
+			return up.withOutcome(&Outcome{Result: Done, Removed: 1, At: up.Outcome.At}), nil
 		}
 	}
 	return nil, err
 }
 
-// prune deletes the finished updates that are too many.
-func (u *Updater) prune(ctx context.Context) {
-	all, err := u.updates(ctx)
+// deleteOldUpdates deletes finished updates beyond KeepPast, the oldest first.
+func (u *Updater) deleteOldUpdates(ctx context.Context) {
+	all, err := u.listUpdates(ctx)
 	finished := slices.DeleteFunc(all, func(up v1alpha1.PoolUpdate) bool { return !up.Finished() })
 	for i := KeepPast; err == nil && i < len(finished); i++ {
-		err = client.IgnoreNotFound(u.o.Cluster.objects.Delete(ctx, &finished[i]))
+		err = client.IgnoreNotFound(u.opts.Cluster.objects.Delete(ctx, &finished[i]))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		u.log.Warn("finished PoolUpdates cannot be deleted", "err", err)
+		u.log.Warn("cannot delete finished PoolUpdates", "err", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// podWithEmptyDir binds a pod to a node, where it keeps data.
-func (s *sim) podWithEmptyDir(namespace, node string) {
+// createPodWithEmptyDir creates a running pod with local storage on a node.
+func (s *sim) createPodWithEmptyDir(namespace, node string) {
 	s.t.Helper()
 	yes := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -24,8 +24,8 @@ func (s *sim) podWithEmptyDir(namespace, node string) {
 	}
 }
 
-// takesPods gives a node room for pods.
-func (s *sim) takesPods(node string) {
+// allowPods sets the node's allocatable pods.
+func (s *sim) allowPods(node string) {
 	s.t.Helper()
 	n, err := s.kube.CoreV1().Nodes().Get(s.t.Context(), node, metav1.GetOptions{})
 	if err == nil {
@@ -37,11 +37,11 @@ func (s *sim) takesPods(node string) {
 	}
 }
 
-func TestSystemLocalStorageHoldsNoMachineWhereItMayBeLost(t *testing.T) {
+func TestSystemLocalStorageOptionAllowsRemoval(t *testing.T) {
 	for name, tt := range map[string]struct {
 		namespace string
 		option    bool
-		goes      bool
+		removable bool
 	}{
 		"kube-system":                    {metav1.NamespaceSystem, true, true},
 		"kube-system without the option": {metav1.NamespaceSystem, false, false},
@@ -50,13 +50,13 @@ func TestSystemLocalStorageHoldsNoMachineWhereItMayBeLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 2, func(t *testing.T, s *sim) {
 				for _, node := range []string{"n1", "n2"} {
-					s.takesPods(node)
-					s.podWithEmptyDir(tt.namespace, node)
+					s.allowPods(node)
+					s.createPodWithEmptyDir(tt.namespace, node)
 				}
-				a := s.replica("a", func(o *UpdaterOptions) { o.SystemLocalStorage = tt.option })
+				a := s.startReplica("a", func(o *UpdaterOptions) { o.SystemLocalStorage = tt.option })
 				d, err := a.Decide(t.Context(), 1)
-				if err != nil || (len(d.Victims) == 1) != tt.goes {
-					t.Errorf("%+v, %v; want a victim: %t", d, err, tt.goes)
+				if err != nil || (len(d.Victims) == 1) != tt.removable {
+					t.Errorf("%+v, %v; want a victim: %t", d, err, tt.removable)
 				}
 			})
 		})

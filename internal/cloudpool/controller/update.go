@@ -16,31 +16,31 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// Kind is what an update does, in the words of the cloudpool API.
+// Kind is the type of an update, as the cloudpool API names it.
 type Kind string
 
 const (
 	SetSize   Kind = "setDesiredSize"
 	Terminate Kind = "terminateMachine"
-	// Dispose is a termination that was asked for by making a machine disposable.
+	// Dispose is a termination that a client requests by making a machine disposable.
 	Dispose          Kind = "disposeMachine"
 	DetachMachine    Kind = "detachMachine"
 	ChangeMembership Kind = "setMembershipStatus"
 )
 
-var updateTypes = map[Kind]v1alpha1.PoolUpdateType{
+var updateTypeByKind = map[Kind]v1alpha1.PoolUpdateType{
 	SetSize: v1alpha1.SetPoolSize, Terminate: v1alpha1.TerminateMachine, Dispose: v1alpha1.SetMachineMembership,
 	DetachMachine: v1alpha1.DetachMachine, ChangeMembership: v1alpha1.SetMachineMembership,
 }
 
-// Update is a PoolUpdate in the words of the cloudpool API.
+// Update is a PoolUpdate as Slipway's own HTTP API shows it.
 type Update struct {
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
 	Pool string `json:"pool"`
-	// DesiredSize is what SetSize asks for.
+	// DesiredSize is the requested size of a SetSize.
 	DesiredSize int `json:"desiredSize,omitempty"`
-	// MachineID, Decrement and Membership are what the others ask for.
+	// MachineID, Decrement and Membership are set for the other kinds.
 	MachineID   string                   `json:"machineId,omitempty"`
 	Decrement   bool                     `json:"decrementDesiredSize,omitempty"`
 	Membership  *v1alpha1.PoolMembership `json:"membershipStatus,omitempty"`
@@ -49,20 +49,20 @@ type Update struct {
 	SizeBefore  int                      `json:"sizeBefore"`
 	Machines    []v1alpha1.PoolMachine   `json:"machines,omitempty"`
 	Passed      []v1alpha1.PoolPassed    `json:"passed,omitempty"`
-	// Message says what is being done or waited for.
+	// Message describes the current step or the reason for waiting.
 	Message string `json:"message,omitempty"`
-	// Told is what its clients were told when it continued without them.
+	// Told is the outcome that clients got if the update continued after their request ended.
 	Told *Outcome `json:"told,omitempty"`
-	// Outcome is how it ended; nil until then.
+	// Outcome is the result; nil until the update has finished.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
-	// Answer is what the pool's server said to a request that was passed on.
-	Answer *v1alpha1.PoolAnswer `json:"-"`
-	object *v1alpha1.PoolUpdate
-	by     *Updater
+	// Answer is the server's error answer to a forwarded request.
+	Answer  *v1alpha1.PoolAnswer `json:"-"`
+	object  *v1alpha1.PoolUpdate
+	updater *Updater
 }
 
-// Result is how an update ended.
+// Result is the result of an update.
 type Result = v1alpha1.PoolUpdateResult
 
 const (
@@ -75,7 +75,8 @@ const (
 	Failed             = v1alpha1.PoolUpdateFailed
 )
 
-// Outcome is how an update ended, and why. As an error of a step it ends the update; any other error is tried again.
+// Outcome is the result of an update and its reason. A step that returns an *Outcome as its error finishes the update. Any
+// other error is retried.
 type Outcome struct {
 	Result  Result    `json:"result"`
 	Detail  string    `json:"detail,omitempty"`
@@ -85,19 +86,19 @@ type Outcome struct {
 
 func (o *Outcome) Error() string { return o.Detail }
 
-func end(r Result, format string, a ...any) error {
+func newOutcome(r Result, format string, a ...any) error {
 	return &Outcome{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// view returns a PoolUpdate in the words of the API.
-func (u *Updater) view(up *v1alpha1.PoolUpdate) *Update {
+// toUpdate converts a PoolUpdate to an Update.
+func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	st := &up.Status
 	v := &Update{
 		ID: up.Name, Kind: Dispose, Pool: up.Spec.Pool, DesiredSize: int(*cmp.Or(up.Spec.DesiredSize, new(int32))), MachineID: up.Spec.MachineID,
 		Decrement: up.Spec.Decrement, Membership: up.Spec.Membership, RequestedBy: up.Spec.RequestedBy, Began: up.CreationTimestamp.Time,
-		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Passed: st.Passed, Message: st.Message, Answer: st.Answer, object: up, by: u,
+		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Passed: st.Passed, Message: st.Message, Answer: st.Answer, object: up, updater: u,
 	}
-	for kind, is := range updateTypes {
+	for kind, is := range updateTypeByKind {
 		if is == up.Spec.Type && kind != Dispose && !up.Disposes() {
 			v.Kind = kind
 		}
@@ -118,10 +119,10 @@ func (u *Updater) view(up *v1alpha1.PoolUpdate) *Update {
 	return v
 }
 
-// spec returns the PoolUpdate that an update asks for.
-func (u *Update) spec(pool string) v1alpha1.PoolUpdateSpec {
+// toSpec converts an Update to the spec of its PoolUpdate.
+func (u *Update) toSpec(pool string) v1alpha1.PoolUpdateSpec {
 	s := v1alpha1.PoolUpdateSpec{
-		Pool: pool, Type: updateTypes[u.Kind], MachineID: u.MachineID, Decrement: u.Decrement, Membership: u.Membership,
+		Pool: pool, Type: updateTypeByKind[u.Kind], MachineID: u.MachineID, Decrement: u.Decrement, Membership: u.Membership,
 		RequestedBy: u.RequestedBy[:min(len(u.RequestedBy), 1024)],
 	}
 	switch u.Kind {
@@ -133,13 +134,13 @@ func (u *Update) spec(pool string) v1alpha1.PoolUpdateSpec {
 	return s
 }
 
-// isSame reports whether two PoolUpdates ask for the same thing. The clients may differ.
-func isSame(a, b v1alpha1.PoolUpdateSpec) bool {
+// isSameRequest reports whether two PoolUpdates request the same change. It ignores who requested them.
+func isSameRequest(a, b v1alpha1.PoolUpdateSpec) bool {
 	a.RequestedBy = b.RequestedBy
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// Doing is what an update asks for, as the cloudpool API calls it.
+// Doing returns the requested operation with its argument, as the cloudpool API names it.
 func (u *Update) Doing() string {
 	if u.Kind == SetSize {
 		return fmt.Sprintf("%s %d", u.Kind, u.DesiredSize)
@@ -147,7 +148,7 @@ func (u *Update) Doing() string {
 	return fmt.Sprintf("%s %s", u.Kind, u.MachineID)
 }
 
-// String is what an update asks for.
+// String describes the requested operation in words.
 func (u *Update) String() string {
 	switch u.Kind {
 	case SetSize:
@@ -160,69 +161,68 @@ func (u *Update) String() string {
 	return fmt.Sprintf("terminating machine %s (update %s)", u.MachineID, u.ID)
 }
 
-// answered returns the update with what its clients are told as its outcome. False means that they have to wait.
-func (u *Update) answered() (*Update, bool) {
-	return u.with(cmp.Or(u.Outcome, u.Told)), u.Outcome != nil || u.Told != nil
+// withClientOutcome returns the update with the outcome that its clients get. It returns false while the clients must wait.
+func (u *Update) withClientOutcome() (*Update, bool) {
+	return u.withOutcome(cmp.Or(u.Outcome, u.Told)), u.Outcome != nil || u.Told != nil
 }
 
-// with returns the update with an outcome.
-func (u *Update) with(o *Outcome) *Update {
+func (u *Update) withOutcome(o *Outcome) *Update {
 	c := *u
 	c.Outcome = o
 	return &c
 }
 
-// HasFailed reports whether a machine was to go and did not.
+// HasFailed reports whether the removal of a machine was refused.
 func HasFailed(up *Update) bool {
 	return slices.ContainsFunc(up.Machines, func(m v1alpha1.PoolMachine) bool { return m.State == v1alpha1.MachineRefused })
 }
 
-// Failure is why a request was not carried out.
+// Failure is the reason why a request was not carried out.
 type Failure struct {
 	Result
 	Detail string
-	// Err is what went wrong, if something did.
+	// Err is the cause, if there is one.
 	Err error
 }
 
 func (f *Failure) Error() string { return f.Detail }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Failuref returns a Failure by what a client is told.
+// Failuref returns a Failure with a message for the client.
 func Failuref(r Result, format string, a ...any) *Failure {
 	return &Failure{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// BackendFailure is a pool's server that did not answer, or not well.
+// BackendFailure returns the Failure for a pool's server that did not answer or answered with an error.
 func BackendFailure(doing string, err error) *Failure {
 	return &Failure{Result: BackendUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// ClusterFailure is an API server that did not answer.
+// ClusterFailure returns the Failure for an API server that did not answer.
 func ClusterFailure(doing string, err error) *Failure {
 	return &Failure{Result: ClusterUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// ErrAlready is what was asked for being so already.
-var ErrAlready = errors.New("it is so already")
+// ErrAlready reports that the machine is being terminated already.
+var ErrAlready = errors.New("the machine is being terminated already")
 
-// BusyError is a pool that is being changed in another way, by an update that is under way.
+// BusyError reports that a different update of the pool is unfinished.
 type BusyError struct{ By *Update }
 
 func (e *BusyError) Error() string {
-	return "the pool is being updated: " + e.By.String() + " is under way"
+	return "the pool is being updated: " + e.By.String() + " has not finished"
 }
 
-// isFinal reports a no of the pool's cloud, or of its server, that asking again does not change. Credentials may be replaced,
-// and what is in conflict now need not be later.
-func isFinal(err error) bool {
+// isPermanentError reports whether the pool's cloud or server refused a request permanently, so that a retry does not help.
+// Authentication errors and conflicts are not permanent.
+func isPermanentError(err error) bool {
 	status := api.AsStatus(err)
 	return cloud.RefusalOf(err) != "" || status != nil && status.Own && slices.Contains([]int{
 		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented,
 	}, status.Code)
 }
 
-// ResultOf says what an error means to a client.
+// ResultOf converts an error to the result that a client gets.
 func ResultOf(err error) Result {
 	var f *Failure
 	var unread *UnreadError
@@ -239,8 +239,9 @@ func ResultOf(err error) Result {
 	return Failed
 }
 
-// answerOf returns the answer of the pool's server, or of its cloud, to a refused request; nil for an error of this process.
-func answerOf(doing string, err error) *v1alpha1.PoolAnswer {
+// toPoolAnswer returns the refusal of the pool's server or its cloud as a PoolAnswer. It returns nil for an error of this
+// process.
+func toPoolAnswer(doing string, err error) *v1alpha1.PoolAnswer {
 	var own *Failure
 	status := api.AsStatus(err)
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// answered is what a client sees of an answer.
-func answered(t *testing.T, w *httptest.ResponseRecorder) (code int, text string) {
+// decodeError returns the status code and the error text of an answer.
+func decodeError(t *testing.T, w *httptest.ResponseRecorder) (code int, text string) {
 	t.Helper()
 	var said api.ErrorMessage
 	if w.Body.Len() > 0 {
@@ -28,7 +28,7 @@ func answered(t *testing.T, w *httptest.ResponseRecorder) (code int, text string
 	return w.Code, said.Message + ": " + said.Detail
 }
 
-func TestFailuresAreToldApartUnlessTheOldWayIsAskedFor(t *testing.T) {
+func TestFailuresHaveDistinctCodesUnlessStrict(t *testing.T) {
 	away := controller.BackendFailure("reading the pool", errors.New("connection refused"))
 	cluster := controller.ClusterFailure("reading the nodes", errors.New("timeout"))
 	unsafe := controller.Failuref(controller.NotPossible, "n is not a viable scale-down candidate: why (protected)")
@@ -36,26 +36,26 @@ func TestFailuresAreToldApartUnlessTheOldWayIsAskedFor(t *testing.T) {
 		kind controller.Kind
 		err  error
 		code int
-		// strict is what kubeaware-cloudpool-proxy said, with 500.
+		// strict is the text of kubeaware-cloudpool-proxy, with status 500.
 		strict string
 	}{
-		"no such machine":   {controller.Terminate, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
-		"a node alone":      {controller.Terminate, &controller.Failure{Result: controller.NotFound, Err: errNodeAlone}, 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
-		"none to detach":    {controller.DetachMachine, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to detach machine: "},
-		"none to dispose":   {controller.Dispose, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to set membership status: "},
-		"not safe to go":    {controller.Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
-		"no candidate":      {controller.SetSize, controller.Failuref(controller.NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
-		"server away":       {controller.SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
-		"API server away":   {controller.SetSize, cluster, 503, "failed to set desired size: failed to retrieve kubernetes worker nodes: "},
-		"the same, of one":  {controller.Terminate, cluster, 503, "failed to terminate machine: failed to get nodes: "},
-		"no node yet":       {controller.Terminate, controller.Failuref(controller.NotPossible, "m is not …: (%s)", matching.RuleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
-		"a cloud's refusal": {controller.Terminate, &cloud.RefusedError{Reason: cloud.Protected, Err: errors.New("locked")}, 502, "failed to terminate machine: "},
-		"anything else":     {controller.SetSize, errors.New("100% strange"), 500, "failed to set desired size: 100% strange"},
+		"no such machine":                     {controller.Terminate, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"node without machine":                {controller.Terminate, &controller.Failure{Result: controller.NotFound, Err: errNodeWithoutMachine}, 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
+		"no machine to detach":                {controller.DetachMachine, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to detach machine: "},
+		"no machine to dispose":               {controller.Dispose, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to set membership status: "},
+		"not safe":                            {controller.Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
+		"no candidate":                        {controller.SetSize, controller.Failuref(controller.NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
+		"server unavailable":                  {controller.SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
+		"API server unavailable":              {controller.SetSize, cluster, 503, "failed to set desired size: failed to retrieve kubernetes worker nodes: "},
+		"API server unavailable, one machine": {controller.Terminate, cluster, 503, "failed to terminate machine: failed to get nodes: "},
+		"no node yet":                         {controller.Terminate, controller.Failuref(controller.NotPossible, "m is not …: (%s)", matching.RuleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"cloud refuses":                       {controller.Terminate, &cloud.RefusedError{Reason: cloud.Protected, Err: errors.New("locked")}, 502, "failed to terminate machine: "},
+		"other error":                         {controller.SetSize, errors.New("100% strange"), 500, "failed to set desired size: 100% strange"},
 	} {
 		for _, strict := range []bool{false, true} {
 			w := httptest.NewRecorder()
-			(&Server{o: ServerOptions{StrictCompat: strict}}).refuse(w, tt.kind, "m", tt.err)
-			code, text := answered(t, w)
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeFailure(w, tt.kind, "m", tt.err)
+			code, text := decodeError(t, w)
 			want := tt.code
 			if strict {
 				want = http.StatusInternalServerError
@@ -65,32 +65,32 @@ func TestFailuresAreToldApartUnlessTheOldWayIsAskedFor(t *testing.T) {
 			}
 		}
 	}
-	for _, strict := range []bool{false, true} { // these were never flattened
+	for _, strict := range []bool{false, true} { // bad requests keep their status in strict mode
 		w := httptest.NewRecorder()
 		_, err := api.DecodeTerminate([]byte("{}"))
-		(&Server{o: ServerOptions{StrictCompat: strict}}).refuse(w, controller.Terminate, "", err)
-		if code, text := answered(t, w); code != http.StatusBadRequest || text != "terminateMachine message did not specify a machineId: " {
+		(&Server{opts: ServerOptions{StrictCompat: strict}}).writeFailure(w, controller.Terminate, "", err)
+		if code, text := decodeError(t, w); code != http.StatusBadRequest || text != "terminateMachine message did not specify a machineId: " {
 			t.Errorf("%d %q", code, text)
 		}
 	}
 }
 
-func TestHowAnUpdateEndedIsTold(t *testing.T) {
+func TestOutcomeDeterminesStatusCode(t *testing.T) {
 	refused := []v1alpha1.PoolMachine{{State: v1alpha1.MachineLeft}, {State: v1alpha1.MachineRefused}}
 	for name, tt := range map[string]struct {
 		update       controller.Update
 		code, strict int
 	}{
-		"done":                           {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.Done, Removed: 2}}, 200, 200},
-		"fewer candidates than wanted":   {controller.Update{Kind: controller.SetSize, Machines: []v1alpha1.PoolMachine{{State: v1alpha1.MachineLeft}}, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 200},
-		"one of them failed":             {controller.Update{Kind: controller.SetSize, Machines: refused, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 500},
-		"the server fails after a drain": {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.BackendUnavailable}}, 502, 500},
-		"one machine stays":              {controller.Update{Kind: controller.Terminate, Outcome: &controller.Outcome{Result: controller.NotPossible}}, 409, 500},
+		"done":                     {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.Done, Removed: 2}}, 200, 200},
+		"too few candidates":       {controller.Update{Kind: controller.SetSize, Machines: []v1alpha1.PoolMachine{{State: v1alpha1.MachineLeft}}, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 200},
+		"one machine failed":       {controller.Update{Kind: controller.SetSize, Machines: refused, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 500},
+		"server fails after drain": {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.BackendUnavailable}}, 502, 500},
+		"machine stays":            {controller.Update{Kind: controller.Terminate, Outcome: &controller.Outcome{Result: controller.NotPossible}}, 409, 500},
 	} {
 		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
 			w := httptest.NewRecorder()
 			tt.update.ID = "workers-7"
-			(&Server{o: ServerOptions{StrictCompat: strict}}).told(w, &tt.update)
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeOutcome(w, &tt.update)
 			if id, removed := w.Header().Get("Slipway-Update"), w.Header().Get("Slipway-Removed"); id != "workers-7" || removed != strconv.Itoa(tt.update.Outcome.Removed) {
 				t.Errorf("%s: the headers say update %q, removed %q", name, id, removed)
 			}
@@ -101,23 +101,23 @@ func TestHowAnUpdateEndedIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerSaysToARaiseIsPassedOn(t *testing.T) {
+func TestServerAnswerToRaiseIsForwarded(t *testing.T) {
 	own := &api.StatusError{Code: 400, Own: true, ErrorMessage: api.ErrorMessage{Message: "illegal input: no", Detail: "why"}}
 	for name, tt := range map[string]struct {
 		err          error
 		code, strict int
 		text         string
 	}{
-		"taken":               {nil, 200, 200, ": "},
-		"refused":             {own, 400, 500, "illegal input: no: why"},
-		"who are you":         {&api.StatusError{Code: 401, Own: true}, 502, 500, ""},
-		"somebody in between": {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
-		"a NodeGroup's limit": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
+		"accepted":             {nil, 200, 200, ": "},
+		"refused":              {own, 400, 500, "illegal input: no: why"},
+		"unauthorized":         {&api.StatusError{Code: 401, Own: true}, 502, 500, ""},
+		"answer of a proxy":    {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
+		"limit of a NodeGroup": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
 	} {
 		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
 			w := httptest.NewRecorder()
-			(&Server{o: ServerOptions{StrictCompat: strict}}).relay(w, (&controller.Update{Kind: controller.SetSize, DesiredSize: 3}).Answered(tt.err))
-			code, text := answered(t, w)
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeServerAnswer(w, (&controller.Update{Kind: controller.SetSize, DesiredSize: 3}).Answered(tt.err))
+			code, text := decodeError(t, w)
 			if code != want || !strict && tt.text != "" && text != tt.text {
 				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.text)
 			}

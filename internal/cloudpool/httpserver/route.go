@@ -12,56 +12,56 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// action is what a path asks of a pool.
+// action is the operation that a path selects.
 type action string
 
-// The actions that are more than to pass on.
+// The known actions.
 const (
-	actSize       action = "pool/size"
-	actPool       action = "pool"
-	actTerminate  action = "terminate"
-	actDetach     action = "detach"
-	actAttach     action = "attach"
-	actMembership action = "membershipstatus"
-	actService    action = "servicestate"
-	actConfig     action = "config"
-	actStart      action = "start"
-	actStop       action = "stop"
-	actStatus     action = "status"
-	// actItself is the pool's own path, by which a server of several makes pools and deletes them.
-	actItself action = "/"
-	actOther  action = ""
+	actSize         action = "pool/size"
+	actPool         action = "pool"
+	actTerminate    action = "terminate"
+	actDetach       action = "detach"
+	actAttach       action = "attach"
+	actMembership   action = "membershipstatus"
+	actServiceState action = "servicestate"
+	actConfig       action = "config"
+	actStart        action = "start"
+	actStop         action = "stop"
+	actStatus       action = "status"
+	// actPoolRoot is the pool's own path. A server of several pools creates and deletes pools with it.
+	actPoolRoot action = "/"
+	actUnknown  action = ""
 )
 
-// multiSegment begins the path of a pool among several.
+// multiSegment is the first path segment on a server of several pools.
 const multiSegment = "cloudpools"
 
-// target is what a request is about.
+// target is the pool and the operation that a request selects.
 type target struct {
-	// pool is the name in a path /cloudpools/{name}; empty when there is none.
+	// pool is the name in a path /cloudpools/{name}, or empty.
 	pool   string
 	action action
 }
 
-// readPath says what a path asks for, by whichever of those who may stand between here and the server: percent-encoding, also
-// of what is encoded, slashes too many and at the end, dot segments, parameters of segments and letter case are all
-// passed over. A path that one of them might take for that of an action is that action's.
-func readPath(escaped string) target {
-	segments := plainSegments(escaped)
+// parsePath returns what a path selects, as any proxy or server behind this one might read it. It therefore ignores repeated
+// percent-encoding, extra and trailing slashes, dot segments, segment parameters and letter case. A path that might be read
+// as an action counts as that action.
+func parsePath(escaped string) target {
+	segments := normalizeSegments(escaped)
 	var t target
 	if len(segments) >= 2 && segments[0] == multiSegment {
 		t.pool, segments = segments[1], segments[2:]
 	}
 	if len(segments) == 2 && segments[0] == "pool" && segments[1] != "size" {
-		segments = segments[1:] // the paths of a single pool; a server of several has none of the prefix
+		segments = segments[1:] // a server of one pool has the prefix /pool, a server of several has not
 	}
 	if len(segments) == 0 {
-		t.action = actItself
+		t.action = actPoolRoot
 		return t
 	}
 	path := action(strings.Join(segments, "/"))
 	known := []action{
-		actSize, actPool, actTerminate, actDetach, actAttach, actMembership, actService, actConfig, actStart, actStop, actStatus,
+		actSize, actPool, actTerminate, actDetach, actAttach, actMembership, actServiceState, actConfig, actStart, actStop, actStatus,
 	}
 	if slices.Contains(known, path) {
 		t.action = path
@@ -69,10 +69,10 @@ func readPath(escaped string) target {
 	return t
 }
 
-// plainSegments are the segments of a path, decoded and in lower case, without those that mean no place of their own.
-func plainSegments(escaped string) []string {
+// normalizeSegments returns the decoded lower-case segments of a path, without empty and dot segments.
+func normalizeSegments(escaped string) []string {
 	var segments []string
-	for _, s := range decodedSegments(escaped) {
+	for _, s := range decodeSegments(escaped) {
 		switch s {
 		case "", ".":
 		case "..":
@@ -84,20 +84,20 @@ func plainSegments(escaped string) []string {
 	return segments
 }
 
-// decodings is how often a path may have been encoded over and over.
-const decodings = 5
+// maxDecodings is the number of repeated encodings that are decoded.
+const maxDecodings = 5
 
-// escape is one encoded byte. What only looks like one is left as it is, lest it keep the others from being read.
-var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+// escapedByte matches one percent-encoded byte. A malformed escape stays as it is, so that the others are still decoded.
+var escapedByte = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
-// decodedSegments are what is between the slashes of a path of either kind, decoded and in lower case, without parameters
-// and what else ends a path once it is decoded.
-func decodedSegments(escaped string) []string {
-	for range decodings {
+// decodeSegments splits a path at slashes and backslashes. It decodes the segments, lower-cases them, and cuts off
+// parameters, queries and fragments.
+func decodeSegments(escaped string) []string {
+	for range maxDecodings {
 		if !strings.Contains(escaped, "%") {
 			break
 		}
-		escaped = escape.ReplaceAllStringFunc(escaped, func(e string) string {
+		escaped = escapedByte.ReplaceAllStringFunc(escaped, func(e string) string {
 			raw, err := hex.DecodeString(e[1:])
 			if err != nil {
 				return e
@@ -115,39 +115,38 @@ func decodedSegments(escaped string) []string {
 	return segments
 }
 
-// reads reports a method that changes nothing.
-func reads(method string) bool {
+// isReadOnly reports whether a method changes nothing.
+func isReadOnly(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// checkPath says why a request is not passed on whose path is no action's. What changes something has a path that is read
-// alike by everybody: servers differ in whether they decode before they cut parameters off and resolve dot segments, or
-// after, and one of them might find the path of an action, which would be carried out past all checks. What is read must
-// not lead out of its pool.
-func checkPath(method, escaped string) error {
+// checkUnambiguousPath returns an error if a request with an unknown action must not be forwarded. Servers decode, cut off
+// parameters, and resolve dot segments in different order. An ambiguous path could therefore select an action and bypass all
+// checks. Only read requests may have one, and no path may leave its pool.
+func checkUnambiguousPath(method, escaped string) error {
 	switch {
-	case slices.Contains(decodedSegments(escaped), ".."):
-		return fmt.Errorf("path %q has a segment .. in it: want one that stays within its pool", escaped)
-	case reads(method):
+	case slices.Contains(decodeSegments(escaped), ".."):
+		return fmt.Errorf("path %q contains the segment ..: want a path within the pool", escaped)
+	case isReadOnly(method):
 		return nil
 	}
 	for s := range strings.SplitSeq(strings.TrimSuffix(strings.TrimPrefix(escaped, "/"), "/"), "/") {
 		if s == "" || s == "." {
-			return fmt.Errorf("path %q has a segment %q in it, which some servers pass over and others do not: want none", escaped, s)
+			return fmt.Errorf("path %q contains the segment %q, which servers treat differently: want a path without it", escaped, s)
 		}
-		if ambiguous := ambiguousIn(s); ambiguous != "" {
-			return fmt.Errorf("path %q has %q in it, which servers read in different ways: want printable ASCII without \\ and ;, and none of "+
+		if ambiguous := findAmbiguousPart(s); ambiguous != "" {
+			return fmt.Errorf("path %q contains %q, which servers read differently: want printable ASCII without \\ and ;, and none of "+
 				"/ \\ . ; %% ? # encoded", escaped, ambiguous)
 		}
 	}
 	return nil
 }
 
-// ambiguousIn finds what servers may read in different ways in a segment as it was sent; empty when there is nothing.
-func ambiguousIn(segment string) string {
+// findAmbiguousPart returns the first part of an encoded segment that servers may read differently, or "".
+func findAmbiguousPart(segment string) string {
 	for i := 0; i < len(segment); i++ {
 		b, text := segment[i], segment[i:i+1]
-		if e := escape.FindString(segment[i:min(len(segment), i+3)]); e != "" {
+		if e := escapedByte.FindString(segment[i:min(len(segment), i+3)]); e != "" {
 			raw, _ := hex.DecodeString(e[1:])
 			b, text = raw[0], e
 		}
@@ -159,15 +158,15 @@ func ambiguousIn(segment string) string {
 	return ""
 }
 
-// address is where a request is passed on to. An action's path is written anew, as the pool's server has it: all read it
-// alike then, and servers of several pools, which have no /pool before what is asked of one machine, find it. Any other is
-// sent on as it came, below the pool's own address.
-func (f *Front) address(in *url.URL) *url.URL {
+// backendURL returns the URL to forward a request to. The path of a known action is rewritten to the spelling of the pool's
+// server: all servers read it alike, and servers of several pools, which have no /pool prefix for machine actions, accept
+// it. Any other path is kept and appended to the pool's URL.
+func (f *Front) backendURL(in *url.URL) *url.URL {
 	escaped := in.EscapedPath()
-	t := readPath(escaped)
-	rest := t.action.path(f.URL)
-	if t.action == actOther {
-		rest = strings.TrimPrefix(belowPool(escaped, t.pool), "/")
+	t := parsePath(escaped)
+	rest := t.action.apiPath(f.URL)
+	if t.action == actUnknown {
+		rest = strings.TrimPrefix(trimPoolPrefix(escaped, t.pool), "/")
 	}
 	out := &url.URL{Scheme: f.URL.Scheme, Host: f.URL.Host, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery}
 	out.RawPath = strings.TrimRight(f.URL.EscapedPath(), "/")
@@ -175,32 +174,33 @@ func (f *Front) address(in *url.URL) *url.URL {
 		out.RawPath += "/" + rest
 	}
 	path, err := url.PathUnescape(out.RawPath)
-	if err != nil { // not of a URL that was read
+	if err != nil { // impossible for a parsed URL
 		path = out.RawPath
 	}
 	out.Path = path
 	return out
 }
 
-// path is an action's in the spelling of the API, below the address of a pool.
-func (a action) path(base *url.URL) string {
+// apiPath returns an action's path below the URL of a pool, in the spelling of the API.
+func (a action) apiPath(base *url.URL) string {
 	switch a {
 	case actTerminate, actDetach, actAttach:
 		return api.MachinePath(base, string(a))
 	case actMembership:
 		return api.MachinePath(base, "membershipStatus")
-	case actService:
+	case actServiceState:
 		return api.MachinePath(base, "serviceState")
-	case actItself, actOther:
+	case actPoolRoot, actUnknown:
 		return ""
 	}
 	return string(a)
 }
 
-// belowPool takes /cloudpools/{name} off a path as it was sent: it is in the pool's own address where it has to be.
-func belowPool(escaped, pool string) string {
+// trimPoolPrefix removes /cloudpools/{name} from an encoded path. The pool's URL contains that prefix if its server needs
+// it.
+func trimPoolPrefix(escaped, pool string) string {
 	parts := strings.SplitN(strings.TrimPrefix(escaped, "/"), "/", 3)
-	if pool == "" || len(parts) < 2 || !slices.Equal(plainSegments(parts[0]+"/"+parts[1]), []string{multiSegment, pool}) {
+	if pool == "" || len(parts) < 2 || !slices.Equal(normalizeSegments(parts[0]+"/"+parts[1]), []string{multiSegment, pool}) {
 		return escaped
 	}
 	return strings.Join(parts[2:], "")

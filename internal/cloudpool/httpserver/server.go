@@ -1,4 +1,5 @@
-// Package httpserver serves the cloudpool REST API: it passes on what takes no machine away, and hands package controller the rest.
+// Package httpserver serves the cloudpool REST API. It forwards requests that remove no machine and passes the others to
+// package controller.
 package httpserver
 
 import (
@@ -25,59 +26,60 @@ import (
 type Front struct {
 	Name    string
 	Updater *controller.Updater
-	// URL is where requests are passed on to, and Transport how; for a pool that has a server of its own.
+	// URL and Transport are the destination of forwarded requests. They are set for a pool with a server.
 	URL       *url.URL
 	Transport http.RoundTripper
-	// Native answers what is not an update; for a pool that has no server of its own.
+	// Native answers requests that are not updates. It is set for a pool without a server.
 	Native *controller.Native
 
 	proxy *httputil.ReverseProxy
 }
 
-// ServerOptions are what a Server is told.
+// ServerOptions configures a Server.
 type ServerOptions struct {
-	// StrictCompat has failures answered as kubeaware-cloudpool-proxy answered them: 500, whatever they are.
+	// StrictCompat answers failures like kubeaware-cloudpool-proxy, always with 500.
 	StrictCompat bool
-	// Refuse are actions that are not passed on: attach, config, start, stop, detach.
+	// Refuse are actions that are refused instead of forwarded: attach, config, start, stop, detach.
 	Refuse []string
-	// MaxBody is the largest body of a request, in bytes; 0 is 1 MiB.
+	// MaxBody is the maximum body size of a forwarded request in bytes; 0 means 1 MiB.
 	MaxBody int64
-	// BackendTimeout limits a request that is passed on, to the last byte of its answer, and how long a client may take to read any
-	// answer; 0 is 5 minutes.
+	// BackendTimeout limits a forwarded request including its answer, and the time a client has to read any answer; 0 means 5
+	// minutes.
 	BackendTimeout time.Duration
-	// Local says that this machine alone is served, and nobody asked who he is.
+	// Local means that the API listens on the loopback interface and does not authenticate clients.
 	Local bool
-	// KeepCredentials passes on the credentials of clients, which a server without any of ours may want.
+	// KeepCredentials forwards the clients' credentials to the pool's server.
 	KeepCredentials bool
-	// Identify returns the client's name, or answers the request itself and returns false. verb is get or update. nil allows all.
+	// Identify authorizes a request and returns the client's name. If it denies the request, it answers it and returns false.
+	// verb is get or update. If nil, all requests are allowed.
 	Identify func(w http.ResponseWriter, r *http.Request, pool, verb string) (user string, ok bool)
 	Metrics  *controller.Metrics
 	Log      *slog.Logger
 }
 
 const (
-	// DefaultMaxBody is the largest body that is passed on, in bytes, and DefaultBackendTimeout how long one request may take.
+	// DefaultMaxBody is the default of ServerOptions.MaxBody in bytes.
 	DefaultMaxBody = 1 << 20
-	// maxUpdateBody bounds the body of what is not passed on, in bytes: a machine's ID and some words.
+	// maxUpdateBody limits the body of an update in bytes. It contains little more than a machine ID.
 	maxUpdateBody         = 64 << 10
 	DefaultBackendTimeout = 5 * time.Minute
 )
 
 // Server serves pools over HTTP. It implements http.Handler.
 type Server struct {
-	o      ServerOptions
+	opts   ServerOptions
 	fronts []*Front
-	// root is the pool that is served at the root; nil when there are several.
-	root    *Front
-	buffers buffers
-	origins http.CrossOriginProtection
-	// waits ends when nobody is to wait for an update any longer.
-	waits    context.Context
-	endWaits context.CancelCauseFunc
+	// rootPool is the pool that is served at the root path; nil if there are several.
+	rootPool    *Front
+	buffers     bufferPool
+	originCheck http.CrossOriginProtection
+	// waitContext ends when no client may wait for an update any longer.
+	waitContext context.Context
+	endWaits    context.CancelCauseFunc
 }
 
-// NewServer makes a server of one pool, served at the root and under /cloudpools/{name}, or of several, served under
-// their names alone.
+// NewServer returns a server of pools. A single pool is served at the root path and under /cloudpools/{name}. Several pools
+// are served only under their names.
 func NewServer(o ServerOptions, fronts ...*Front) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = DefaultMaxBody
@@ -85,10 +87,10 @@ func NewServer(o ServerOptions, fronts ...*Front) *Server {
 	if o.BackendTimeout <= 0 {
 		o.BackendTimeout = DefaultBackendTimeout
 	}
-	s := &Server{o: o, fronts: fronts}
-	s.waits, s.endWaits = context.WithCancelCause(context.Background())
+	s := &Server{opts: o, fronts: fronts}
+	s.waitContext, s.endWaits = context.WithCancelCause(context.Background())
 	if len(fronts) == 1 {
-		s.root = fronts[0]
+		s.rootPool = fronts[0]
 	}
 	for _, f := range fronts {
 		if f.URL != nil {
@@ -98,96 +100,96 @@ func NewServer(o ServerOptions, fronts ...*Front) *Server {
 	return s
 }
 
-// EndWaits has those answered who wait for an update, and whoever would from now on: it goes on without them. It may be
-// called at any time, and more than once.
-func (s *Server) EndWaits() { s.endWaits(errEnding) }
+// EndWaits answers all clients that wait for an update now or later. The updates continue. It may be called at any time and
+// repeatedly.
+func (s *Server) EndWaits() { s.endWaits(errShuttingDown) }
 
-// waiting is a request's context for as long as an update may be waited for.
-func (s *Server) waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+// newWaitContext returns a request's context that also ends with EndWaits.
+func (s *Server) newWaitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.waits, func() { cancel(context.Cause(s.waits)) })
+	stop := context.AfterFunc(s.waitContext, func() { cancel(context.Cause(s.waitContext)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ownPrefix begins the paths of what the cloudpool API does not have.
-const ownPrefix = "/slipway/v1/"
+// slipwayPrefix is the prefix of paths that the cloudpool API does not have.
+const slipwayPrefix = "/slipway/v1/"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	seen := &recorder{ResponseWriter: w, within: s.o.BackendTimeout}
-	seen.until(time.Time{}) // what an earlier answer over the same connection had
-	pool, handling := s.serve(seen, r)
-	s.o.Metrics.Request(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
+	seen := &responseRecorder{ResponseWriter: w, readTimeout: s.opts.BackendTimeout}
+	seen.setWriteDeadline(time.Time{}) // clears the deadline of an earlier answer on the same connection
+	pool, handling := s.serveRequest(seen, r)
+	s.opts.Metrics.Request(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
 
-// recorder notes the code of an answer, and bounds the time that the client may take to read it.
-type recorder struct {
+// responseRecorder records the status code of an answer and limits the time that the client has to read it.
+type responseRecorder struct {
 	http.ResponseWriter
-	within time.Duration
-	code   int
+	readTimeout time.Duration
+	code        int
 }
 
-func (r *recorder) WriteHeader(code int) {
+func (r *responseRecorder) WriteHeader(code int) {
 	if r.code == 0 && code >= 200 {
 		r.code = code
-		r.until(time.Now().Add(r.within))
+		r.setWriteDeadline(time.Now().Add(r.readTimeout))
 	}
 	r.ResponseWriter.WriteHeader(code)
 }
 
-func (r *recorder) Write(p []byte) (int, error) {
+func (r *responseRecorder) Write(p []byte) (int, error) {
 	if r.code == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
 	return r.ResponseWriter.Write(p)
 }
 
-// until ends the time in which the client may read. What is below a test's may know none.
-func (r *recorder) until(t time.Time) {
+// setWriteDeadline sets the write deadline of the connection. Writers in tests do not support it.
+func (r *responseRecorder) setWriteDeadline(t time.Time) {
 	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t)
 }
 
-// Unwrap lets http.ResponseController reach what is below.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+// Unwrap gives http.ResponseController access to the wrapped writer.
+func (r *responseRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// serve answers, and says for whom and how.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) (pool, handling string) {
-	if err := s.foreign(r); err != nil {
-		say(w, http.StatusForbidden, "a page of another site changes nothing here", err.Error())
+// serveRequest answers a request and returns the pool and the handling for the metrics.
+func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, handling string) {
+	if err := s.checkOrigin(r); err != nil {
+		writeError(w, http.StatusForbidden, "cross-site requests must not change a pool", err.Error())
 		return "", "refused"
 	}
-	t := readPath(r.URL.EscapedPath())
-	if strings.HasPrefix(r.URL.Path, ownPrefix) {
-		return s.serveOwn(w, r)
+	t := parsePath(r.URL.EscapedPath())
+	if strings.HasPrefix(r.URL.Path, slipwayPrefix) {
+		return s.serveSlipwayAPI(w, r)
 	}
-	if t.pool == "" && t.action == actOther && slices.Equal(plainSegments(r.URL.EscapedPath()), []string{multiSegment}) {
-		s.list(w, r)
+	if t.pool == "" && t.action == actUnknown && slices.Equal(normalizeSegments(r.URL.EscapedPath()), []string{multiSegment}) {
+		s.listPools(w, r)
 		return "", "list"
 	}
 	verb := "update"
-	if reads(r.Method) {
+	if isReadOnly(r.Method) {
 		verb = "get"
 	}
-	f := s.front(t)
+	f := s.findPool(t)
 	if f == nil {
-		return s.noPool(w, r, t.pool, verb)
+		return s.writePoolNotFound(w, r, t.pool, verb)
 	}
 	user, ok := s.authorize(w, r, f.Name, verb)
 	if !ok {
 		return f.Name, "denied"
 	}
-	return f.Name, s.handle(w, r, f, t, verb, user)
+	return f.Name, s.handlePoolRequest(w, r, f, t, verb, user)
 }
 
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
-	if s.o.Identify == nil {
+	if s.opts.Identify == nil {
 		return "", true
 	}
-	return s.o.Identify(w, r, pool, verb)
+	return s.opts.Identify(w, r, pool, verb)
 }
 
-func (s *Server) front(t target) *Front {
+func (s *Server) findPool(t target) *Front {
 	if t.pool == "" {
-		return s.root
+		return s.rootPool
 	}
 	for _, f := range s.fronts {
 		if strings.EqualFold(f.Name, t.pool) {
@@ -197,20 +199,20 @@ func (s *Server) front(t target) *Front {
 	return nil
 }
 
-// noPool answers for a pool that is not served. Who has to show a right to a pool has to show it to this one too, and is not
-// told the others' names.
-func (s *Server) noPool(w http.ResponseWriter, r *http.Request, name, verb string) (pool, handling string) {
+// writePoolNotFound answers a request to an unknown pool. With authorization the client needs a right to that name as well,
+// and does not see the names of other pools.
+func (s *Server) writePoolNotFound(w http.ResponseWriter, r *http.Request, name, verb string) (pool, handling string) {
 	if name != "" {
 		if _, ok := s.authorize(w, r, name, verb); !ok {
 			return "", "denied"
 		}
 	}
-	say(w, http.StatusNotFound, "there is no such pool", s.pools())
+	writeError(w, http.StatusNotFound, "pool not found", s.describePaths())
 	return "", "unknown"
 }
 
-func (s *Server) pools() string {
-	if s.o.Identify != nil {
+func (s *Server) describePaths() string {
+	if s.opts.Identify != nil {
 		return "want /" + multiSegment + "/NAME"
 	}
 	var names []string
@@ -220,9 +222,9 @@ func (s *Server) pools() string {
 	return "want one of " + strings.Join(names, ", ")
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listPools(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		notAllowed(w, "GET")
+		writeMethodNotAllowed(w, "GET")
 		return
 	}
 	scheme := "http"
@@ -236,107 +238,107 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 		urls = append(urls, scheme+"://"+r.Host+"/"+multiSegment+"/"+f.Name)
 	}
-	show(w, http.StatusOK, urls)
+	writeJSON(w, http.StatusOK, urls)
 }
 
-func notAllowed(w http.ResponseWriter, allow string) {
+func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
 	w.Header().Set("Allow", allow)
-	say(w, http.StatusMethodNotAllowed, "the method is not allowed here", "want "+allow)
+	writeError(w, http.StatusMethodNotAllowed, "method not allowed", "want "+allow)
 }
 
-// refuseUnread answers for a NodeGroup that was not read yet, of which no cloud is known.
-func refuseUnread(w http.ResponseWriter, f *Front) bool {
+// rejectIfUnread answers 503 if the pool's NodeGroup was not read yet, and reports whether it did.
+func rejectIfUnread(w http.ResponseWriter, f *Front) bool {
 	if f.Native == nil || !f.Native.Unread() {
 		return false
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
-	say(w, http.StatusServiceUnavailable, "the NodeGroup "+f.Name+" has not been read yet", controller.UnreadError{}.Error())
+	writeError(w, http.StatusServiceUnavailable, "NodeGroup "+f.Name+" has not been read yet", controller.UnreadError{}.Error())
 	return true
 }
 
-// handle answers a request to a pool, and says how.
-func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t target, verb, user string) string {
-	if s.refuses(w, r, f, t) {
+// handlePoolRequest answers a request to a pool and returns the handling for the metrics.
+func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *Front, t target, verb, user string) string {
+	if s.rejectForbidden(w, r, f, t) {
 		return "refused"
 	}
 	if verb == "get" {
-		return s.pass(w, r, f, t)
+		return s.forwardRequest(w, r, f, t)
 	}
 	if !slices.Contains([]action{actSize, actTerminate, actDetach, actMembership}, t.action) {
-		if hazard := hazards[t.action]; hazard != "" {
-			s.o.Log.Warn("a request is passed on that may have the pool take machines away by itself", "pool", f.Name, "action", t.action,
-				"because", hazard, "user", user)
-		} else if t.action == actOther && f.proxy != nil {
-			s.o.Log.Warn("a request is passed on of which it is not known what it does", "pool", f.Name, "method", r.Method,
+		if hazard := shrinkRisks[t.action]; hazard != "" {
+			s.opts.Log.Warn("forwarding a request after which the pool's server may delete machines", "pool", f.Name, "action", t.action,
+				"reason", hazard, "user", user)
+		} else if t.action == actUnknown && f.proxy != nil {
+			s.opts.Log.Warn("forwarding a request with an unknown effect", "pool", f.Name, "method", r.Method,
 				"path", r.URL.Path, "user", user)
 		}
-		return s.pass(w, r, f, t)
+		return s.forwardRequest(w, r, f, t)
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxUpdateBody))
 	switch {
-	case isTooLong(err):
-		say(w, http.StatusRequestEntityTooLarge, "the body is too long", fmt.Sprintf("want at most %d bytes", maxUpdateBody))
+	case isBodyTooLarge(err):
+		writeError(w, http.StatusRequestEntityTooLarge, "the body is too large", fmt.Sprintf("want at most %d bytes", maxUpdateBody))
 		return "refused"
 	case err != nil:
-		say(w, http.StatusBadRequest, "the body cannot be read", err.Error())
+		writeError(w, http.StatusBadRequest, "cannot read the body", err.Error())
 		return "refused"
 	}
-	s.carryOut(w, r, f, t.action, raw, user)
+	s.executeUpdate(w, r, f, t.action, raw, user)
 	return "update"
 }
 
-// refuses answers a request that is not for this pool, or not allowed here, and reports whether it has.
-func (s *Server) refuses(w http.ResponseWriter, r *http.Request, f *Front, t target) bool {
+// rejectForbidden answers a request that is not allowed on this pool, and reports whether it did.
+func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *Front, t target) bool {
 	var ambiguous error
-	if t.action == actOther {
-		ambiguous = checkPath(r.Method, r.URL.EscapedPath())
+	if t.action == actUnknown {
+		ambiguous = checkUnambiguousPath(r.Method, r.URL.EscapedPath())
 	}
 	switch {
-	case refuseUnread(w, f), f.Native != nil && stopped(f.Native, w, r, t):
+	case rejectIfUnread(w, f), f.Native != nil && rejectIfStopped(f.Native, w, r, t):
 	case ambiguous != nil:
-		say(w, http.StatusBadRequest, "the path is not one that all servers read alike", ambiguous.Error())
-	case reads(r.Method):
+		writeError(w, http.StatusBadRequest, "the path is ambiguous", ambiguous.Error())
+	case isReadOnly(r.Method):
 		return false
-	case t.action == actItself: // a server of several would delete the pool
-		notAllowed(w, "GET")
-	case r.Method == http.MethodConnect, r.Method == http.MethodTrace, r.Method != http.MethodPost && t.action != actOther:
-		notAllowed(w, "GET, POST") // a server that took it for a POST would be reached past all checks
-	case slices.Contains(s.o.Refuse, string(t.action)):
-		say(w, http.StatusForbidden, "this pool's proxy does not pass on "+string(t.action), "it was started with --refuse="+strings.Join(s.o.Refuse, ","))
+	case t.action == actPoolRoot: // a server of several pools would delete the pool
+		writeMethodNotAllowed(w, "GET")
+	case r.Method == http.MethodConnect, r.Method == http.MethodTrace, r.Method != http.MethodPost && t.action != actUnknown:
+		writeMethodNotAllowed(w, "GET, POST") // a server that treats the method as POST would bypass all checks
+	case slices.Contains(s.opts.Refuse, string(t.action)):
+		writeError(w, http.StatusForbidden, "the action "+string(t.action)+" is refused", "this server runs with --refuse="+strings.Join(s.opts.Refuse, ","))
 	default:
 		return false
 	}
 	return true
 }
 
-// hazards are the actions that are passed on, and that may lead to a smaller pool by the server's own doing.
-var hazards = map[action]string{
-	actAttach: "the pool counts one more machine, and removes one of its choice where that is too many",
-	actConfig: "the pool is stopped and started anew with another configuration, and may come to another size",
-	actStart:  "the pool begins to go by a desired size that may be smaller than it is",
+// shrinkRisks maps forwarded actions to the reason why the pool's server may then delete machines.
+var shrinkRisks = map[action]string{
+	actAttach: "the pool counts one more machine and deletes one of its choice if that exceeds its desired size",
+	actConfig: "the pool restarts with another configuration and may change its size",
+	actStart:  "the pool starts to apply a desired size that may be smaller than its actual size",
 }
 
-// carryOut does what a body asks for, and answers.
-func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, f *Front, a action, raw []byte, user string) {
-	up, err := decode(a, raw)
+// executeUpdate carries out the change in a request body, and answers.
+func (s *Server) executeUpdate(w http.ResponseWriter, r *http.Request, f *Front, a action, raw []byte, user string) {
+	up, err := decodeUpdate(a, raw)
 	up.RequestedBy = user
-	judge, takes := f.Updater.JudgeMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
+	judge, removes := f.Updater.JudgeMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
 	if err == nil && up.Kind == controller.SetSize {
 		judge = f.Updater.JudgeSize
-		takes, err = f.Updater.Shrinks(r.Context(), up.DesiredSize)
+		removes, err = f.Updater.Shrinks(r.Context(), up.DesiredSize)
 	}
 	switch {
 	case err != nil:
-		s.refuse(w, up.Kind, "", err)
-	case takes:
-		s.update(w, r, f, up, judge)
+		s.writeFailure(w, up.Kind, "", err)
+	case removes:
+		s.runUpdate(w, r, f, up, judge)
 	default:
-		s.change(w, r, f, up)
+		s.forwardChange(w, r, f, up)
 	}
 }
 
-// decode reads what a body asks for. A machine that becomes disposable is terminated and replaced. A detached one keeps running.
-func decode(a action, raw []byte) (controller.Update, error) {
+// decodeUpdate decodes a request body. A disposable machine is terminated and replaced. A detached machine keeps running.
+func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 	switch a {
 	case actSize:
 		want, err := api.DecodeSetDesiredSize(raw)
@@ -356,96 +358,98 @@ func decode(a action, raw []byte) (controller.Update, error) {
 	return controller.Update{Kind: controller.ChangeMembership, MachineID: want.MachineID, Membership: &membership}, err
 }
 
-// change does what removes no machine, while no other update changes the pool. While the API server is away no replica works on an
-// update, and the pool is asked at once.
-func (s *Server) change(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update) {
-	ctx, done := s.waiting(r.Context())
-	defer done()
-	over, err := s.submit(ctx, f, up, nil)
+// forwardChange forwards a change that removes no machine once no other update is unfinished. While the API server is
+// unavailable, no replica works on updates, so the change is forwarded at once.
+func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update) {
+	ctx, cancel := s.newWaitContext(r.Context())
+	defer cancel()
+	result, err := s.submitUpdate(ctx, f, up, nil)
 	switch {
 	case errors.Is(err, controller.ErrUnanswered) && ctx.Err() == nil:
-		s.o.Log.Warn("the pool is changed while it cannot be seen whether it is being updated", "pool", f.Name, "err", err)
-		over = f.Updater.Pass(r.Context(), &up)
+		s.opts.Log.Warn("changing the pool although its PoolUpdates cannot be read", "pool", f.Name, "err", err)
+		result = f.Updater.Pass(r.Context(), &up)
 	case err != nil:
-		s.refuse(w, up.Kind, up.MachineID, err)
+		s.writeFailure(w, up.Kind, up.MachineID, err)
 		return
 	default:
-		over = s.wait(ctx, w, f, over)
+		result = s.waitForUpdate(ctx, w, f, result)
 	}
-	if over != nil {
-		s.relay(w, over)
+	if result != nil {
+		s.writeServerAnswer(w, result)
 	}
 }
 
-// update submits an update, and answers when it is over, or at once if the client prefers that.
-func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) {
-	ctx, done := s.waiting(r.Context())
-	defer done()
-	// What was accepted goes on when the client leaves; until then it may be given up with it.
-	accepted, err := s.submit(ctx, f, up, judge)
+// runUpdate submits an update and answers once it has finished, or at once if the client prefers that.
+func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) {
+	ctx, cancel := s.newWaitContext(r.Context())
+	defer cancel()
+	// An accepted update continues if the client disconnects. Until then the request can be cancelled.
+	accepted, err := s.submitUpdate(ctx, f, up, judge)
 	switch {
 	case errors.Is(err, controller.ErrAlready):
 		w.WriteHeader(http.StatusOK)
 		return
 	case err != nil && controller.ResultOf(err) == controller.NotFound && up.Kind != controller.SetSize:
-		if past, pastErr := f.Updater.Past(r.Context(), &up); pastErr == nil && past != nil && !s.o.StrictCompat {
-			s.told(w, past) // the client asks again for what was done
+		if past, pastErr := f.Updater.Past(r.Context(), &up); pastErr == nil && past != nil && !s.opts.StrictCompat {
+			s.writeOutcome(w, past) // a repeated request for a completed removal
 			return
 		}
-		if s.o.StrictCompat && f.Updater.HasNodeAlone(up.MachineID) {
-			err = &controller.Failure{Result: controller.NotFound, Detail: err.Error(), Err: errNodeAlone}
+		if s.opts.StrictCompat && f.Updater.HasNodeAlone(up.MachineID) {
+			err = &controller.Failure{Result: controller.NotFound, Detail: err.Error(), Err: errNodeWithoutMachine}
 		}
-		s.refuse(w, up.Kind, up.MachineID, err)
+		s.writeFailure(w, up.Kind, up.MachineID, err)
 		return
 	case err != nil:
-		s.refuse(w, up.Kind, up.MachineID, err)
+		s.writeFailure(w, up.Kind, up.MachineID, err)
 		return
 	}
-	if wantsAsync(r) {
+	if prefersAsync(r) {
 		w.Header().Set("Preference-Applied", "respond-async")
 		w.Header().Set("Location", updatePath(f.Name, accepted.ID))
 		w.Header().Set("Slipway-Update", accepted.ID)
-		show(w, http.StatusAccepted, accepted)
+		writeJSON(w, http.StatusAccepted, accepted)
 		return
 	}
-	if over := s.wait(ctx, w, f, accepted); over != nil {
-		s.told(w, over)
+	if result := s.waitForUpdate(ctx, w, f, accepted); result != nil {
+		s.writeOutcome(w, result)
 	}
 }
 
-// wait waits for an update. If the wait ends before, it answers the client and returns nil.
-func (s *Server) wait(ctx context.Context, w http.ResponseWriter, f *Front, up *controller.Update) *controller.Update {
-	over, err := up.Wait(ctx)
+// waitForUpdate waits for an update and returns it with its outcome. If the wait ends before, it answers the client and
+// returns nil.
+func (s *Server) waitForUpdate(ctx context.Context, w http.ResponseWriter, f *Front, up *controller.Update) *controller.Update {
+	result, err := up.Wait(ctx)
 	if err != nil {
-		s.o.Log.Info("a client waits no longer; its update goes on", "pool", f.Name, "update", up.ID)
-		say(w, http.StatusServiceUnavailable, failed(up.Kind), "the update "+up.ID+" goes on: ask for "+updatePath(f.Name, up.ID))
+		s.opts.Log.Info("a client stopped waiting; its update continues", "pool", f.Name, "update", up.ID)
+		writeError(w, http.StatusServiceUnavailable, failureMessage(up.Kind), "update "+up.ID+" continues: GET "+updatePath(f.Name, up.ID)+" for its result")
 		return nil
 	}
-	return over
+	return result
 }
 
-// queueEvery is how often a client looks that waits for another one's update, where that is the contract.
-const queueEvery = 500 * time.Millisecond
+// queuePollInterval is the interval between a queued client's checks for an unfinished update, in strict compatibility.
+const queuePollInterval = 500 * time.Millisecond
 
-// submit submits an update. In strict compatibility it waits until the pool is free: kubeaware-cloudpool-proxy never answered 429.
-func (s *Server) submit(ctx context.Context, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
+// submitUpdate submits an update. In strict compatibility it waits until the pool is free, because kubeaware-cloudpool-proxy
+// never answered 429.
+func (s *Server) submitUpdate(ctx context.Context, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
 	for {
 		accepted, err := f.Updater.Submit(ctx, up, judge)
 		var busy *controller.BusyError
-		if !s.o.StrictCompat || !errors.As(err, &busy) {
+		if !s.opts.StrictCompat || !errors.As(err, &busy) {
 			return accepted, err
 		}
-		if !elapsed.Sleep(ctx, queueEvery) {
+		if !elapsed.Sleep(ctx, queuePollInterval) {
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// wantsAsync reads RFC 7240's preference.
-func wantsAsync(r *http.Request) bool {
+// prefersAsync reports whether a request has the preference respond-async (RFC 7240).
+func prefersAsync(r *http.Request) bool {
 	for _, line := range r.Header.Values("Prefer") {
-		for one := range strings.SplitSeq(line, ",") {
-			name, _, _ := strings.Cut(strings.TrimSpace(one), ";")
+		for preference := range strings.SplitSeq(line, ",") {
+			name, _, _ := strings.Cut(strings.TrimSpace(preference), ";")
 			if strings.EqualFold(strings.TrimSpace(name), "respond-async") {
 				return true
 			}
@@ -454,21 +458,21 @@ func wantsAsync(r *http.Request) bool {
 	return false
 }
 
-func updatePath(pool, id string) string { return ownPrefix + "pools/" + pool + "/updates/" + id }
+func updatePath(pool, id string) string { return slipwayPrefix + "pools/" + pool + "/updates/" + id }
 
-// serveOwn answers what the cloudpool API does not have: how an update is, and what a size would lead to.
-func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request) (pool, handling string) {
-	segments := strings.Split(strings.TrimPrefix(r.URL.Path, ownPrefix), "/")
+// serveSlipwayAPI answers requests for the status of an update and for the plan of a size.
+func (s *Server) serveSlipwayAPI(w http.ResponseWriter, r *http.Request) (pool, handling string) {
+	segments := strings.Split(strings.TrimPrefix(r.URL.Path, slipwayPrefix), "/")
 	if len(segments) < 3 || segments[0] != "pools" {
-		say(w, http.StatusNotFound, "there is nothing here", "want "+updatePath("POOL", "ID")+" or "+ownPrefix+"pools/POOL/plan?desiredSize=N")
+		writeError(w, http.StatusNotFound, "path not found", "want "+updatePath("POOL", "ID")+" or "+slipwayPrefix+"pools/POOL/plan?desiredSize=N")
 		return "", "unknown"
 	}
-	f := s.front(target{pool: segments[1]})
+	f := s.findPool(target{pool: segments[1]})
 	switch {
 	case f == nil:
-		return s.noPool(w, r, segments[1], "get")
+		return s.writePoolNotFound(w, r, segments[1], "get")
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		notAllowed(w, "GET")
+		writeMethodNotAllowed(w, "GET")
 		return f.Name, "refused"
 	}
 	if _, ok := s.authorize(w, r, f.Name, "get"); !ok {
@@ -476,40 +480,40 @@ func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request) (pool, handlin
 	}
 	switch {
 	case len(segments) == 4 && segments[2] == "updates":
-		s.status(w, r, f, segments[3])
+		s.writeUpdateStatus(w, r, f, segments[3])
 	case len(segments) == 3 && segments[2] == "plan":
-		s.plan(w, r, f)
+		s.writePlan(w, r, f)
 	default:
-		say(w, http.StatusNotFound, "there is nothing here", "want updates/ID or plan?desiredSize=N")
+		writeError(w, http.StatusNotFound, "path not found", "want updates/ID or plan?desiredSize=N")
 	}
 	return f.Name, "own"
 }
 
-func (s *Server) status(w http.ResponseWriter, r *http.Request, f *Front, id string) {
+func (s *Server) writeUpdateStatus(w http.ResponseWriter, r *http.Request, f *Front, id string) {
 	up, err := f.Updater.Find(r.Context(), id)
 	switch {
 	case err != nil:
-		say(w, http.StatusServiceUnavailable, "the update cannot be read", err.Error())
+		writeError(w, http.StatusServiceUnavailable, "cannot read the update", err.Error())
 	case up == nil:
-		say(w, http.StatusNotFound, "there is no such update", fmt.Sprintf("the latest %d of a pool are remembered", controller.KeepPast))
+		writeError(w, http.StatusNotFound, "update not found", fmt.Sprintf("the latest %d finished updates of a pool are kept", controller.KeepPast))
 	default:
-		show(w, http.StatusOK, up)
+		writeJSON(w, http.StatusOK, up)
 	}
 }
 
-func (s *Server) plan(w http.ResponseWriter, r *http.Request, f *Front) {
-	if refuseUnread(w, f) {
+func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *Front) {
+	if rejectIfUnread(w, f) {
 		return
 	}
 	n, err := strconv.Atoi(r.URL.Query().Get("desiredSize"))
 	if err != nil || n < 0 {
-		say(w, http.StatusBadRequest, "desiredSize is missing or no number", "want ?desiredSize=N with N from 0 on")
+		writeError(w, http.StatusBadRequest, "desiredSize is missing or not a number", "want ?desiredSize=N with N >= 0")
 		return
 	}
 	d, err := f.Updater.Decide(r.Context(), n)
 	if err != nil {
-		say(w, codeOf(controller.ResultOf(err)), "no decision can be made", err.Error())
+		writeError(w, toStatusCode(controller.ResultOf(err)), "cannot plan the size", err.Error())
 		return
 	}
-	show(w, http.StatusOK, d)
+	writeJSON(w, http.StatusOK, d)
 }

@@ -11,7 +11,7 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-func TestPoolsAreListedHoweverManyThereAre(t *testing.T) {
+func TestPoolsAreListed(t *testing.T) {
 	for want, fronts := range map[string][]*Front{
 		"[\n  \"http://example.com/cloudpools/a\"\n]":                                         {{Name: "a"}},
 		"[\n  \"http://example.com/cloudpools/a\",\n  \"http://example.com/cloudpools/b\"\n]": {{Name: "a"}, {Name: "b"}},
@@ -25,13 +25,13 @@ func TestPoolsAreListedHoweverManyThereAre(t *testing.T) {
 		w = httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/cloudpools", strings.NewReader("{}")))
 		if w.Code != http.StatusMethodNotAllowed {
-			t.Errorf("POST: %d, want 405: pools are made elsewhere", w.Code)
+			t.Errorf("POST: %d, want 405: pools cannot be created here", w.Code)
 		}
 	}
 }
 
-// TestAPageOfAnotherSiteChangesNoPool has what browsers send for pages of a stranger's, and what other clients send.
-func TestAPageOfAnotherSiteChangesNoPool(t *testing.T) {
+// TestCrossSiteRequestIsRefused sends requests as browsers do for pages of other sites, and as other clients do.
+func TestCrossSiteRequestIsRefused(t *testing.T) {
 	type header = map[string]string
 	for name, tt := range map[string]struct {
 		method, host string
@@ -39,21 +39,21 @@ func TestAPageOfAnotherSiteChangesNoPool(t *testing.T) {
 		local        bool
 		code         int
 	}{
-		"a client that is no browser":                {"POST", "pool.example", nil, true, 200},
-		"a page's simple request":                    {"POST", "127.0.0.1:8080", header{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, true, 403},
-		"one of an older browser":                    {"POST", "127.0.0.1:8080", header{"Origin": "https://evil.example"}, true, 403},
-		"of a page that may not say whose it is":     {"POST", "127.0.0.1:8080", header{"Origin": "null"}, true, 403},
-		"of a neighbour's page, beyond this machine": {"PUT", "pool.example", header{"Sec-Fetch-Site": "same-site"}, false, 403},
-		"a page's read, which it is not shown":       {"GET", "127.0.0.1:8080", header{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, true, 200},
-		"a page of its own":                          {"POST", "127.0.0.1:8080", header{"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}, true, 200},
-		"a page of its own, by another name":         {"POST", "localhost:8080", header{"Origin": "http://localhost:8080"}, true, 200},
-		"and in IPv6":                                {"POST", "[::1]:8080", header{"Origin": "http://[::1]:8080"}, true, 200},
-		"a name that was made to lead here":          {"POST", "evil.example:8080", header{"Origin": "http://evil.example:8080"}, true, 403},
-		"a name that does, beyond this machine":      {"POST", "pool.example", header{"Origin": "http://pool.example"}, false, 200},
-		"what a proxy on this machine has let pass":  {"POST", "pool.example", header{"Origin": "https://pool.example", "Sec-Fetch-Site": "same-origin"}, true, 200},
+		"not a browser":                  {"POST", "pool.example", nil, true, 200},
+		"simple request of a page":       {"POST", "127.0.0.1:8080", header{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, true, 403},
+		"older browser":                  {"POST", "127.0.0.1:8080", header{"Origin": "https://evil.example"}, true, 403},
+		"opaque origin":                  {"POST", "127.0.0.1:8080", header{"Origin": "null"}, true, 403},
+		"same site, beyond this machine": {"PUT", "pool.example", header{"Sec-Fetch-Site": "same-site"}, false, 403},
+		"read of a page":                 {"GET", "127.0.0.1:8080", header{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, true, 200},
+		"own page":                       {"POST", "127.0.0.1:8080", header{"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}, true, 200},
+		"own page with another name":     {"POST", "localhost:8080", header{"Origin": "http://localhost:8080"}, true, 200},
+		"own page over IPv6":             {"POST", "[::1]:8080", header{"Origin": "http://[::1]:8080"}, true, 200},
+		"DNS rebinding":                  {"POST", "evil.example:8080", header{"Origin": "http://evil.example:8080"}, true, 403},
+		"own name, beyond this machine":  {"POST", "pool.example", header{"Origin": "http://pool.example"}, false, 200},
+		"own name behind a local proxy":  {"POST", "pool.example", header{"Origin": "https://pool.example", "Sec-Fetch-Site": "same-origin"}, true, 200},
 	} {
 		asked := 0
-		_, f := origin(t, "", func(http.ResponseWriter, *http.Request) { asked++ })
+		_, f := startOrigin(t, "", func(http.ResponseWriter, *http.Request) { asked++ })
 		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Local: tt.local}, f)
 		path := "/pool/attach"
 		if tt.method == http.MethodPut {

@@ -6,24 +6,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
-// Identities reads from a pool's machines and the cluster's nodes which machine they are.
+// Identities determines the identity of a pool's machines and of the cluster's nodes.
 type Identities interface {
-	// Identity returns a machine's identity in the one spelling that NodeIdentity uses; false for a machine that has none yet.
+	// Identity returns a machine's identity in the same spelling as NodeIdentity, or false if the machine has none yet.
 	Identity(m *api.Machine) (string, bool)
-	// NodeIdentity returns the identity of the machine that a node's spec.providerID names. An ID that cannot be read is an error.
+	// NodeIdentity returns the machine identity that a node's spec.providerID names, or an error if the ID cannot be read.
 	NodeIdentity(providerID string) (string, error)
-	// Elsewhere reports whether a provider ID is of another known cloud than an identity.
+	// Elsewhere reports whether a provider ID belongs to a known cloud other than the identity's.
 	Elsewhere(identity, providerID string) bool
-	// Names returns a machine's name and computer name as its provider has them: a retirement confirms by one of them that the
-	// machine is the Node's.
+	// Names returns a machine's name and computer name as its provider has them. A retirement uses one of them to confirm
+	// that the machine is the Node's.
 	Names(m *api.Machine) (name, computerName string)
 	// KeepsRejected reports whether a REJECTED machine exists in its cloud and can be deleted.
 	KeepsRejected() bool
 }
 
-// ServerIdentities are the identities of the machines of a cloudpool server.
+// ServerIdentities implements Identities for the machines of a cloudpool server.
 type ServerIdentities struct {
-	// ComputerName is where a machine's metadata has its host name; empty is where its cloud has it.
+	// ComputerName is the path of the host name in a machine's metadata; empty selects the path that its cloud uses.
 	ComputerName string
 }
 
@@ -36,7 +36,7 @@ func (ServerIdentities) Identity(m *api.Machine) (string, bool) {
 	return id.String(), true
 }
 
-// NodeIdentity is as the provider ID says it, in whichever account that is.
+// NodeIdentity implements Identities. It accepts provider IDs of any account.
 func (ServerIdentities) NodeIdentity(providerID string) (string, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
@@ -55,5 +55,5 @@ func (s ServerIdentities) Names(m *api.Machine) (name, computerName string) {
 	return provider.MachineName(m), provider.ComputerName(m, s.ComputerName)
 }
 
-// KeepsRejected implements Identities: a server knows no machine that was rejected.
+// KeepsRejected implements Identities. A rejected machine does not exist on a server.
 func (ServerIdentities) KeepsRejected() bool { return false }

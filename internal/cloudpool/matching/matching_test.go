@@ -16,22 +16,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-var uuid, machine, node = pooltest.UUID, pooltest.Machine, pooltest.Node
+var newUUID, newMachine, newNode = pooltest.UUID, pooltest.Machine, pooltest.Node
 
-// asked is a machine that its cloud was only asked for.
-func asked(at time.Time) api.Machine {
+// newRequestedMachine returns a machine that was only requested.
+func newRequestedMachine(at time.Time) api.Machine {
 	return api.Machine{ID: "sir-1", State: api.Requested, RequestTime: &at}
 }
 
-// young is a node that has just come.
-func young(name, providerID string) *corev1.Node {
-	n := node(name, providerID, "")
+// newYoungNode returns a node that was created just now.
+func newYoungNode(name, providerID string) *corev1.Node {
+	n := newNode(name, providerID, "")
 	n.CreationTimestamp = metav1.Now()
 	return n
 }
 
-func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
-	one := func(ip string) api.Machine { return machine(1, api.Running, ip) }
+func TestPairingIsUnambiguousOrMissing(t *testing.T) {
+	one := func(ip string) api.Machine { return newMachine(1, api.Running, ip) }
 	for name, tt := range map[string]struct {
 		machines []api.Machine
 		nodes    []*corev1.Node
@@ -39,78 +39,78 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 		unclear  string
 		doubt    string
 	}{
-		"by provider ID": {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(1), "")}, "a/provider ID", "", ""},
-		"by provider ID, whatever the addresses": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack://R/"+uuid(1), "10.9.9.9")}, "a/provider ID", "", "",
+		"by provider ID": {[]api.Machine{one("")}, []*corev1.Node{newNode("a", "openstack:///"+newUUID(1), "")}, "a/provider ID", "", ""},
+		"by provider ID despite other address": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{newNode("a", "openstack://R/"+newUUID(1), "10.9.9.9")}, "a/provider ID", "", "",
 		},
-		"by address, where the node has no ID": {[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "a/address", "", ""},
-		"by IPv6 address in another spelling":  {[]api.Machine{one("2001:db8::1")}, []*corev1.Node{node("a", "", "2001:0db8:0::1")}, "a/address", "", ""},
-		"by name, where nothing else says": {
-			[]api.Machine{{ID: "pod-1", State: api.Running}}, []*corev1.Node{node("pod-1", "kind://x", "")}, "pod-1/name", "", "",
+		"by address, node without ID":       {[]api.Machine{one("10.0.0.1")}, []*corev1.Node{newNode("a", "", "10.0.0.1")}, "a/address", "", ""},
+		"by IPv6 address in other spelling": {[]api.Machine{one("2001:db8::1")}, []*corev1.Node{newNode("a", "", "2001:0db8:0::1")}, "a/address", "", ""},
+		"by name": {
+			[]api.Machine{{ID: "pod-1", State: api.Running}}, []*corev1.Node{newNode("pod-1", "kind://x", "")}, "pod-1/name", "", "",
 		},
-		"by external ID, as before Kubernetes 1.11": {
-			[]api.Machine{one("")}, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{DoNotUseExternalID: uuid(1)}}}, "a/external ID", "", "",
+		"by external ID of Kubernetes before 1.11": {
+			[]api.Machine{one("")}, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{DoNotUseExternalID: newUUID(1)}}}, "a/external ID", "", "",
 		},
-		"two nodes are one machine": {
+		"two nodes of one machine": {
 			[]api.Machine{one("")},
-			[]*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")},
-			"a/provider ID", "both say that they are machine", "",
+			[]*corev1.Node{newNode("a", "openstack:///"+newUUID(1), ""), newNode("b", "openstack:///"+newUUID(1), "")},
+			"a/provider ID", "both claim to be machine", "",
 		},
-		"a node has another machine's address": {
-			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.2")},
-			[]*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.2")},
-			"a/provider ID", "has the address 10.0.0.2 of machine " + uuid(2), "",
+		"node with address of other machine": {
+			[]api.Machine{one("10.0.0.1"), newMachine(2, api.Running, "10.0.0.2")},
+			[]*corev1.Node{newNode("a", "openstack:///"+newUUID(1), "10.0.0.2")},
+			"a/provider ID", "has the address 10.0.0.2 of machine " + newUUID(2), "",
 		},
-		"a node of elsewhere has the machine's address": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "10.0.0.1")}, "", "has the address 10.0.0.1", "",
+		"node of other identity with address of machine": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{newNode("a", "openstack:///"+newUUID(9), "10.0.0.1")}, "", "has the address 10.0.0.1", "",
 		},
-		"an address of two nodes": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "may be it",
+		"address of two nodes": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{newNode("a", "", "10.0.0.1"), newNode("b", "", "10.0.0.1")}, "", "is node a or node b", "may belong to it",
 		},
-		"an address of two machines": {
-			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "may be it",
+		"address of two machines": {
+			[]api.Machine{one("10.0.0.1"), newMachine(2, api.Running, "10.0.0.1")}, []*corev1.Node{newNode("a", "", "10.0.0.1")}, "", "is machine", "may belong to it",
 		},
-		"the loopback address says nothing":  {[]api.Machine{one("127.0.0.1")}, []*corev1.Node{node("a", "", "127.0.0.1")}, "", "", "may be it"},
-		"a machine twice":                    {[]api.Machine{one(""), one("")}, nil, "", "which are one machine", ""},
-		"no node, and none that could be":    {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "")}, "", "", ""},
-		"no node, and one of another cloud":  {[]api.Machine{one("")}, []*corev1.Node{node("a", "gce://p/z/n", "")}, "", "", ""},
-		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", "node a, which has no provider ID, may be it"},
-		"no node, and one with another address, perhaps of a second network": {
-			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "node a, which has no provider ID, may be it",
+		"loopback address":                   {[]api.Machine{one("127.0.0.1")}, []*corev1.Node{newNode("a", "", "127.0.0.1")}, "", "", "may belong to it"},
+		"machine listed twice":               {[]api.Machine{one(""), one("")}, nil, "", "which are the same machine", ""},
+		"no node, other node is identified":  {[]api.Machine{one("")}, []*corev1.Node{newNode("a", "openstack:///"+newUUID(9), "")}, "", "", ""},
+		"no node, other node of other cloud": {[]api.Machine{one("")}, []*corev1.Node{newNode("a", "gce://p/z/n", "")}, "", "", ""},
+		"no node, other node without ID":     {[]api.Machine{one("")}, []*corev1.Node{newNode("a", "", "")}, "", "", "node a, which has no provider ID, may belong to it"},
+		"no node, other node without ID in other network": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{newNode("a", "", "10.0.0.9")}, "", "", "node a, which has no provider ID, may belong to it",
 		},
-		"no node, and one with another address, perhaps the same machine's IPv6": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "2001:db8::1")}, "", "", "node a, which has no provider ID, may be it",
+		"no node, other node without ID with IPv6": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{newNode("a", "", "2001:db8::1")}, "", "", "node a, which has no provider ID, may belong to it",
 		},
-		"no node, and one of k3s": {
-			[]api.Machine{one("")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		"no node, other node of k3s": {
+			[]api.Machine{one("")}, []*corev1.Node{newNode("a", "k3s://a", "10.0.0.1")}, "", "", `node a, which has the provider ID "k3s://a"`,
 		},
-		"no node, and one of k3s with another address": {
-			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		"no node, other node of k3s with address": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{newNode("a", "k3s://a", "10.0.0.1")}, "", "", `node a, which has the provider ID "k3s://a"`,
 		},
-		"no node, and one of kind": {
-			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "kind://docker/kind/a", "172.18.0.2")}, "", "", "node a, whose provider ID",
+		"no node, other node of kind": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{newNode("a", "kind://docker/kind/a", "172.18.0.2")}, "", "", "node a, which has the provider ID",
 		},
-		"no node, and one whose ID is of its own cloud and cannot be read": {
-			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "openstack:///a", "10.0.0.1")}, "", "", "node a, whose provider ID",
+		"no node, other node with unreadable ID of same cloud": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{newNode("a", "openstack:///a", "10.0.0.1")}, "", "", "node a, which has the provider ID",
 		},
-		"no node, and one of another cloud whose ID cannot be read": {
-			[]api.Machine{one("")}, []*corev1.Node{node("a", "aws:///eu-west-1a/fargate-ip-10-0-0-1", "")}, "", "", "",
+		"no node, other node with unreadable ID of other cloud": {
+			[]api.Machine{one("")}, []*corev1.Node{newNode("a", "aws:///eu-west-1a/fargate-ip-10-0-0-1", "")}, "", "", "",
 		},
-		"no node, and one that nothing clears, though another machine has one": {
-			[]api.Machine{machine(2, api.Running, ""), one("")},
-			[]*corev1.Node{node("a", "k3s://a", ""), node("b", "openstack:///"+uuid(1), "")},
-			"", "", "node a, whose provider ID",
+		"no node, other node unidentified, other machine paired": {
+			[]api.Machine{newMachine(2, api.Running, ""), one("")},
+			[]*corev1.Node{newNode("a", "k3s://a", ""), newNode("b", "openstack:///"+newUUID(1), "")},
+			"", "", "node a, which has the provider ID",
 		},
-		"a machine of no known cloud, and a node of one": {
+		"machine of unknown cloud, node of known cloud": {
 			[]api.Machine{{ID: "pod-1", State: api.Running}},
-			[]*corev1.Node{node("a", "openstack:///"+uuid(9), "")},
-			"", "", "node a, which says that it is openstack:///" + uuid(9) + ", may be it",
+			[]*corev1.Node{newNode("a", "openstack:///"+newUUID(9), "")},
+			"", "", "node a, which claims to be openstack:///" + newUUID(9) + ", may belong to it",
 		},
-		"only asked for": {[]api.Machine{asked(time.Now())}, []*corev1.Node{node("a", "", "")}, "", "", ""},
-		"asked for, and perhaps met since, by any cloud's node": {
-			[]api.Machine{asked(time.Now().Add(-time.Hour))}, []*corev1.Node{young("a", "aws:///eu-west-1a/i-0123456789abcdef0")}, "", "", "node a, which has come since",
+		"requested": {[]api.Machine{newRequestedMachine(time.Now())}, []*corev1.Node{newNode("a", "", "")}, "", "", ""},
+		"requested, newer node of any cloud": {
+			[]api.Machine{newRequestedMachine(time.Now().Add(-time.Hour))}, []*corev1.Node{newYoungNode("a", "aws:///eu-west-1a/i-0123456789abcdef0")}, "", "", "node a, which was created after",
 		},
-		"asked for at some time": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{young("a", "")}, "", "", "node a, which has come since"},
+		"requested at unknown time": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{newYoungNode("a", "")}, "", "", "node a, which was created after"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Pair(tt.machines, tt.nodes, ServerIdentities{})
@@ -133,20 +133,20 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice pairs at random.
-func TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice(t *testing.T) {
+// TestNodeIsNeverPairedTwice pairs random machines and nodes.
+func TestNodeIsNeverPairedTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.IntRange(1, 4)
 		ip := rapid.SampledFrom([]string{"", "10.0.0.1", "10.0.0.2", "10.0.0.3", "x"})
 		var machines []api.Machine
 		for range rapid.IntRange(0, 5).Draw(t, "machines") {
-			m := machine(id.Draw(t, "id"), rapid.SampledFrom([]api.MachineState{api.Requested, api.Pending, api.Running, api.Terminating}).Draw(t, "state"), ip.Draw(t, "ip"))
+			m := newMachine(id.Draw(t, "id"), rapid.SampledFrom([]api.MachineState{api.Requested, api.Pending, api.Running, api.Terminating}).Draw(t, "state"), ip.Draw(t, "ip"))
 			machines = append(machines, m)
 		}
 		var nodes []*corev1.Node
 		for i := range rapid.IntRange(0, 5).Draw(t, "nodes") {
-			providerID := rapid.SampledFrom([]string{"", "openstack:///" + uuid(1), "openstack:///" + uuid(2), "openstack://R/" + uuid(3), "gce://p/z/n", "?"}).Draw(t, "provider ID")
-			nodes = append(nodes, node(fmt.Sprint("n", i), providerID, ip.Draw(t, "ip")))
+			providerID := rapid.SampledFrom([]string{"", "openstack:///" + newUUID(1), "openstack:///" + newUUID(2), "openstack://R/" + newUUID(3), "gce://p/z/n", "?"}).Draw(t, "provider ID")
+			nodes = append(nodes, newNode(fmt.Sprint("n", i), providerID, ip.Draw(t, "ip")))
 		}
 		p := Pair(machines, nodes, ServerIdentities{})
 		taken := map[string]bool{}
@@ -160,11 +160,11 @@ func TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice(t *testing.T) {
 			taken[m.Node.Name] = true
 			if nodeID, err := (ServerIdentities{}).NodeIdentity(m.Node.Spec.ProviderID); err == nil {
 				if is, ok := (ServerIdentities{}).Identity(m.Machine); ok && is != nodeID {
-					t.Fatalf("machine %s is paired with a node that says it is %s", is, nodeID)
+					t.Fatalf("machine %s is paired with a node that claims to be %s", is, nodeID)
 				}
 			}
 		}
-		// A node that says it is a machine of the pool is paired, or something is unclear.
+		// A node with the identity of a machine of the pool is paired, or something is unclear.
 		for _, n := range nodes {
 			nodeID, err := (ServerIdentities{}).NodeIdentity(n.Spec.ProviderID)
 			of := slices.ContainsFunc(p.Members, func(m Member) bool {
@@ -178,8 +178,8 @@ func TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice(t *testing.T) {
 	})
 }
 
-// ask makes a Question about machines that each have a node, choosing them by name.
-func ask(desired int, machines []api.Machine, nodes []*corev1.Node) Question {
+// newQuestion returns a Question that chooses nodes in order.
+func newQuestion(desired int, machines []api.Machine, nodes []*corev1.Node) Question {
 	p := Pair(machines, nodes, ServerIdentities{})
 	return Question{
 		Desired: desired, Pairing: &p, Leaving: map[string]bool{}, Refused: map[string]string{}, Registration: 15 * time.Minute, Now: time.Now(), Nodes: nodes,
@@ -195,7 +195,7 @@ func ask(desired int, machines []api.Machine, nodes []*corev1.Node) Question {
 	}
 }
 
-func victims(d *Decision) string {
+func victimNumbers(d *Decision) string {
 	var all []string
 	for _, v := range d.Victims {
 		all = append(all, v.Machine[max(0, len(v.Machine)-1):])
@@ -203,18 +203,18 @@ func victims(d *Decision) string {
 	return strings.Join(all, " ")
 }
 
-func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
+func TestEarliestMachinesAreRemovedFirst(t *testing.T) {
 	asked := api.Machine{ID: "i-requested9", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}
-	young := machine(4, api.Running, "10.0.0.4")
+	young := newMachine(4, api.Running, "10.0.0.4")
 	now := time.Now()
 	young.LaunchTime = &now
-	old := machine(5, api.Running, "10.0.0.5")
-	machines := []api.Machine{machine(1, api.Running, "10.0.0.1"), machine(2, api.Running, "10.0.0.2"), machine(3, api.Pending, "10.0.0.3"), young, old, asked}
-	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), "10.0.0.1"), node("n2", "openstack:///"+uuid(2), "10.0.0.2")}
+	old := newMachine(5, api.Running, "10.0.0.5")
+	machines := []api.Machine{newMachine(1, api.Running, "10.0.0.1"), newMachine(2, api.Running, "10.0.0.2"), newMachine(3, api.Pending, "10.0.0.3"), young, old, asked}
+	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
 	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
-		d, err := Decide(ask(desired, machines, nodes))
-		if err != nil || victims(d) != want || d.Active != 6 {
-			t.Errorf("size %d: %q, %v; want %q", desired, victims(d), err, want)
+		d, err := Decide(newQuestion(desired, machines, nodes))
+		if err != nil || victimNumbers(d) != want || d.Active != 6 {
+			t.Errorf("size %d: %q, %v; want %q", desired, victimNumbers(d), err, want)
 		}
 		if desired == 0 && !strings.Contains(d.Reasons(), "may be about to register") {
 			t.Errorf("%s", d.Reasons())
@@ -222,8 +222,9 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 	}
 }
 
-// TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother: what runs on one that is not would be lost undrained.
-func TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother(t *testing.T) {
+// TestI7UnidentifiedNodesProtectMachinesWithoutNode: a machine without a node is removed only if every node is known to be
+// another machine. Otherwise its pods would be lost without a drain.
+func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 	for name, tt := range map[string]struct{ machineIP, providerID, nodeIP string }{
 		"k3s, no address of the machine":             {"", "k3s://worker-%d", "10.0.0.%d"},
 		"k3s, addresses of another network":          {"192.168.7.%d", "k3s://worker-%d", "10.0.0.%d"},
@@ -242,59 +243,59 @@ func TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother(t *testing
 			var machines []api.Machine
 			var nodes []*corev1.Node
 			for i := 1; i <= 3; i++ {
-				machines = append(machines, machine(i, api.Running, number(tt.machineIP, i)))
-				nodes = append(nodes, node(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
+				machines = append(machines, newMachine(i, api.Running, number(tt.machineIP, i)))
+				nodes = append(nodes, newNode(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
 			}
-			d, err := Decide(ask(1, machines, nodes))
-			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleDoubt {
-				t.Errorf("victims %q, passed %+v, %v; want none to go", victims(d), d.Passed, err)
+			d, err := Decide(newQuestion(1, machines, nodes))
+			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleMayBeNode {
+				t.Errorf("victims %q, passed %+v, %v; want no victims", victimNumbers(d), d.Passed, err)
 			}
 		})
 	}
 }
 
-func TestI5MachinesWithoutANodeKeepTheMinimumOfTheirGroup(t *testing.T) {
-	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Pending, ""), machine(4, api.Pending, "")}
-	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), ""), node("n2", "openstack:///"+uuid(2), "")}
-	q := ask(2, machines, nodes)
+func TestI5MachinesWithoutNodeKeepGroupMinimum(t *testing.T) {
+	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), newMachine(3, api.Pending, ""), newMachine(4, api.Pending, "")}
+	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), ""), newNode("n2", "openstack:///"+newUUID(2), "")}
+	q := newQuestion(2, machines, nodes)
 	q.Rules.Groups = []planner.Group{{Name: "g", Nodes: []string{"n1", "n2"}, MinSize: 3}}
 	q.Choose = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
 		return &planner.Selection{}, nil
 	}
 	d, err := Decide(q)
-	if err != nil || victims(d) != "3" || !strings.Contains(d.Reasons(), "group g would have 2 machines left and has a minimum of 3") {
-		t.Errorf("victims %q, %v, %s", victims(d), err, d.Reasons())
+	if err != nil || victimNumbers(d) != "3" || !strings.Contains(d.Reasons(), "group g would have 2 machines left and has a minimum of 3") {
+		t.Errorf("victims %q, %v, %s", victimNumbers(d), err, d.Reasons())
 	}
 }
 
-func TestWhoIsNotToGoDoesNotAndCountsAllTheSame(t *testing.T) {
-	blessed, silent, idle, ending := machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Running, ""), machine(4, api.Terminating, "")
+func TestProtectedMachinesStayAndCount(t *testing.T) {
+	blessed, silent, idle, ending := newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), newMachine(3, api.Running, ""), newMachine(4, api.Terminating, "")
 	blessed.Membership = &api.MembershipStatus{Active: true}
 	silent.Membership = nil
 	idle.Membership = &api.MembershipStatus{Active: false}
-	strange := machine(5, "MOLTEN", "")
-	machines := []api.Machine{blessed, silent, idle, ending, strange, machine(6, api.Running, "")}
+	strange := newMachine(5, "MOLTEN", "")
+	machines := []api.Machine{blessed, silent, idle, ending, strange, newMachine(6, api.Running, "")}
 	var nodes []*corev1.Node
 	for i := 1; i <= 6; i++ {
-		nodes = append(nodes, node(fmt.Sprint("n", i), "openstack:///"+uuid(i), ""))
+		nodes = append(nodes, newNode(fmt.Sprint("n", i), "openstack:///"+newUUID(i), ""))
 	}
-	q := ask(0, machines, nodes)
-	q.Refused[uuid(6)] = "its retirement was refused"
+	q := newQuestion(0, machines, nodes)
+	q.Refused[newUUID(6)] = "its retirement was refused"
 	d, err := Decide(q)
-	if err != nil || d.Active != 4 || victims(d) != "5" {
-		t.Errorf("%d active, victims %q, %v", d.Active, victims(d), err)
+	if err != nil || d.Active != 4 || victimNumbers(d) != "5" {
+		t.Errorf("%d active, victims %q, %v", d.Active, victimNumbers(d), err)
 	}
 	for _, want := range []string{"n1", "n2", "n6", "its retirement was refused", "not evictable"} {
 		if !strings.Contains(d.Reasons(), want) {
-			t.Errorf("%s does not say %q", d.Reasons(), want)
+			t.Errorf("%s does not contain %q", d.Reasons(), want)
 		}
 	}
 }
 
-// TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes: the retirement of any other would be refused.
-func TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes(t *testing.T) {
+// TestI4UnconfirmedMachineIsNotRemoved: the retirement of such a machine would be refused.
+func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 	running := func(id, ip string) api.Machine {
-		m := machine(1, api.Running, ip)
+		m := newMachine(1, api.Running, ip)
 		m.ID = id
 		return m
 	}
@@ -302,65 +303,65 @@ func TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		machine      api.Machine
 		node         *corev1.Node
-		computerName string // where it is
-		why          string // empty is that it can go
-		names        string // the machine to the retirement
+		computerName string // path in the metadata
+		reason       string // empty if it can be removed
+		providerID   string // of the retirement
 	}{
-		"by provider ID": {machine(1, api.Running, ""), node("n1", "openstack://R/"+uuid(1), ""), "", "", "openstack://R/" + uuid(1)},
-		"by address":     {machine(1, api.Running, "10.0.0.1"), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
-		"by name":        {machine(1, api.Running, ""), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
-		"by a name that is where the pool says": {
-			elsewhere(machine(1, api.Running, "")), node("node-7", "", ""), "host.fqdn", "", "openstack:///" + uuid(1),
+		"by provider ID": {newMachine(1, api.Running, ""), newNode("n1", "openstack://R/"+newUUID(1), ""), "", "", "openstack://R/" + newUUID(1)},
+		"by address":     {newMachine(1, api.Running, "10.0.0.1"), newNode("n1", "", "10.0.0.1"), "", "", "openstack:///" + newUUID(1)},
+		"by name":        {newMachine(1, api.Running, ""), newNode("n1", "", "10.0.0.1"), "", "", "openstack:///" + newUUID(1)},
+		"by name at configured path": {
+			elsewhere(newMachine(1, api.Running, "")), newNode("node-7", "", ""), "host.fqdn", "", "openstack:///" + newUUID(1),
 		},
-		"by address, and of other names": {
-			machine(1, api.Running, "10.0.0.1"), node("worker", "", "10.0.0.1"), "", `has the name "` + uuid(1) + `" and the computer name "n1"`, "",
+		"by address with other names": {
+			newMachine(1, api.Running, "10.0.0.1"), newNode("worker", "", "10.0.0.1"), "", `has the name "` + newUUID(1) + `" and the computer name "n1"`, "",
 		},
-		"by provider ID, and of other names":    {machine(1, api.Running, ""), node("worker", "openstack:///"+uuid(1), ""), "", "", "openstack:///" + uuid(1)},
-		"by an equal provider ID of any prefix": {machine(1, api.Running, ""), node("worker", "vsphere://"+uuid(1), ""), "", "", "vsphere://" + uuid(1)},
-		"a spot request that does not say its instance": {
-			running("sir-1", "10.0.0.1"), node("n1", "aws:///eu-west-1a/i-01234567", "10.0.0.1"), "", `the node's provider ID is "aws:///eu-west-1a/i-01234567", by which`, "",
+		"by provider ID with other names": {newMachine(1, api.Running, ""), newNode("worker", "openstack:///"+newUUID(1), ""), "", "", "openstack:///" + newUUID(1)},
+		"by equal ID with any prefix":     {newMachine(1, api.Running, ""), newNode("worker", "vsphere://"+newUUID(1), ""), "", "", "vsphere://" + newUUID(1)},
+		"spot request without instance ID": {
+			running("sir-1", "10.0.0.1"), newNode("n1", "aws:///eu-west-1a/i-01234567", "10.0.0.1"), "", `the node's provider ID "aws:///eu-west-1a/i-01234567" does not identify`, "",
 		},
-		"a node of another kind":                       {machine(1, api.Running, "10.0.0.1"), node("n1", "kind://docker/kind/n1", "10.0.0.1"), "", "that of its machine " + uuid(1) + " is openstack:///", ""},
-		"an equal provider ID, its cloud's prefix too": {running("hcloud://123", ""), node("worker", "hcloud://123", ""), "", "by which its machine hcloud://123 is not known", ""},
-		"an equal provider ID without a prefix":        {running("123", ""), node("worker", "123", ""), "", "by which its machine 123 is not known", ""},
-		"an equal ID of a cloud that is not known":     {running("123", ""), node("worker", "hcloud://123", ""), "", "by which its machine 123 is not known", ""},
-		"a machine of no known kind":                   {running("pod-1", ""), node("pod-1", "", ""), "", "neither the node nor its machine pod-1 says", ""},
+		"node of other kind":                    {newMachine(1, api.Running, "10.0.0.1"), newNode("n1", "kind://docker/kind/n1", "10.0.0.1"), "", "but its machine " + newUUID(1) + " has openstack:///", ""},
+		"equal ID with prefix of unknown cloud": {running("hcloud://123", ""), newNode("worker", "hcloud://123", ""), "", "does not identify its machine hcloud://123", ""},
+		"equal ID without prefix":               {running("123", ""), newNode("worker", "123", ""), "", "does not identify its machine 123", ""},
+		"equal ID, node with unknown prefix":    {running("123", ""), newNode("worker", "hcloud://123", ""), "", "does not identify its machine 123", ""},
+		"machine of unknown kind":               {running("pod-1", ""), newNode("pod-1", "", ""), "", "neither the node nor its machine pod-1 has", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := []*corev1.Node{tt.node}
-			q := ask(0, []api.Machine{tt.machine}, nodes)
+			q := newQuestion(0, []api.Machine{tt.machine}, nodes)
 			paired := Pair([]api.Machine{tt.machine}, nodes, ServerIdentities{ComputerName: tt.computerName})
 			q.Pairing = &paired
 			d, err := Decide(q)
 			if err != nil || paired.Members[0].Node == nil {
 				t.Fatalf("%+v, %v; want it paired", paired, err)
 			}
-			if is := &paired.Members[0]; tt.node.Name == "worker" && tt.names != "" && !strings.Contains(is.OtherName, "neither of which is the node's name") {
-				t.Errorf("it is not warned of: %q", is.OtherName)
+			if is := &paired.Members[0]; tt.node.Name == "worker" && tt.providerID != "" && !strings.Contains(is.OtherName, "neither is the node's name") {
+				t.Errorf("want a warning: %q", is.OtherName)
 			}
-			if tt.why == "" && (len(d.Victims) != 1 || paired.Members[0].ProviderID != tt.names) {
-				t.Errorf("%s; retired as %q, want %q", d.Reasons(), paired.Members[0].ProviderID, tt.names)
+			if tt.reason == "" && (len(d.Victims) != 1 || paired.Members[0].ProviderID != tt.providerID) {
+				t.Errorf("%s; retired as %q, want %q", d.Reasons(), paired.Members[0].ProviderID, tt.providerID)
 			}
-			if tt.why != "" && (len(d.Victims) > 0 || !strings.Contains(d.Reasons(), tt.why) || !strings.Contains(d.Reasons(), ruleUnconfirmed)) {
-				t.Errorf("victims %+v, %s; want it to say %q", d.Victims, d.Reasons(), tt.why)
+			if tt.reason != "" && (len(d.Victims) > 0 || !strings.Contains(d.Reasons(), tt.reason) || !strings.Contains(d.Reasons(), ruleUnconfirmed)) {
+				t.Errorf("victims %+v, %s; want %q in it", d.Victims, d.Reasons(), tt.reason)
 			}
 		})
 	}
 }
 
-func TestWhatIsUnclearHasNoVictims(t *testing.T) {
-	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
-	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")}
-	d, err := Decide(ask(0, machines, nodes))
+func TestUnclearPairingHasNoVictims(t *testing.T) {
+	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
+	nodes := []*corev1.Node{newNode("a", "openstack:///"+newUUID(1), ""), newNode("b", "openstack:///"+newUUID(1), "")}
+	d, err := Decide(newQuestion(0, machines, nodes))
 	if err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
-func TestANodeThatHasJustJoinedIsNotChosen(t *testing.T) {
-	machines := []api.Machine{machine(1, api.Running, "10.0.0.1"), machine(2, api.Running, "10.0.0.2")}
-	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), "10.0.0.1"), node("n2", "openstack:///"+uuid(2), "10.0.0.2")}
-	q := ask(1, machines, nodes)
+func TestNewlyJoinedNodeIsNotChosen(t *testing.T) {
+	machines := []api.Machine{newMachine(1, api.Running, "10.0.0.1"), newMachine(2, api.Running, "10.0.0.2")}
+	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
+	q := newQuestion(1, machines, nodes)
 	known := q.Choose
 	q.Choose = func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error) {
 		if rules.Excluded["joined"] != "" {
@@ -368,8 +369,8 @@ func TestANodeThatHasJustJoinedIsNotChosen(t *testing.T) {
 		}
 		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	if d, err := Decide(q); err != nil || victims(d) != "1" {
-		t.Errorf("%q, %v; want the machine 1 of the pool", victims(d), err)
+	if d, err := Decide(q); err != nil || victimNumbers(d) != "1" {
+		t.Errorf("%q, %v; want the machine 1 of the pool", victimNumbers(d), err)
 	}
 	q.Choose = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
 		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil

@@ -1,5 +1,5 @@
-// Package matching decides which machine of a pool is which Node, and which machines go so that the pool comes to a size. It asks
-// neither a cloud nor the API server.
+// Package matching pairs the machines of a pool with Nodes, and chooses the machines to remove so that the pool reaches a
+// size. It does not contact a cloud or the API server.
 package matching
 
 import (
@@ -17,41 +17,41 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// Pairing says which machine is which node.
+// Pairing is the assignment of machines to nodes.
 type Pairing struct {
-	// Members are the machines that have not ended, in the order of the pool.
+	// Members are the machines that have not ended, in pool order.
 	Members []Member
-	// Unclear says what contradicts itself. As long as anything does, no machine is taken away.
+	// Unclear are contradictions. If there are any, no machine is removed.
 	Unclear []string
 }
 
-// Member is a machine, and its node if it has one.
+// Member is a machine and its node, if it has one.
 type Member struct {
 	Machine *api.Machine
 	Node    *corev1.Node
-	// By is how they were paired.
-	By pairedBy
-	// ProviderID is what the retirement of the node has for its machine: the node's own or, where it has none, the machine's.
+	// By is the method that paired them.
+	By pairingMethod
+	// ProviderID is the provider ID for the node's retirement: the node's or, if it has none, the machine's.
 	ProviderID string
-	// Unconfirmed is, for a machine with a node, why its cloud could not confirm that it is the node's, so that a retirement would
-	// be refused; empty when it may.
+	// Unconfirmed is the reason why the cloud could not confirm that the machine is the node's, so that a retirement would be
+	// refused. It is empty for a machine without a node.
 	Unconfirmed string
-	// OtherName is, for a machine with a node, what is to be warned of since neither of its names is the node's; empty when one is.
+	// OtherName is a warning that neither of the machine's names is the node's name. It is empty if one is.
 	OtherName string
-	// Doubt is, for a machine without a node, why one of the nodes may be it nevertheless; empty when none can.
+	// Doubt is the reason why a node may belong to a machine that was not paired. It is empty if none can.
 	Doubt string
 }
 
-type pairedBy string
+type pairingMethod string
 
 const (
-	byProviderID pairedBy = "provider ID"
-	byExternalID pairedBy = "external ID"
-	byAddress    pairedBy = "address"
-	byName       pairedBy = "name"
+	byProviderID pairingMethod = "provider ID"
+	byExternalID pairingMethod = "external ID"
+	byAddress    pairingMethod = "address"
+	byName       pairingMethod = "name"
 )
 
-// Find gives the member of that machine ID; nil when there is none.
+// Find returns the member with the machine ID, or nil.
 func (p *Pairing) Find(id string) *Member {
 	for i := range p.Members {
 		if p.Members[i].Machine.ID == id {
@@ -61,7 +61,7 @@ func (p *Pairing) Find(id string) *Member {
 	return nil
 }
 
-// FindRetirements finds the machines of retirements: by the node, and where that is gone by the provider ID.
+// FindRetirements maps machine IDs to retirements. It matches by node or, if the node is gone, by provider ID.
 func FindRetirements(members []Member, retirements []v1alpha1.NodeRetirement, ids Identities) map[string]*v1alpha1.NodeRetirement {
 	byNode, byIdentity := map[types.UID]*v1alpha1.NodeRetirement{}, map[string]*v1alpha1.NodeRetirement{}
 	byName := map[string]*v1alpha1.NodeRetirement{}
@@ -97,12 +97,12 @@ func FindRetirements(members []Member, retirements []v1alpha1.NodeRetirement, id
 	return found
 }
 
-// HasEnded reports a machine that is gone, or on its way, or has never been.
+// HasEnded reports whether a machine is gone, is being deleted, or was never created.
 func HasEnded(m *api.Machine, ids Identities) bool {
 	return m.State.Over() && (m.State != api.Rejected || !ids.KeepsRejected())
 }
 
-// matcher is one run of pairing.
+// matcher holds the state of one pairing.
 type matcher struct {
 	ids       Identities
 	machines  []*machineFacts
@@ -113,35 +113,37 @@ type matcher struct {
 
 type machineFacts struct {
 	*api.Machine
-	identity  string // empty when it has none
+	identity  string // empty if the machine has none
 	addresses []netip.Addr
 	node      *nodeFacts
-	by        pairedBy
+	method    pairingMethod
 
 	name, computerName string
 }
 
-// named reports that one of a machine's names is a node's.
-func (m *machineFacts) named(node string) bool {
+// hasName reports whether one of a machine's names equals a node's name.
+func (m *machineFacts) hasName(node string) bool {
 	return strings.EqualFold(m.name, node) || strings.EqualFold(m.computerName, node)
 }
 
 type nodeFacts struct {
 	*corev1.Node
-	identity  string // empty when its provider ID is, or cannot be read
+	identity  string // empty if the provider ID is empty or unreadable
 	addresses []netip.Addr
 	machine   *machineFacts
 }
 
-// Pair pairs machines with nodes: by provider ID, and where one of the two has none by address and then by name. What
-// fits in more than one way is not paired, and said to be unclear.
+// Pair pairs machines with nodes. It uses the provider ID. If one of the two has none, it uses the address and then the
+// name. An ambiguous match is not paired but reported as unclear.
 func Pair(machines []api.Machine, nodes []*corev1.Node, ids Identities) Pairing {
 	m := newMatcher(machines, nodes, ids)
 	m.pairByIdentity()
-	m.contradictions()
-	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool { return meet(machine.addresses, node.addresses) })
-	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.named(node.Name) })
-	return m.pairing()
+	m.findContradictions()
+	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool {
+		return shareAddress(machine.addresses, node.addresses)
+	})
+	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.hasName(node.Name) })
+	return m.toPairing()
 }
 
 func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *matcher {
@@ -151,7 +153,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 		if machine.State == api.Terminated || machine.State == api.Rejected && !ids.KeepsRejected() {
 			continue
 		}
-		f := &machineFacts{Machine: machine, addresses: addresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
+		f := &machineFacts{Machine: machine, addresses: parseAddresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
 		f.identity, _ = ids.Identity(machine)
 		f.name, f.computerName = ids.Names(machine)
 		for _, a := range f.addresses {
@@ -170,15 +172,15 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 				texts = append(texts, a.Address)
 			}
 		}
-		f.addresses = addresses(texts)
+		f.addresses = parseAddresses(texts)
 		m.nodes = append(m.nodes, f)
 	}
 	slices.SortFunc(m.nodes, func(a, b *nodeFacts) int { return cmp.Compare(a.Name, b.Name) })
 	return m
 }
 
-// addresses reads those that tell machines apart.
-func addresses(texts []string) []netip.Addr {
+// parseAddresses returns the addresses that can identify a machine.
+func parseAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -189,24 +191,24 @@ func addresses(texts []string) []netip.Addr {
 	return all
 }
 
-func meet(a, b []netip.Addr) bool {
+func shareAddress(a, b []netip.Addr) bool {
 	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
 }
 
-func (m *matcher) say(format string, a ...any) {
+func (m *matcher) addUnclear(format string, a ...any) {
 	m.unclear = append(m.unclear, fmt.Sprintf(format, a...))
 }
 
-func (m *matcher) join(machine *machineFacts, node *nodeFacts, by pairedBy) {
-	machine.node, node.machine, machine.by = node, machine, by
+func (m *matcher) pairUp(machine *machineFacts, node *nodeFacts, by pairingMethod) {
+	machine.node, node.machine, machine.method = node, machine, by
 }
 
-// pairByIdentity pairs those that say of themselves that they are one.
+// pairByIdentity pairs nodes with the machines that their provider IDs or external IDs name.
 func (m *matcher) pairByIdentity() {
 	byIdentity := map[string]*machineFacts{}
 	for _, machine := range m.machines {
 		if other := byIdentity[machine.identity]; machine.identity != "" && other != nil {
-			m.say("the pool lists %s and %s, which are one machine (%s)", other.ID, machine.ID, machine.identity)
+			m.addUnclear("the pool lists %s and %s, which are the same machine (%s)", other.ID, machine.ID, machine.identity)
 			continue
 		}
 		byIdentity[machine.identity] = machine
@@ -218,7 +220,7 @@ func (m *matcher) pairByIdentity() {
 	for _, node := range m.nodes {
 		machine, by := byIdentity[node.identity], byProviderID
 		if node.identity == "" {
-			machine = cmp.Or(byID[node.Spec.ProviderID], byID[withoutScheme(node.Spec.ProviderID)])
+			machine = cmp.Or(byID[node.Spec.ProviderID], byID[trimScheme(node.Spec.ProviderID)])
 		}
 		if machine == nil && node.identity == "" {
 			machine, by = byID[node.Spec.DoNotUseExternalID], byExternalID
@@ -226,29 +228,29 @@ func (m *matcher) pairByIdentity() {
 		switch {
 		case machine == nil:
 		case machine.node != nil:
-			m.say("the nodes %s and %s both say that they are machine %s", machine.node.Name, node.Name, machine.ID)
+			m.addUnclear("nodes %s and %s both claim to be machine %s", machine.node.Name, node.Name, machine.ID)
 		default:
-			m.join(machine, node, by)
+			m.pairUp(machine, node, by)
 		}
 	}
 }
 
-// withoutScheme is a provider ID without the prefix of its cloud, such as hcloud://.
-func withoutScheme(providerID string) string {
+// trimScheme removes the cloud's prefix, for example hcloud://, from a provider ID.
+func trimScheme(providerID string) string {
 	_, rest, _ := strings.Cut(providerID, "://")
 	return strings.TrimLeft(rest, "/")
 }
 
-// contradictions finds nodes that say they are one machine, and have the address of another.
-func (m *matcher) contradictions() {
+// findContradictions finds nodes that claim to be one machine but have the address of another.
+func (m *matcher) findContradictions() {
 	for _, node := range m.nodes {
 		for _, a := range node.addresses {
 			for _, machine := range m.byAddress[a] {
 				if node.machine != nil && node.machine != machine {
-					m.say("node %s says that it is machine %s, and has the address %s of machine %s", node.Name, node.machine.ID, a, machine.ID)
+					m.addUnclear("node %s claims to be machine %s but has the address %s of machine %s", node.Name, node.machine.ID, a, machine.ID)
 				}
 				if node.machine == nil && node.identity != "" && machine.identity != "" && machine.node == nil {
-					m.say("node %s says that it is %s, and has the address %s of machine %s (%s)", node.Name, node.identity, a, machine.ID,
+					m.addUnclear("node %s claims to be %s but has the address %s of machine %s (%s)", node.Name, node.identity, a, machine.ID,
 						machine.identity)
 				}
 			}
@@ -256,8 +258,8 @@ func (m *matcher) contradictions() {
 	}
 }
 
-// pairByFallback pairs what is left, where one of the two does not say which machine it is.
-func (m *matcher) pairByFallback(by pairedBy, fits func(*machineFacts, *nodeFacts) bool) {
+// pairByFallback pairs the remaining machines and nodes that fit, if one of the two has no identity.
+func (m *matcher) pairByFallback(by pairingMethod, fits func(*machineFacts, *nodeFacts) bool) {
 	matches := map[*machineFacts][]*nodeFacts{}
 	of := map[*nodeFacts][]*machineFacts{}
 	for _, machine := range m.machines {
@@ -273,83 +275,84 @@ func (m *matcher) pairByFallback(by pairedBy, fits func(*machineFacts, *nodeFact
 		switch {
 		case len(found) == 0:
 		case len(found) > 1:
-			m.say("by %s machine %s is node %s or node %s", by, machine.ID, found[0].Name, found[1].Name)
+			m.addUnclear("by %s, machine %s is node %s or node %s", by, machine.ID, found[0].Name, found[1].Name)
 		case len(of[found[0]]) > 1:
-			m.say("by %s node %s is machine %s or machine %s", by, found[0].Name, of[found[0]][0].ID, of[found[0]][1].ID)
+			m.addUnclear("by %s, node %s is machine %s or machine %s", by, found[0].Name, of[found[0]][0].ID, of[found[0]][1].ID)
 		default:
-			m.join(machine, found[0], by)
+			m.pairUp(machine, found[0], by)
 		}
 	}
 }
 
-func (m *matcher) pairing() Pairing {
+func (m *matcher) toPairing() Pairing {
 	slices.Sort(m.unclear)
 	out := Pairing{Unclear: slices.Compact(m.unclear)}
 	for _, machine := range m.machines {
 		member := Member{Machine: machine.Machine}
 		if machine.node != nil {
-			member.Node, member.By = machine.node.Node, machine.by
-			member.ProviderID, member.Unconfirmed = cmp.Or(member.Node.Spec.ProviderID, machine.identity), unconfirmed(machine)
-			if !machine.named(member.Node.Name) {
-				member.OtherName = machine.otherName()
+			member.Node, member.By = machine.node.Node, machine.method
+			member.ProviderID, member.Unconfirmed = cmp.Or(member.Node.Spec.ProviderID, machine.identity), explainUnconfirmed(machine)
+			if !machine.hasName(member.Node.Name) {
+				member.OtherName = machine.describeOtherName()
 			}
 		} else {
-			member.Doubt = m.doubt(machine)
+			member.Doubt = m.explainDoubt(machine)
 		}
 		out.Members = append(out.Members, member)
 	}
 	return out
 }
 
-// unconfirmed says why the cloud could not confirm that a machine is the node's that it is paired with.
-func unconfirmed(machine *machineFacts) string {
+// explainUnconfirmed returns why the cloud could not confirm that a machine is its node's, or "" if it could.
+func explainUnconfirmed(machine *machineFacts) string {
 	node := machine.node
 	switch {
 	case node.Spec.ProviderID == "" && machine.identity == "":
-		return "neither the node nor its machine " + machine.ID + " says by which provider ID a cloud knows it"
+		return "neither the node nor its machine " + machine.ID + " has a provider ID that a cloud knows"
 	case node.Spec.ProviderID != "" && machine.identity == "":
-		return fmt.Sprintf("the node's provider ID is %.200q, by which its machine %s is not known, so that its cloud cannot confirm it",
+		return fmt.Sprintf("the node's provider ID %.200q does not identify its machine %s, so its cloud cannot confirm the machine",
 			node.Spec.ProviderID, machine.ID)
 	case node.Spec.ProviderID != "" && machine.identity != node.identity:
-		return fmt.Sprintf("the node's provider ID is %.200q, and that of its machine %s is %s, so that its cloud cannot confirm it",
+		return fmt.Sprintf("the node's provider ID is %.200q, but its machine %s has %s, so its cloud cannot confirm the machine",
 			node.Spec.ProviderID, machine.ID, machine.identity)
-	case node.Spec.ProviderID == "" && !machine.named(node.Name): // an ID that both have is enough
-		return machine.otherName() + ", so that its cloud cannot confirm it"
+	case node.Spec.ProviderID == "" && !machine.hasName(node.Name): // a common ID is enough
+		return machine.describeOtherName() + ", so its cloud cannot confirm the machine"
 	}
 	return ""
 }
 
-func (m *machineFacts) otherName() string {
-	return fmt.Sprintf("its machine %s has the name %q and the computer name %q, neither of which is the node's name", m.ID, m.name, m.computerName)
+func (m *machineFacts) describeOtherName() string {
+	return fmt.Sprintf("its machine %s has the name %q and the computer name %q: neither is the node's name", m.ID, m.name, m.computerName)
 }
 
-// doubt says why a machine without a node may be one of the nodes nevertheless. A node is another machine only by what its
-// provider ID says: its address may be of a network that the pool does not list (I7).
-func (m *matcher) doubt(machine *machineFacts) string {
-	unmet := machine.State == api.Requested && machine.identity == ""
+// explainDoubt returns why a machine without a node may belong to an unpaired node, or "". Only a provider ID proves that a
+// node is another machine. An address does not, because the node may use a network that the pool does not list (I7).
+func (m *matcher) explainDoubt(machine *machineFacts) string {
+	onlyRequested := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
 		switch {
 		case node.machine != nil:
-		case unmet && !younger(node, machine):
-		case unmet: // its cloud may have met it since it was observed
-			return fmt.Sprintf("node %s, which has come since it was asked for, may be it", node.Name)
+		case onlyRequested && !mayBeCreatedAfter(node, machine):
+		case onlyRequested: // the cloud may have launched it since the observation
+			return fmt.Sprintf("node %s, which was created after the request for it, may belong to it", node.Name)
 		case machine.identity != "" && node.identity != "":
 		case machine.identity != "" && m.ids.Elsewhere(machine.identity, node.Spec.ProviderID):
 		case node.Spec.ProviderID == "":
-			return fmt.Sprintf("node %s, which has no provider ID, may be it", node.Name)
+			return fmt.Sprintf("node %s, which has no provider ID, may belong to it", node.Name)
 		case node.identity == "":
-			return fmt.Sprintf("node %s, whose provider ID %.200q does not say which machine it is, may be it", node.Name, node.Spec.ProviderID)
+			return fmt.Sprintf("node %s, which has the provider ID %.200q of no known cloud, may belong to it", node.Name, node.Spec.ProviderID)
 		default:
-			return fmt.Sprintf("node %s, which says that it is %s, may be it", node.Name, node.identity)
+			return fmt.Sprintf("node %s, which claims to be %s, may belong to it", node.Name, node.identity)
 		}
 	}
 	return ""
 }
 
-// clockSkew is by how much the clocks of a pool's server and of the API server are taken to differ at the most.
+// clockSkew is the assumed maximum difference between the clocks of a pool's server and of the API server.
 const clockSkew = time.Minute
 
-// younger reports that a node may have come after a machine was asked for. When that was may be unknown.
-func younger(node *nodeFacts, machine *machineFacts) bool {
+// mayBeCreatedAfter reports whether a node may have been created after a machine was requested. The request time may be
+// unknown.
+func mayBeCreatedAfter(node *nodeFacts, machine *machineFacts) bool {
 	return machine.RequestTime == nil || node.CreationTimestamp.After(machine.RequestTime.Add(-clockSkew))
 }

@@ -1,4 +1,4 @@
-// Package pooltest makes machines of a pool and their Nodes for the tests of several packages.
+// Package pooltest creates machines of a pool and their Nodes for tests.
 package pooltest
 
 import (
@@ -14,7 +14,7 @@ import (
 // UUID returns the ID of machine i.
 func UUID(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
 
-// Machine returns machine i, which was launched an hour ago and is an active, evictable member. An empty ip is none.
+// Machine returns machine i as an active, evictable member that was launched an hour ago. If ip is empty, it has no address.
 func Machine(i int, state api.MachineState, ip string) api.Machine {
 	launched := time.Now().Add(-time.Hour)
 	m := api.Machine{
@@ -27,7 +27,7 @@ func Machine(i int, state api.MachineState, ip string) api.Machine {
 	return m
 }
 
-// Node returns a Node with that provider ID and internal IP. An empty ip is none.
+// Node returns a Node with the provider ID and internal IP. If ip is empty, it has no address.
 func Node(name, providerID, ip string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	if ip != "" {

@@ -26,22 +26,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests below are each about one known fault of the tool (W1 and so on), which must not come back through this
-// package. Those that only show on a cluster are in dev/e2e/compat.
+// Each test below covers one known fault of the tool (W1 and so on). Tests that need a cluster are in dev/e2e/compat.
 
 func TestW04AcknowledgesByDefault(t *testing.T) {
-	if c := parse(t).Config(); !c.Acknowledge {
-		t.Error("events wait for their whole notice")
+	if c := mustParse(t).Config(); !c.Acknowledge {
+		t.Error("want events acknowledged by default")
 	}
-	if c := parse(t, "-acknowledge=false").Config(); c.Acknowledge {
-		t.Error("acknowledging cannot be switched off")
+	if c := mustParse(t, "-acknowledge=false").Config(); c.Acknowledge {
+		t.Error("want no acknowledgement with -acknowledge=false")
 	}
 }
 
-func TestW05DeadlineCountsNotTheTwoMinuteFlag(t *testing.T) {
+func TestW05DeadlineOverridesTwoMinuteFlag(t *testing.T) {
 	due := time.Now().Add(15 * time.Minute)
 	for _, kind := range []notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy} {
-		c := parse(t).Config()
+		c := mustParse(t).Config()
 		d := c.Impact().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.Seen{First: time.Now()})
 		if d.Action != agent.Drain || !d.Forced || !d.Deadline.Equal(due) || c.DeadlineMargin <= 0 {
 			t.Errorf("%s: %+v, margin %s", kind, d, c.DeadlineMargin)
@@ -49,28 +48,28 @@ func TestW05DeadlineCountsNotTheTwoMinuteFlag(t *testing.T) {
 	}
 }
 
-// receive sends a sample through the receivers of the options.
-func receive(t *testing.T, o *Options, sample notify.Message) error {
+// sendToReceivers sends a sample to the receivers of the options.
+func sendToReceivers(t *testing.T, o *Options, sample notify.Message) error {
 	t.Helper()
 	n, err := notify.New(o.Receivers(), notify.Options{})
 	must.NoError(t, err)
 	return n.Send(t.Context(), sample)
 }
 
-func TestW12TheTimeoutBoundsTheWholeRequest(t *testing.T) {
+func TestW12TimeoutLimitsWholeRequest(t *testing.T) {
 	release := make(chan struct{})
 	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer hole.Close()
 	defer close(release)
-	o := parse(t, "-webhook.url="+hole.URL, "-webhook.template=x", "-webhook.timeout=100ms", "-webhook.retries=0")
+	o := mustParse(t, "-webhook.url="+hole.URL, "-webhook.template=x", "-webhook.timeout=100ms", "-webhook.retries=0")
 	began := time.Now()
-	err := receive(t, o, notify.Sample(notify.Detected, time.Now()))
+	err := sendToReceivers(t, o, notify.Sample(notify.Detected, time.Now()))
 	if err == nil || time.Since(began) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }
 
-func TestW13DrainNodeRefusesStrangersAndGET(t *testing.T) {
+func TestW13DrainNodeRefusesRemoteClientsAndGET(t *testing.T) {
 	private, err := observe.Private("")
 	must.NoError(t, err)
 	drained, released := 0, 0
@@ -123,8 +122,8 @@ func TestHealthzIsLIVEOr500(t *testing.T) {
 	}
 }
 
-func TestW16NoExecuteWaitsUntilTheNodeIsDrained(t *testing.T) {
-	c := parse(t, "-taint.node", "-taint.effect=NoExecute").Config()
+func TestW16NoExecuteWaitsForDrain(t *testing.T) {
+	c := mustParse(t, "-taint.node", "-taint.effect=NoExecute").Config()
 	got := c.Taint().For(notice.Notice{Type: notice.Preempt, ID: "e"})
 	if got.String() != "aks-node-termination-handler/preempt=e:NoExecute" {
 		t.Errorf("taint %s", got)
@@ -135,8 +134,8 @@ func TestW16NoExecuteWaitsUntilTheNodeIsDrained(t *testing.T) {
 	}
 }
 
-func TestTaintsOfTheTable(t *testing.T) {
-	c := parse(t, "-taint.node").Config()
+func TestTaintsMatchTool(t *testing.T) {
+	c := mustParse(t, "-taint.node").Config()
 	for kind, want := range map[notice.Type]string{
 		notice.Preempt: "preempt", notice.Terminate: "terminate", notice.Reboot: "reboot", notice.Redeploy: "redeploy",
 		notice.Freeze: "freeze",
@@ -147,24 +146,24 @@ func TestTaintsOfTheTable(t *testing.T) {
 		}
 	}
 	check.Is(t, "aks-node-termination-handler/preempt=manual:NoSchedule", c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String())
-	if c := parse(t).Config(); c.TaintEffect != "" {
+	if c := mustParse(t).Config(); c.TaintEffect != "" {
 		t.Errorf("tainted without -taint.node: %s", c.TaintEffect)
 	}
 }
 
-func TestW20CertificatesAreVerifiedAndSecretsKept(t *testing.T) {
+func TestW20CertificatesAreVerifiedAndSecretsHidden(t *testing.T) {
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer secure.Close()
 	args := []string{"-webhook.url=" + secure.URL + "/services/s3cret", "-webhook.template=x", "-webhook.retries=0"}
-	err := receive(t, parse(t, args...), notify.Sample(notify.Detected, time.Now()))
+	err := sendToReceivers(t, mustParse(t, args...), notify.Sample(notify.Detected, time.Now()))
 	if err == nil || !strings.Contains(err.Error(), "certificate") || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("an unknown authority's certificate: %v", err)
+		t.Errorf("certificate of an unknown CA: %v", err)
 	}
-	must.NoError(t, receive(t, parse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())))
+	must.NoError(t, sendToReceivers(t, mustParse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())))
 	m, err := Migrate(append(args, "-telegram.token=1:s3cret", "-telegram.chatID=1", "-webhook.http-proxy=http://u:s3cret@p"), io.Discard)
 	must.NoError(t, err)
 	if raw, err := m.File(); err != nil || strings.Contains(string(raw), "s3cret") {
-		t.Errorf("the migrated file holds a secret: %v\n%s", err, raw)
+		t.Errorf("the migrated file contains a secret: %v\n%s", err, raw)
 	}
 }
 
@@ -178,16 +177,16 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 	m := notify.Sample(notify.Detected, time.Now())
 	m.Event.Description = `1 + 1 "is" <2>`
 	const template = `<https://example.com/?a=1&b=2|{{ .NodeName }}> {{ .Event.Description }} {{ .NodePods | toJson }} {{ .NodePods | join "," }}`
-	must.NoError(t, receive(t, parse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m))
+	must.NoError(t, sendToReceivers(t, mustParse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m))
 	want := `<https://example.com/?a=1&b=2|` + m.NodeName + `> 1 + 1 "is" <2> ["` + strings.Join(m.NodePods, `","`) + `"] ` +
 		strings.Join(m.NodePods, ",") + "\n"
 	check.Is(t, want, got)
 }
 
-// TestTemplateFailingOnTheSampleStartsTheAgent has templates that the tool would have lost messages by.
+// TestTemplateFailingOnTheSampleStartsTheAgent has templates that made the tool lose messages.
 func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 	for _, bad := range []string{"{{ .Nope }}", "{{ index .NodePods 9 }}", "{{ index .Event.Resources 1 }}"} {
-		o := parse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
+		o := mustParse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
 		if o.CheckTemplates(); len(o.Warnings) > 0 {
 			t.Errorf("%s: %v", bad, o.Warnings)
 		}
@@ -200,12 +199,12 @@ func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 			t.Errorf("%s: was sent", bad)
 		}
 		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
-			t.Errorf("%s: an agent of its own takes it", bad)
+			t.Errorf("%s: slipway agent accepts it", bad)
 		}
 	}
 }
 
-// TestUnreadableTemplateStartsTheAgent has a file that comes after the start, and a template that is none.
+// TestUnreadableTemplateStartsTheAgent has a file that is created after the start, and an invalid template.
 func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
 	got := make(chan string, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -214,7 +213,7 @@ func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
 	}))
 	defer hook.Close()
 	path := filepath.Join(t.TempDir(), "payload")
-	o := parse(t, "-webhook.url="+hook.URL, "-webhook.template-file="+path, "-webhook.retries=0")
+	o := mustParse(t, "-webhook.url="+hook.URL, "-webhook.template-file="+path, "-webhook.retries=0")
 	n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true})
 	must.NoError(t, err)
 	if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
@@ -223,62 +222,62 @@ func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
 	must.NoError(t, os.WriteFile(path, []byte("now {{ .Moment }}"), 0o600))
 	must.NoError(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())))
 	check.Is(t, "now detected\n", <-got)
-	o = parse(t, "-webhook.url="+hook.URL, "-webhook.template={{ .NodeName")
+	o = mustParse(t, "-webhook.url="+hook.URL, "-webhook.template={{ .NodeName")
 	if n, err = notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true}); err != nil {
 		t.Fatal(err)
 	}
 	check.ErrorContains(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())), "webhook.template:1")
 	if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
-		t.Error("an agent of its own takes it")
+		t.Error("slipway agent accepts it")
 	}
 }
 
-func TestBodyWithoutATemplateIsALineEnd(t *testing.T) {
+func TestBodyWithoutTemplateIsEmptyLine(t *testing.T) {
 	got := make(chan string, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		got <- r.Method + " " + r.Header.Get("Content-Type") + " " + string(raw)
 	}))
 	defer hook.Close()
-	must.NoError(t, receive(t, parse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())))
+	must.NoError(t, sendToReceivers(t, mustParse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())))
 	check.Is(t, "POST application/json \n", <-got)
 }
 
-func TestW23ProviderIDsAndResourcesInAnyCase(t *testing.T) {
+func TestW23ResourceNamesAreCaseInsensitive(t *testing.T) {
 	const id = "azure:///SUBSCRIPTIONS/s/resourcegroups/G/PROVIDERS/microsoft.compute/virtualmachinescalesets/Pool/virtualmachines/3"
 	name, err := providerid.ResourceName(id)
 	if err != nil || !azure.SameResource(name, "POOL_3") {
 		t.Errorf("%s, %v", name, err)
 	}
-	if c := parse(t, "-resource.name=vm_1").Config(); c.ResourceName != "vm_1" {
+	if c := mustParse(t, "-resource.name=vm_1").Config(); c.ResourceName != "vm_1" {
 		t.Errorf("resource name %q", c.ResourceName)
 	}
 }
 
-func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
-	if c := parse(t).Config(); c.PollInterval != time.Second {
+func TestW24PollsEverySecondByDefault(t *testing.T) {
+	if c := mustParse(t).Config(); c.PollInterval != time.Second {
 		t.Errorf("%s", c.PollInterval)
 	}
-	o := parse(t, "-period=5s")
+	o := mustParse(t, "-period=5s")
 	if c := o.Config(); c.PollInterval != 5*time.Second || !strings.Contains(strings.Join(o.Warnings, "\n"), "advises 1s") {
 		t.Errorf("%s, %q", c.PollInterval, o.Warnings)
 	}
 }
 
-func TestFreezeDrainsOnlyIfAskedFor(t *testing.T) {
-	none := notice.Notice{Type: notice.Freeze} // Azure: it will not interrupt the machine
-	asked := parse(t, "-drainOnFreezeEvent")
-	c := asked.Config()
+func TestFreezeDrainsOnlyWithOption(t *testing.T) {
+	none := notice.Notice{Type: notice.Freeze} // Azure does not interrupt the machine
+	withOption := mustParse(t, "-drainOnFreezeEvent")
+	c := withOption.Config()
 	if got := c.Impact().Decide(none, agent.Seen{First: time.Now()}).Action; got != agent.Ignore ||
-		!strings.Contains(strings.Join(asked.notes(), "\n"), "DurationInSeconds 0") {
-		t.Errorf("without impact: %s; notes %q", got, asked.notes())
+		!strings.Contains(strings.Join(withOption.migrationNotes(), "\n"), "DurationInSeconds 0") {
+		t.Errorf("without impact: %s; notes %q", got, withOption.migrationNotes())
 	}
 	for _, n := range []notice.Notice{
 		{Type: notice.Freeze, Duration: 5 * time.Second},
 		{Type: notice.Freeze, Duration: -1},
 		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
 	} {
-		off, on := parse(t).Config(), parse(t, "-drainOnFreezeEvent").Config()
+		off, on := mustParse(t).Config(), mustParse(t, "-drainOnFreezeEvent").Config()
 		if got := off.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Ignore {
 			t.Errorf("off: %s of %+v", got, n)
 		}
@@ -288,7 +287,7 @@ func TestFreezeDrainsOnlyIfAskedFor(t *testing.T) {
 	}
 }
 
-func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
+func TestMetricsMatchTool(t *testing.T) {
 	r := observe.NewRegistry()
 	m := NewMetrics(r, "n")
 	m.Known("vm_0")
@@ -314,7 +313,7 @@ func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
 		return func(next http.RoundTripper) http.RoundTripper { return m.Webhook(next, telegram) }
 	}
 	send(webhook("api.telegram.org"), http.MethodPost, "/services/s3cret")
-	send(webhook(host), http.MethodPost, "/bot/sendMessage") // Telegram's is not counted
+	send(webhook(host), http.MethodPost, "/bot/sendMessage") // requests to Telegram are not counted
 	m.FetchFailed(errors.New("x"), azure.HTTPStatus)
 	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.Name, Type: notice.Preempt}})
 	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
@@ -323,7 +322,7 @@ func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
 	r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := answer.Body.String()
 	for _, want := range []string{
-		`error_reading_endpoint_total{node="n",resource="vm_0"} 3`, // a look, an Event and a drain
+		`error_reading_endpoint_total{node="n",resource="vm_0"} 3`, // a fetch, an Event and a drain
 		`scheduled_events_total{node="n",resource="vm_0",type="Preempt"} 1`,
 		`apiserver_request_total{cluster="` + host + `",code="200"} 1`,
 		`apiserver_request_total{cluster="` + host + `",code="403"} 1`,
@@ -335,16 +334,16 @@ func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
 		`http_webhook_requests_total{code="200",method="post",endpoint="webhook"} 1`,
 		`http_webhook_request_duration_seconds_count{method="post"} 1`,
 	} {
-		if !strings.Contains(text, prefix+want+"\n") {
-			t.Errorf("no line %s%s in\n%s", prefix, want, text)
+		if !strings.Contains(text, metricPrefix+want+"\n") {
+			t.Errorf("no line %s%s in\n%s", metricPrefix, want, text)
 		}
 	}
 	if strings.Contains(text, "s3cret") || strings.Contains(text, "Condition") {
-		t.Error("W20: a secret path, or what is no scheduled event, is in the metrics")
+		t.Error("W20: the metrics contain a secret path or a notice that is not a scheduled event")
 	}
 }
 
-func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
+func TestMigratedFileIsValidForAgent(t *testing.T) {
 	for _, args := range [][]string{nil, {
 		"-taint.node", "--taint.effect=NoExecute", "-drainOnFreezeEvent", "-exitAfterNodeDrain", "-telegram.token=1:a",
 		"-telegram.chatID=-1", "-webhook.url=https://example.com/x", "-webhook.http-proxy=http://u:p@proxy:1",
@@ -362,11 +361,11 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 		if err := a.Validate(); err != nil {
 			t.Errorf("%v in\n%s", err, raw)
 		}
-		again, err := a.Write()
+		rewritten, err := a.Write()
 		m.Config.NodeName = "n"
 		first, _ := m.Config.Write()
-		if err != nil || string(again) != string(first) {
-			t.Errorf("%v: read back as\n%s\nof\n%s", err, again, first)
+		if err != nil || string(rewritten) != string(first) {
+			t.Errorf("%v: read back as\n%s\nof\n%s", err, rewritten, first)
 		}
 	}
 }
@@ -376,10 +375,10 @@ func TestMigrateReportsUnusedSettingsAndDifferences(t *testing.T) {
 		args     []string
 		has, not string
 	}{
-		"the environment":   {nil, "TELEGRAM_TOKEN", "Azure advises 1s"},
-		"the usual period":  {nil, "every second, not every five", "Azure advises 1s"},
-		"another period":    {[]string{"-period=5s"}, "asked during a drain too", "every second"},
-		"limit, no machine": {[]string{"-maxConcurrentDrains=3"}, "TELEGRAM_TOKEN", "Azure advises 1s"},
+		"environment":    {nil, "TELEGRAM_TOKEN", "Azure advises 1s"},
+		"default period": {nil, "every second, not every five", "Azure advises 1s"},
+		"other period":   {[]string{"-period=5s"}, "polled during a drain too", "every second"},
+		"drain limit":    {[]string{"-maxConcurrentDrains=3"}, "TELEGRAM_TOKEN", "Azure advises 1s"},
 	} {
 		m, err := Migrate(c.args, io.Discard)
 		if err != nil {

@@ -14,73 +14,73 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// prefix is of all the tool's metrics.
-const prefix = "aks_node_termination_handler_"
+// metricPrefix is the prefix of the tool's metrics.
+const metricPrefix = "aks_node_termination_handler_"
 
-// buckets are those of Prometheus' client library, which the tool left as they are.
-var buckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+// durationBuckets are the default buckets of Prometheus' client library, as in the tool.
+var durationBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// Metrics are the tool's, under its names and labels. All methods are safe for concurrent use.
+// Metrics are the tool's metrics with their original names and labels. All methods are safe for concurrent use.
 type Metrics struct {
 	node     string
 	resource atomic.Pointer[string]
 
-	errors, events *observe.Vec[observe.Counter]
-	apiTotal       *observe.Vec[observe.Counter]
-	apiSeconds     *observe.Vec[observe.Histogram]
-	metadata, hook traffic
+	errors, events    *observe.Vec[observe.Counter]
+	apiTotal          *observe.Vec[observe.Counter]
+	apiSeconds        *observe.Vec[observe.Histogram]
+	metadata, webhook clientMetrics
 }
 
-// traffic is what the tool measured of one HTTP client.
-type traffic struct {
+// clientMetrics are the tool's metrics of one HTTP client.
+type clientMetrics struct {
 	inFlight *observe.Gauge
 	total    *observe.Vec[observe.Counter]
 	seconds  *observe.Vec[observe.Histogram]
 }
 
-// NewMetrics defines the metrics for a node. Where resource is a label, it is empty until Known.
+// NewMetrics registers the metrics for a node. The label resource is empty until Known is called.
 func NewMetrics(r *observe.Registry, node string) *Metrics {
 	m := &Metrics{
 		node:       node,
-		errors:     r.Counter(prefix+"error_reading_endpoint_total", "Looks at Scheduled Events that failed, Kubernetes Events that could not be written, and drains that failed.", "node", "resource"),
-		events:     r.Counter(prefix+"scheduled_events_total", "Scheduled events that named this machine.", "node", "resource", "type"),
-		apiTotal:   r.Counter(prefix+"apiserver_request_total", "Requests to the API server.", "cluster", "code"),
-		apiSeconds: r.Histogram(prefix+"apiserver_request_duration", "How long the API server took to begin its answer, in seconds.", buckets, "cluster"),
-		metadata:   newTraffic(r, "http_events", "Scheduled Events"),
-		hook:       newTraffic(r, "http_webhook", "the webhook"),
+		errors:     r.Counter(metricPrefix+"error_reading_endpoint_total", "Failed reads of Scheduled Events, failed writes of Kubernetes Events, and failed drains.", "node", "resource"),
+		events:     r.Counter(metricPrefix+"scheduled_events_total", "Scheduled events that named this machine.", "node", "resource", "type"),
+		apiTotal:   r.Counter(metricPrefix+"apiserver_request_total", "Requests to the API server.", "cluster", "code"),
+		apiSeconds: r.Histogram(metricPrefix+"apiserver_request_duration", "Time until the API server started its answer, in seconds.", durationBuckets, "cluster"),
+		metadata:   newClientMetrics(r, "http_events", "Scheduled Events"),
+		webhook:    newClientMetrics(r, "http_webhook", "the webhook"),
 	}
 	m.Known("")
 	return m
 }
 
-func newTraffic(r *observe.Registry, name, to string) traffic {
-	name = prefix + name
-	return traffic{
-		inFlight: r.Gauge(name+"_in_flight_requests", "Requests to "+to+" that are under way.").With(),
-		total:    r.Counter(name+"_requests_total", "Requests to "+to+" that were answered.", "code", "method", "endpoint"),
-		seconds:  r.Histogram(name+"_request_duration_seconds", "How long requests to "+to+" took.", buckets, "method"),
+func newClientMetrics(r *observe.Registry, name, to string) clientMetrics {
+	name = metricPrefix + name
+	return clientMetrics{
+		inFlight: r.Gauge(name+"_in_flight_requests", "Running requests to "+to+".").With(),
+		total:    r.Counter(name+"_requests_total", "Answered requests to "+to+".", "code", "method", "endpoint"),
+		seconds:  r.Histogram(name+"_request_duration_seconds", "Duration of requests to "+to+" in seconds.", durationBuckets, "method"),
 	}
 }
 
 // Known sets the label resource.
 func (m *Metrics) Known(resource string) { m.resource.Store(&resource) }
 
-func (m *Metrics) failed() { m.errors.With(m.node, *m.resource.Load()).Inc() }
+func (m *Metrics) countError() { m.errors.With(m.node, *m.resource.Load()).Inc() }
 
-// Hear counts what is said.
+// Hear counts notices and failed drains.
 func (m *Metrics) Hear(o agent.Occasion) {
 	switch {
 	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.Name:
 		m.events.With(m.node, *m.resource.Load(), string(o.Notice.Type)).Inc()
 	case o.Reason == agent.DrainFailed:
-		m.failed()
+		m.countError()
 	}
 }
 
-// FetchFailed counts a look at Scheduled Events that told nothing.
-func (m *Metrics) FetchFailed(error, azure.Class) { m.failed() }
+// FetchFailed counts a failed read of Scheduled Events.
+func (m *Metrics) FetchFailed(error, azure.Class) { m.countError() }
 
-// APIServer measures the requests to the API server.
+// APIServer wraps a transport to measure the requests to the API server.
 func (m *Metrics) APIServer(next http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		began := time.Now()
@@ -92,21 +92,22 @@ func (m *Metrics) APIServer(next http.RoundTripper) http.RoundTripper {
 		}
 		m.apiTotal.With(r.URL.Host, code).Inc()
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/events") && (err != nil || resp.StatusCode/100 != 2) {
-			m.failed()
+			m.countError()
 		}
 		return resp, err
 	})
 }
 
-// Metadata measures the requests to Scheduled Events.
+// Metadata wraps a transport to measure the requests to Scheduled Events.
 func (m *Metrics) Metadata(next http.RoundTripper) http.RoundTripper {
-	return m.metadata.measure(next, func(r *http.Request) string { return r.URL.Path })
+	return m.metadata.wrapTransport(next, func(r *http.Request) string { return r.URL.Path })
 }
 
-// Webhook measures the requests to the webhook. The tool's label endpoint was the path of its URL, which is a secret
-// with many receivers: here it names the receiver. Requests to Telegram were not measured, and are not.
+// Webhook wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
+// endpoint, which is a secret for many receivers. Here the label is the receiver's name. Like the tool, it does not measure
+// requests to Telegram.
 func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTripper {
-	measured := m.hook.measure(next, func(*http.Request) string { return webhookReceiver })
+	measured := m.webhook.wrapTransport(next, func(*http.Request) string { return webhookReceiver })
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Host == telegram {
 			return next.RoundTrip(r)
@@ -115,7 +116,7 @@ func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTri
 	})
 }
 
-func (t traffic) measure(next http.RoundTripper, endpoint func(*http.Request) string) http.RoundTripper {
+func (t clientMetrics) wrapTransport(next http.RoundTripper, endpoint func(*http.Request) string) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		t.inFlight.Add(1)
 		defer t.inFlight.Add(-1)

@@ -1,6 +1,6 @@
-// Package aksnth is the personality of aks-node-termination-handler: its flags, environment variables and configuration
-// file in, Slipway's configuration out, and on top of what Slipway shows of itself that tool's taint, Kubernetes
-// Events, metrics and HTTP paths.
+// Package aksnth is the compatibility mode of aks-node-termination-handler. It reads the tool's flags, environment variables
+// and configuration file, and converts them to Slipway's configuration. In addition to Slipway's outputs it provides the
+// tool's taint, Kubernetes Events, metrics and HTTP paths.
 package aksnth
 
 import (
@@ -24,10 +24,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
-// Tool is the name of what is stood in for.
+// Tool is the name of the replaced tool.
 const Tool = "aks-node-termination-handler"
 
-// Options are the tool's settings, as its users gave them.
+// Options are the tool's settings as the user set them.
 type Options struct {
 	ShowVersion bool
 
@@ -44,7 +44,7 @@ type Options struct {
 
 	TelegramToken  string
 	TelegramChatID string
-	// TelegramURL is new: a Bot API server of one's own.
+	// TelegramURL is a Bot API server to use instead of Telegram's. The tool does not have it.
 	TelegramURL  string
 	AlertMessage string
 
@@ -60,7 +60,7 @@ type Options struct {
 
 	SentryDSN  string
 	WebAddress string
-	// WebTokenFile is new: whoever bears the token that the file holds may ask for a drain from elsewhere.
+	// WebTokenFile contains the token that allows a drain request from another machine. The tool does not have it.
 	WebTokenFile string
 
 	TaintNode   bool
@@ -73,25 +73,25 @@ type Options struct {
 	ExitAfterNodeDrain     bool
 	DisableEviction        bool
 	DryRun                 bool
-	// Acknowledge is new: whether Azure is told that it may begin once the event's machines are drained.
+	// Acknowledge acknowledges an event to Azure once its machines are drained. The tool does not have it.
 	Acknowledge bool
-	// MaxConcurrentDrains and Namespace are Slipway's own.
+	// MaxConcurrentDrains and Namespace are Slipway's own settings.
 	MaxConcurrentDrains int
 	Namespace           string
 
-	// Warnings are what was passed over or is done otherwise than it was asked for.
+	// Warnings report ignored and changed settings.
 	Warnings []string
 
-	given map[string]string // by flag: where its value came from
+	sources map[string]string // flag name to the source of its value
 }
 
-// setting is one of the tool's settings under its three names.
+// setting is one of the tool's settings with its three names.
 type setting struct {
 	flag, env, key string
 }
 
-// settings lists all that the tool has. A key is the tool's name of a field in lower case; a setting without one can
-// only be a flag.
+// settings lists all settings. key is the tool's field name in lower case. A setting without a key can only be set as a
+// flag.
 var settings = []setting{
 	{"version", "", ""},
 	{"config", "CONFIG", "configfile"},
@@ -133,63 +133,62 @@ var settings = []setting{
 	{"namespace", "POD_NAMESPACE", "namespace"},
 }
 
-// flagSet has the tool's flags with its defaults. Go's flag package takes them with one dash or two.
-func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
+// newFlagSet returns the tool's flags with its defaults. Go's flag package accepts one or two dashes.
+func (o *Options) newFlagSet(out io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet(Tool, flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version and exit")
-	fs.StringVar(&o.ConfigFile, "config", "", "YAML `file` with settings, which win over flags ($CONFIG)")
+	fs.StringVar(&o.ConfigFile, "config", "", "YAML `file` with settings, which override flags ($CONFIG)")
 	fs.StringVar(&o.LogLevel, "log.level", "INFO", "panic, fatal, error, warn, info, debug or trace")
 	fs.BoolVar(&o.LogPretty, "log.pretty", false, "log text instead of JSON")
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one the pod's own ServiceAccount is used")
-	fs.StringVar(&o.Endpoint, "endpoint", azure.DefaultEndpoint, "`URL` of Azure's Scheduled Events")
-	fs.StringVar(&o.Node, "node", "", "`name` of the Kubernetes node to guard ($MY_NODE_NAME)")
-	fs.DurationVar(&o.Period, "period", azure.DefaultInterval, "time from one look at the endpoint to the next")
-	fs.DurationVar(&o.RequestTimeout, "request.timeout", 5*time.Second, "how long one look may take")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; if empty, the pod's ServiceAccount is used")
+	fs.StringVar(&o.Endpoint, "endpoint", azure.DefaultEndpoint, "`URL` of Azure's Scheduled Events service")
+	fs.StringVar(&o.Node, "node", "", "`name` of the Kubernetes node ($MY_NODE_NAME)")
+	fs.DurationVar(&o.Period, "period", azure.DefaultInterval, "polling interval of the endpoint")
+	fs.DurationVar(&o.RequestTimeout, "request.timeout", 5*time.Second, "timeout of a request to the endpoint")
 	fs.StringVar(&o.TelegramToken, "telegram.token", "", "Telegram bot `token` ($TELEGRAM_TOKEN)")
 	fs.StringVar(&o.TelegramChatID, "telegram.chatID", "", "Telegram chat `id` ($TELEGRAM_CHATID)")
-	fs.StringVar(&o.TelegramURL, "telegram.url", "", "`URL` of a Bot API server in place of Telegram's ($TELEGRAM_URL)")
+	fs.StringVar(&o.TelegramURL, "telegram.url", "", "`URL` of a Bot API server to use instead of Telegram's ($TELEGRAM_URL)")
 	fs.StringVar(&o.AlertMessage, "alert.message", "Draining node={{ .NodeName }}, type={{ .Event.EventType }}", "`template` of the Telegram text")
 	fs.StringVar(&o.WebhookMethod, "webhook.method", http.MethodPost, "HTTP `method`")
 	fs.StringVar(&o.WebhookContentType, "webhook.contentType", "application/json", "Content-Type `header`")
 	fs.StringVar(&o.WebhookURL, "webhook.url", "", "`URL` of the webhook ($WEBHOOK_URL)")
-	fs.DurationVar(&o.WebhookTimeout, "webhook.timeout", 30*time.Second, "how long one request may take")
+	fs.DurationVar(&o.WebhookTimeout, "webhook.timeout", 30*time.Second, "timeout of a request")
 	fs.StringVar(&o.WebhookTemplate, "webhook.template", "", "`template` of the body ($WEBHOOK_TEMPLATE)")
-	fs.StringVar(&o.WebhookTemplateFile, "webhook.template-file", "", "`file` with the template of the body, which wins ($WEBHOOK_TEMPLATE_FILE)")
+	fs.StringVar(&o.WebhookTemplateFile, "webhook.template-file", "", "`file` with the template of the body, overrides -webhook.template ($WEBHOOK_TEMPLATE_FILE)")
 	fs.BoolVar(&o.WebhookInsecure, "webhook.insecureSkip", false, "do not verify the webhook's certificate")
 	fs.StringVar(&o.WebhookProxy, "webhook.http-proxy", "", "`URL` of an HTTP proxy for the webhook ($WEBHOOK_HTTP_PROXY)")
-	fs.IntVar(&o.WebhookRetries, "webhook.retries", 3, "further attempts after the first; more follow while the process lives")
-	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "Sentry DSN: log lines from warning on are sent there")
-	fs.StringVar(&o.WebAddress, "web.address", ":17923", "`address` to serve /metrics, /healthz and /drainNode on")
-	fs.StringVar(&o.WebTokenFile, "web.token-file", "", "`file` with the token for /drainNode and profiles from elsewhere than this pod ($WEB_TOKEN_FILE)")
+	fs.IntVar(&o.WebhookRetries, "webhook.retries", 3, "retries of a message; later attempts follow while the process runs")
+	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "Sentry DSN for log lines of level warning and above")
+	fs.StringVar(&o.WebAddress, "web.address", ":17923", "`address` of /metrics, /healthz and /drainNode")
+	fs.StringVar(&o.WebTokenFile, "web.token-file", "", "`file` with the token that allows /drainNode and profiles from outside of this pod ($WEB_TOKEN_FILE)")
 	fs.BoolVar(&o.TaintNode, "taint.node", false, "also taint the node")
 	fs.StringVar(&o.TaintEffect, "taint.effect", "NoSchedule", "NoSchedule, NoExecute or PreferNoSchedule")
-	fs.IntVar(&o.PodGracePeriodSeconds, "podGracePeriodSeconds", -1, "`seconds` that every pod gets to stop; negative is its own")
-	fs.IntVar(&o.NodeGracePeriodSeconds, "nodeGracePeriodSeconds", 120, "`seconds` that a drain may take which /drainNode asks for; 0 is any time")
-	fs.IntVar(&o.GracePeriodSeconds, "gracePeriodSeconds", 10, "`seconds` that the end of the process waits for a drain under way")
-	fs.BoolVar(&o.DrainOnFreezeEvent, "drainOnFreezeEvent", false, "drain for a Freeze too")
+	fs.IntVar(&o.PodGracePeriodSeconds, "podGracePeriodSeconds", -1, "termination grace period of every pod in `seconds`; negative uses the pod's own")
+	fs.IntVar(&o.NodeGracePeriodSeconds, "nodeGracePeriodSeconds", 120, "time limit in `seconds` of a drain by /drainNode; 0 means no limit")
+	fs.IntVar(&o.GracePeriodSeconds, "gracePeriodSeconds", 10, "`seconds` to wait for a running drain at shutdown")
+	fs.BoolVar(&o.DrainOnFreezeEvent, "drainOnFreezeEvent", false, "also drain for Freeze events")
 	fs.StringVar(&o.ResourceName, "resource.name", "", "this machine's `name` in Azure's events (default: from the node's spec.providerID)")
 	fs.BoolVar(&o.ExitAfterNodeDrain, "exitAfterNodeDrain", false, "exit once the node is drained")
-	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, past all disruption budgets")
-	fs.BoolVar(&o.DryRun, "dryRun", false, "say what would be done, change nothing")
-	fs.BoolVar(&o.Acknowledge, "acknowledge", true, "tell Azure that an event may begin once its machines are drained")
-	fs.IntVar(&o.MaxConcurrentDrains, "maxConcurrentDrains", 0, "how many `nodes` of the cluster are drained at once for what can wait; 0 is no limit ($MAX_CONCURRENT_DRAINS)")
-	fs.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Leases that -maxConcurrentDrains needs ($POD_NAMESPACE)")
+	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
+	fs.BoolVar(&o.DryRun, "dryRun", false, "log the actions without carrying them out")
+	fs.BoolVar(&o.Acknowledge, "acknowledge", true, "acknowledge an event to Azure once its machines are drained, so that it starts early")
+	fs.IntVar(&o.MaxConcurrentDrains, "maxConcurrentDrains", 0, "maximum number of `nodes` of the cluster that are drained at the same time, if the event can wait; 0 means no limit ($MAX_CONCURRENT_DRAINS)")
+	fs.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Leases of -maxConcurrentDrains ($POD_NAMESPACE)")
 	return fs
 }
 
-// Parse reads the tool's command line, its environment and the configuration file that either names. The file wins over
-// flags, flags over the environment, that over the defaults. It returns flag.ErrHelp after help that was asked for, and
-// a *compat.UsageError for flags that do not exist or cannot be read. Usage goes to out. With other errors come the options that
-// could be read.
+// Parse reads the tool's command line, environment and configuration file. The file overrides flags, flags override the
+// environment, and the environment overrides the defaults. It returns flag.ErrHelp after -help, and a *compat.UsageError for
+// unknown flags or invalid values. It prints the usage to out. With other errors it returns the options that it could read.
 func Parse(args []string, env func(string) string, out io.Writer) (*Options, error) {
-	o := &Options{given: map[string]string{}}
-	fs := o.flagSet(out)
+	o := &Options{sources: map[string]string{}}
+	fs := o.newFlagSet(out)
 	for _, s := range settings {
 		if s.env == "" || env(s.env) == "" {
 			continue
 		}
-		if err := o.set(fs, s.flag, env(s.env), "$"+s.env); err != nil {
+		if err := o.setValue(fs, s.flag, env(s.env), "$"+s.env); err != nil {
 			return nil, err
 		}
 	}
@@ -200,43 +199,43 @@ func Parse(args []string, env func(string) string, out io.Writer) (*Options, err
 		return nil, &compat.UsageError{Err: err}
 	}
 	if fs.NArg() > 0 {
-		o.warn("%q: is no flag, and it and what follows is passed over", fs.Arg(0))
+		o.addWarning("%q: is not a flag; this and all following arguments are ignored", fs.Arg(0))
 	}
-	onCommandLine(fs, args, func(name string) { o.given[name] = "-" + name })
+	visitCommandLineFlags(fs, args, func(name string) { o.sources[name] = "-" + name })
 	if o.ShowVersion {
 		return o, nil
 	}
 	if o.ConfigFile != "" {
 		raw, err := os.ReadFile(o.ConfigFile)
 		if err != nil {
-			return o, fmt.Errorf("%s: %w", o.given["config"], err)
+			return o, fmt.Errorf("%s: %w", o.sources["config"], err)
 		}
-		if err := o.readFile(fs, raw); err != nil {
-			return o, fmt.Errorf("%s %s: %w", o.given["config"], o.ConfigFile, err)
+		if err := o.applyFile(fs, raw); err != nil {
+			return o, fmt.Errorf("%s %s: %w", o.sources["config"], o.ConfigFile, err)
 		}
 	}
-	o.repair()
-	o.advise()
+	o.repairValues()
+	o.warnAboutSettings()
 	return o, o.Validate()
 }
 
-// onCommandLine calls with the name of each flag of the command line. The environment has set some of the same set
-// before, so that flag's own Visit does not tell.
-func onCommandLine(fs *flag.FlagSet, args []string, with func(string)) {
+// visitCommandLineFlags calls visit with the name of each flag on the command line. flag.Visit does not work, because the
+// environment has set flags in the same set.
+func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) {
 	rest := len(args) - fs.NArg()
 	for _, arg := range args[:rest] {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if strings.HasPrefix(arg, "-") && fs.Lookup(name) != nil {
-			with(name)
+			visit(name)
 		}
 	}
 }
 
-// readFile lays a configuration file over what is set. Keys are matched exactly, as the tool did.
-func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
+// applyFile sets the settings of a configuration file. Like the tool, it matches keys exactly.
+func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
 	entries, err := compat.Entries(raw)
 	if err != nil {
-		return withoutText(err)
+		return hideFileText(err)
 	}
 	byKey := map[string]string{}
 	for _, s := range settings {
@@ -252,23 +251,23 @@ func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
 		case !known:
 			o.Warnings = append(o.Warnings, compat.Unknown(key, e.Line, slices.Collect(maps.Keys(byKey))))
 		case e.Again > 0:
-			errs = append(errs, fmt.Errorf("line %d: %s: is there already, in line %d", e.Again, key, e.Line))
+			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.Again, key, e.Line))
 		case key == "configfile":
-			o.warn("line %d: configfile: a file cannot name another, and it is passed over", e.Line)
+			o.addWarning("line %d: configfile: not allowed in a file, ignored", e.Line)
 		case e.Null:
-			o.warn("line %d: %s: has no value, and is passed over", e.Line, key)
+			o.addWarning("line %d: %s: has no value, ignored", e.Line, key)
 		case e.Shape != "":
-			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.Shape, want(fs, name)))
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.Shape, describeWantedValue(fs, name)))
 		default:
 			value := e.Value
-			if b, old, _ := compat.Bool(value); old && isBool(fs, name) {
-				o.warn("line %d: %s: %s is a boolean of YAML 1.1: want true or false", e.Line, key, value)
+			if b, old, _ := compat.Bool(value); old && isBoolFlag(fs, name) {
+				o.addWarning("line %d: %s: %s is a YAML 1.1 boolean: want true or false", e.Line, key, value)
 				value = strconv.FormatBool(b)
 			}
-			if n, ok := e.Int(); ok && want(fs, name) == wholeNumber {
+			if n, ok := e.Int(); ok && describeWantedValue(fs, name) == wholeNumber {
 				value = strconv.Itoa(n)
 			}
-			if err := o.set(fs, name, value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
+			if err := o.setValue(fs, name, value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -276,25 +275,25 @@ func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
 	return errors.Join(errs...)
 }
 
-// yamlLine is where in its text the YAML parser says it is.
+// yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// withoutText says where a file is not YAML, without what stands there, which may be a token.
-func withoutText(err error) error {
+// hideFileText returns a YAML syntax error with its line but without the text of the file, which may be a token.
+func hideFileText(err error) error {
 	if !strings.HasPrefix(err.Error(), "yaml:") {
 		return err
 	}
 	where := yamlLine.FindString(err.Error())
 	if where == "" {
-		where = "line 1" // which the parser leaves out
+		where = "line 1" // the parser omits line 1
 	}
-	return fmt.Errorf("%s: not YAML (not quoted, it may hold a token)", where)
+	return fmt.Errorf("%s: not YAML (text hidden, it may contain a token)", where)
 }
 
 const wholeNumber = "a whole number"
 
-// want says what a flag's value must be.
-func want(fs *flag.FlagSet, name string) string {
+// describeWantedValue returns which values a flag accepts.
+func describeWantedValue(fs *flag.FlagSet, name string) string {
 	getter, _ := fs.Lookup(name).Value.(flag.Getter)
 	switch getter.Get().(type) {
 	case bool:
@@ -307,66 +306,66 @@ func want(fs *flag.FlagSet, name string) string {
 	return "text"
 }
 
-func isBool(fs *flag.FlagSet, name string) bool {
+func isBoolFlag(fs *flag.FlagSet, name string) bool {
 	getter, _ := fs.Lookup(name).Value.(flag.Getter)
 	_, is := getter.Get().(bool)
 	return is
 }
 
-// secret are the settings whose values are never shown.
-var secret = []string{"telegram.token", "webhook.url", "webhook.http-proxy", "sentry.dsn"}
+// secretSettings are the settings with values that are never shown.
+var secretSettings = []string{"telegram.token", "webhook.url", "webhook.http-proxy", "sentry.dsn"}
 
-func (o *Options) set(fs *flag.FlagSet, name, value, from string) error {
+func (o *Options) setValue(fs *flag.FlagSet, name, value, from string) error {
 	if err := fs.Set(name, value); err != nil {
-		return fmt.Errorf("%s: %q: want %s", from, value, want(fs, name))
+		return fmt.Errorf("%s: %q: want %s", from, value, describeWantedValue(fs, name))
 	}
-	o.given[name] = from
+	o.sources[name] = from
 	return nil
 }
 
-func (o *Options) warn(format string, args ...any) {
+func (o *Options) addWarning(format string, args ...any) {
 	o.Warnings = append(o.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Given reports whether a setting, by its flag's name, was set and is not the default.
-func (o *Options) Given(name string) bool { return o.given[name] != "" }
+// Given reports whether a setting, by flag name, was set.
+func (o *Options) Given(name string) bool { return o.sources[name] != "" }
 
-// field spells a setting as it was given.
-func (o *Options) field(name string) string {
-	if from := o.given[name]; from != "" {
+// describeSource returns the setting's name as the user wrote it, for example as a flag, a variable or a key.
+func (o *Options) describeSource(name string) string {
+	if from := o.sources[name]; from != "" {
 		return from
 	}
 	return "-" + name
 }
 
-// levels are logrus' names and what they are here.
-var levels = map[string]string{
+// logLevels maps logrus' level names to Slipway's.
+var logLevels = map[string]string{
 	"panic": "error", "fatal": "error", "error": "error", "warn": "warn", "warning": "warn", "info": "info",
 	"debug": "debug", "trace": "debug",
 }
 
-const levelNames = "panic, fatal, error, warn, info, debug or trace"
+const logLevelNames = "panic, fatal, error, warn, info, debug or trace"
 
-// Bounds of a polling period. The tool had none, and 0 made it spin.
+// Limits of the polling interval. The tool has none, and 0 made it busy-loop.
 const (
 	minPeriod = 100 * time.Millisecond
 	maxPeriod = time.Minute
 )
 
-// Validate reports everything that is wrong with the values, and is not made up for by repair. What needs a template engine
-// or a file is checked where it is made use of.
+// Validate returns all errors of values that repairValues did not replace. Templates and files are checked where they are
+// used.
 func (o *Options) Validate() error {
 	var errs []error
-	var said []string
+	var reported []string
 	bad := func(name string, value any, want string) {
-		said = append(said, name)
-		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.field(name), shown(name, value), want))
+		reported = append(reported, name)
+		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.describeSource(name), formatValue(name, value), want))
 	}
 	if o.Node == "" {
 		bad("node", o.Node, "the name of this node (in a pod: MY_NODE_NAME from spec.nodeName)")
 	}
-	if _, known := levels[strings.ToLower(o.LogLevel)]; !known {
-		bad("log.level", o.LogLevel, levelNames)
+	if _, known := logLevels[strings.ToLower(o.LogLevel)]; !known {
+		bad("log.level", o.LogLevel, logLevelNames)
 	}
 	if !slices.Contains([]string{"NoSchedule", "NoExecute", "PreferNoSchedule"}, o.TaintEffect) {
 		bad("taint.effect", o.TaintEffect, "NoSchedule, NoExecute or PreferNoSchedule")
@@ -378,8 +377,8 @@ func (o *Options) Validate() error {
 		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
 	}
 	if o.MaxConcurrentDrains > 0 && o.Namespace == "" {
-		bad("namespace", o.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as "+
-			o.field("maxConcurrentDrains")+" needs it")
+		bad("namespace", o.Namespace, "the agents' namespace (in a pod: POD_NAMESPACE from metadata.namespace), required by "+
+			o.describeSource("maxConcurrentDrains"))
 	}
 	if _, err := strconv.ParseInt(o.TelegramChatID, 10, 64); err != nil && o.TelegramChatID != "" {
 		bad("telegram.chatID", o.TelegramChatID, "a whole number, such as -1001234567890")
@@ -387,11 +386,11 @@ func (o *Options) Validate() error {
 	if o.TelegramURL != "" && !isURL(o.TelegramURL) {
 		bad("telegram.url", o.TelegramURL, "a URL such as https://bot.example.com")
 	}
-	return errors.Join(append(errs, o.refused(said)...)...)
+	return errors.Join(append(errs, o.validateReceivers(reported)...)...)
 }
 
-// settingOf are the settings that fields of a receiver are made of.
-var settingOf = map[string]string{
+// settingByReceiverField maps fields of a receiver to the settings that they come from.
+var settingByReceiverField = map[string]string{
 	"telegram.token": "telegram.token", "telegram.chatID": "telegram.chatID", "telegram.url": "telegram.url",
 	"telegram.template": "alert.message",
 	"webhook.url":       "webhook.url", "webhook.method": "webhook.method", "webhook.contentType": "webhook.contentType",
@@ -399,13 +398,13 @@ var settingOf = map[string]string{
 	"webhook.proxy": "webhook.http-proxy",
 }
 
-// refused are what the receivers that are made do not take, said of the settings that they are made of, but those of which
-// something is said already.
-func (o *Options) refused(said []string) []error {
+// validateReceivers returns the errors of the resulting receivers, with the names of the settings. It leaves out settings
+// that were already reported.
+func (o *Options) validateReceivers(reported []string) []error {
 	var errs []error
 	for _, r := range o.Receivers() {
-		for _, err := range o.faultsOf(r) {
-			if !slices.ContainsFunc(said, func(name string) bool { return strings.HasPrefix(err.Error(), o.field(name)+":") }) {
+		for _, err := range o.validateReceiver(r) {
+			if !slices.ContainsFunc(reported, func(name string) bool { return strings.HasPrefix(err.Error(), o.describeSource(name)+":") }) {
 				errs = append(errs, err)
 			}
 		}
@@ -413,8 +412,8 @@ func (o *Options) refused(said []string) []error {
 	return errs
 }
 
-// faultsOf are what a receiver that is made does not take, said of the settings that it is made of.
-func (o *Options) faultsOf(r notify.Receiver) []error {
+// validateReceiver returns the errors of a receiver, with the names of the settings.
+func (o *Options) validateReceiver(r notify.Receiver) []error {
 	err := r.Validate()
 	if err == nil {
 		return nil
@@ -422,20 +421,19 @@ func (o *Options) faultsOf(r notify.Receiver) []error {
 	var errs []error
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		field, why, _ := strings.Cut(line, ": ")
-		if name := settingOf[field]; name != "" {
-			line = o.field(name) + ": " + why
+		if name := settingByReceiverField[field]; name != "" {
+			line = o.describeSource(name) + ": " + why
 		}
 		errs = append(errs, errors.New(line))
 	}
 	return errs
 }
 
-// CheckTemplates warns of templates that cannot be read, in the process that is to use them. As with the tool, their
-// messages are lost.
+// CheckTemplates warns of unreadable templates at the start of the agent. As with the tool, their messages are lost.
 func (o *Options) CheckTemplates() {
 	check := func(name, text string) {
-		if err := notify.CheckTemplate(o.field(name), text); err != nil {
-			o.warn("%v: such messages are lost", err)
+		if err := notify.CheckTemplate(o.describeSource(name), text); err != nil {
+			o.addWarning("%v: messages with this template are lost", err)
 		}
 	}
 	if o.TelegramToken != "" {
@@ -446,7 +444,7 @@ func (o *Options) CheckTemplates() {
 	case o.WebhookTemplateFile != "":
 		raw, err := os.ReadFile(o.WebhookTemplateFile)
 		if err != nil {
-			o.warn("%s: %v: messages are lost until it can be read", o.field("webhook.template-file"), err)
+			o.addWarning("%s: %v: messages are lost until the file is readable", o.describeSource("webhook.template-file"), err)
 			break
 		}
 		check("webhook.template-file", string(raw))
@@ -455,36 +453,36 @@ func (o *Options) CheckTemplates() {
 	}
 }
 
-// isURL reports whether a text is a URL of HTTP, or of another scheme that is given.
+// isURL reports whether a text is a URL with the scheme http, https or one of schemes.
 func isURL(s string, schemes ...string) bool {
 	return notify.CheckAddress(s, append(schemes, "http", "https")...) == nil
 }
 
-// isPort reports whether a text is a port to listen on; 0 is any.
+// isPort reports whether a text is a port number; 0 selects any port.
 func isPort(s string) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n >= 0 && n < 1<<16
 }
 
-// advise warns of settings that are accepted and no longer mean what they did, or that contradict each other.
-func (o *Options) advise() {
+// warnAboutSettings warns of settings that have a different meaning, no effect, or contradict each other.
+func (o *Options) warnAboutSettings() {
 	if o.WebhookTemplate != "" && o.WebhookTemplateFile != "" {
-		o.warn("%s: is passed over, since %s wins", o.field("webhook.template"), o.field("webhook.template-file"))
+		o.addWarning("%s: ignored, because %s overrides it", o.describeSource("webhook.template"), o.describeSource("webhook.template-file"))
 	}
 	if o.WebhookURL == "" && (o.WebhookTemplate != "" || o.WebhookTemplateFile != "") {
-		o.warn("%s: there is a template but no URL: no webhook is called", o.field("webhook.url"))
+		o.addWarning("%s: is empty although a template is set: no webhook is called", o.describeSource("webhook.url"))
 	}
 	if o.TelegramToken == "" && o.TelegramChatID != "" {
-		o.warn("%s: there is a chat but no token: nothing is sent to Telegram", o.field("telegram.token"))
+		o.addWarning("%s: is empty although a chat is set: nothing is sent to Telegram", o.describeSource("telegram.token"))
 	}
 	if o.WebhookInsecure {
-		o.warn("%s: the webhook's certificate is not verified", o.field("webhook.insecureSkip"))
+		o.addWarning("%s: the webhook's certificate is not verified", o.describeSource("webhook.insecureSkip"))
 	}
 	if o.Period > 2*time.Second {
-		o.warn("%s: %s: Azure advises 1s, as a Spot machine may have 30 s or less", o.field("period"), o.Period)
+		o.addWarning("%s: %s: Azure advises 1s, because a Spot machine may have 30 s or less", o.describeSource("period"), o.Period)
 	}
 	if o.Given("nodeGracePeriodSeconds") {
-		o.warn("%s: limits a drain that /drainNode asks for; any other goes on until the machine is due",
-			o.field("nodeGracePeriodSeconds"))
+		o.addWarning("%s: limits only drains by /drainNode; other drains run until the event's deadline",
+			o.describeSource("nodeGracePeriodSeconds"))
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func environment(pairs ...string) func(string) string {
+func newEnvironment(pairs ...string) func(string) string {
 	return func(name string) string {
 		for _, p := range append(pairs, "MY_NODE_NAME=n") {
 			if value, ok := strings.CutPrefix(p, name+"="); ok {
@@ -31,22 +31,22 @@ func environment(pairs ...string) func(string) string {
 	}
 }
 
-func parse(t *testing.T, args ...string) *Options {
+func mustParse(t *testing.T, args ...string) *Options {
 	t.Helper()
-	o, err := Parse(args, environment(), io.Discard)
+	o, err := Parse(args, newEnvironment(), io.Discard)
 	must.NoError(t, err)
 	return o
 }
 
-func file(t *testing.T, text string) string {
+func writeConfigFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
-// values is one valid value for each setting, other than its default.
-var values = map[string]string{
+// exampleValues contains one valid value, other than the default, for each setting.
+var exampleValues = map[string]string{
 	"log.level": "DEBUG", "log.pretty": "true", "kubeconfig": "/k", "endpoint": "http://127.0.0.1:9/x?api-version=1",
 	"node": "other", "period": "2s", "request.timeout": "7s", "telegram.token": "1:a", "telegram.chatID": "-100",
 	"telegram.url": "http://127.0.0.1:1", "alert.message": "x", "webhook.method": "PUT", "webhook.contentType": "text/plain",
@@ -58,21 +58,21 @@ var values = map[string]string{
 	"maxConcurrentDrains": "2", "namespace": "slipway",
 }
 
-// settled are the options without what says how they were given.
-func settled(o *Options) Options {
+// withoutSources returns the options without the sources of their values.
+func withoutSources(o *Options) Options {
 	c := *o
-	c.given, c.Warnings, c.ConfigFile = nil, nil, ""
+	c.sources, c.Warnings, c.ConfigFile = nil, nil, ""
 	return c
 }
 
-var equal = cmp.AllowUnexported(Options{})
+var compareOptions = cmp.AllowUnexported(Options{})
 
 func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 	for _, s := range settings {
 		if s.flag == "version" || s.flag == "config" {
 			continue
 		}
-		value, ok := values[s.flag]
+		value, ok := exampleValues[s.flag]
 		if !ok {
 			t.Errorf("%s: the test has no value for it", s.flag)
 			continue
@@ -84,19 +84,19 @@ func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 		if companion != "" {
 			base = append(base, companion)
 		}
-		want := settled(parse(t, append(base, "-"+s.flag+"="+value)...))
-		if cmp.Equal(want, settled(parse(t, base...)), equal) {
+		want := withoutSources(mustParse(t, append(base, "-"+s.flag+"="+value)...))
+		if cmp.Equal(want, withoutSources(mustParse(t, base...)), compareOptions) {
 			t.Errorf("-%s=%s changes nothing", s.flag, value)
 		}
 		spellings := [][]string{append(base, "--"+s.flag+"="+value)}
-		if value != "true" && value != "false" { // a boolean flag takes no word after it
+		if value != "true" && value != "false" { // a boolean flag takes no separate argument
 			spellings = append(spellings, append(base, "-"+s.flag, value))
 		}
 		if s.key != "" {
-			spellings = append(spellings, append(base, "-config="+file(t, s.key+": "+value)))
+			spellings = append(spellings, append(base, "-config="+writeConfigFile(t, s.key+": "+value)))
 		}
 		for _, args := range spellings {
-			if diff := cmp.Diff(want, settled(parse(t, args...)), equal); diff != "" {
+			if diff := cmp.Diff(want, withoutSources(mustParse(t, args...)), compareOptions); diff != "" {
 				t.Errorf("%v: %s", args, diff)
 			}
 		}
@@ -105,19 +105,19 @@ func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 				if name == s.env {
 					return value
 				}
-				return environment()(name)
+				return newEnvironment()(name)
 			}, io.Discard)
 			if err != nil {
 				t.Errorf("$%s: %v", s.env, err)
-			} else if diff := cmp.Diff(want, settled(o), equal); diff != "" {
+			} else if diff := cmp.Diff(want, withoutSources(o), compareOptions); diff != "" {
 				t.Errorf("$%s: %s", s.env, diff)
 			}
 		}
 	}
 }
 
-func TestDefaultsAreTheToolsButForItsFaults(t *testing.T) {
-	got := settled(parse(t))
+func TestDefaultsMatchToolExceptFaults(t *testing.T) {
+	got := withoutSources(mustParse(t))
 	want := Options{
 		LogLevel: "INFO", Endpoint: "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01", Node: "n",
 		Period: time.Second, RequestTimeout: 5 * time.Second, AlertMessage: "Draining node={{ .NodeName }}, type={{ .Event.EventType }}",
@@ -125,44 +125,44 @@ func TestDefaultsAreTheToolsButForItsFaults(t *testing.T) {
 		WebAddress: ":17923", TaintEffect: "NoSchedule", PodGracePeriodSeconds: -1, NodeGracePeriodSeconds: 120,
 		GracePeriodSeconds: 10, Acknowledge: true,
 	}
-	check.Equal(t, want, got, equal)
+	check.Equal(t, want, got, compareOptions)
 }
 
-func TestFileOverridesFlagsAndFlagsOverrideTheEnvironment(t *testing.T) {
-	config := file(t, "telegramchatid: -1001234567890123\nnodename: of-the-file\n")
+func TestFileOverridesFlagsOverrideEnvironment(t *testing.T) {
+	config := writeConfigFile(t, "telegramchatid: -1001234567890123\nnodename: of-the-file\n")
 	o, err := Parse([]string{"-node=of-the-flag", "-webhook.url=http://flag"},
-		environment("CONFIG="+config, "WEBHOOK_URL=http://env", "TELEGRAM_CHATID=5"), io.Discard)
+		newEnvironment("CONFIG="+config, "WEBHOOK_URL=http://env", "TELEGRAM_CHATID=5"), io.Discard)
 	must.NoError(t, err)
 	if o.Node != "of-the-file" || o.WebhookURL != "http://flag" || o.TelegramChatID != "-1001234567890123" {
-		t.Errorf("%+v", settled(o))
+		t.Errorf("%+v", withoutSources(o))
 	}
 }
 
-func TestMergeKeysOfTheFileCount(t *testing.T) {
-	o := parse(t, "-period=9s", "-config="+file(t, "common: &common {period: 1s, dryrun: true}\n<<: *common\ndryrun: false\n"))
+func TestMergeKeysOfFileAreApplied(t *testing.T) {
+	o := mustParse(t, "-period=9s", "-config="+writeConfigFile(t, "common: &common {period: 1s, dryrun: true}\n<<: *common\ndryrun: false\n"))
 	if o.Period != time.Second || o.DryRun {
 		t.Errorf("period %s, dry run %t: want 1s and false", o.Period, o.DryRun)
 	}
-	_, err := Parse([]string{"-node=n", "-config=" + file(t, "<<: 123:secret\n")}, environment(), io.Discard)
+	_, err := Parse([]string{"-node=n", "-config=" + writeConfigFile(t, "<<: 123:secret\n")}, newEnvironment(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "line 1: <<: want an alias") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("a merge key without keys: %v", err)
+		t.Errorf("an invalid merge key: %v", err)
 	}
 }
 
-func TestLogSettingsOfTheFileCount(t *testing.T) {
-	o := parse(t, "-config="+file(t, "loglevel: warn\nlogpretty: true\n"))
+func TestLogSettingsOfFileAreApplied(t *testing.T) {
+	o := mustParse(t, "-config="+writeConfigFile(t, "loglevel: warn\nlogpretty: true\n"))
 	if c := o.Config(); c.LogLevel != "warn" || c.LogFormat != "text" {
 		t.Errorf("level %s, format %s", c.LogLevel, c.LogFormat)
 	}
 }
 
-func TestUnknownFlagIsAUsageErrorUnlikeHelp(t *testing.T) {
+func TestUnknownFlagIsUsageErrorUnlikeHelp(t *testing.T) {
 	var usage strings.Builder
-	_, err := Parse([]string{"-nope"}, environment(), &usage)
+	_, err := Parse([]string{"-nope"}, newEnvironment(), &usage)
 	if _, is := errors.AsType[*compat.UsageError](err); !is || !strings.Contains(usage.String(), "-taint.node") {
 		t.Errorf("%v, usage %q", err, usage.String())
 	}
-	if _, err := Parse([]string{"-help"}, environment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
+	if _, err := Parse([]string{"-help"}, newEnvironment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("help: %v", err)
 	}
 	if o, err := Parse([]string{"-version"}, func(string) string { return "" }, io.Discard); err != nil || !o.ShowVersion {
@@ -170,7 +170,7 @@ func TestUnknownFlagIsAUsageErrorUnlikeHelp(t *testing.T) {
 	}
 }
 
-func TestI10BadValuesAreRefusedByFieldAndRange(t *testing.T) {
+func TestI10BadValuesNameFieldAndRange(t *testing.T) {
 	for _, c := range []struct{ flag, value, want string }{
 		{"node", "", "name of this node"},
 		{"period", "5", "duration"},
@@ -183,48 +183,48 @@ func TestI10BadValuesAreRefusedByFieldAndRange(t *testing.T) {
 		{"maxConcurrentDrains", "-1", "-1: want 0 to 16"},
 		{"taint.node", "maybe", "true or false"},
 	} {
-		for _, given := range givenAs(t, c.flag, c.value) {
-			_, err := Parse([]string{given.arg}, environment(), io.Discard)
+		for _, given := range newGivenSettings(t, c.flag, c.value) {
+			_, err := Parse([]string{given.arg}, newEnvironment(), io.Discard)
 			if err == nil {
-				t.Errorf("%s: was taken", given.arg)
+				t.Errorf("%s: was accepted", given.arg)
 				continue
 			}
 			text := err.Error()
-			usage := strings.HasPrefix(text, "invalid ") // the flag package's own words
-			if !usage && !strings.Contains(text, c.want) || !strings.Contains(text, given.spelled) || strings.Contains(text, "s3cret") {
-				t.Errorf("%s: error %q, want it to say %q", given.arg, text, c.want)
+			usage := strings.HasPrefix(text, "invalid ") // error of the flag package
+			if !usage && !strings.Contains(text, c.want) || !strings.Contains(text, given.spelling) || strings.Contains(text, "s3cret") {
+				t.Errorf("%s: error %q, want %q in it", given.arg, text, c.want)
 			}
 		}
 	}
 }
 
-// given is a setting on the command line, itself or in a file, and how it is spelled there.
-type given struct{ arg, spelled string }
+// givenSetting is a setting on the command line, as a flag or in a file, and its spelling there.
+type givenSetting struct{ arg, spelling string }
 
-func givenAs(t *testing.T, flag, value string) []given {
+func newGivenSettings(t *testing.T, flag, value string) []givenSetting {
 	t.Helper()
 	for _, s := range settings {
 		if s.flag == flag {
-			return []given{{"-" + flag + "=" + value, flag}, {"-config=" + file(t, s.key+": '"+value+"'"), s.key}}
+			return []givenSetting{{"-" + flag + "=" + value, flag}, {"-config=" + writeConfigFile(t, s.key+": '"+value+"'"), s.key}}
 		}
 	}
 	t.Fatalf("no setting %s", flag)
 	return nil
 }
 
-// TestValuesThatTheToolStartedWithAreReplaced has values with which the tool guarded its node all the same.
-func TestValuesThatTheToolStartedWithAreReplaced(t *testing.T) {
-	const quiet = "not quoted"
+// TestUnusableValuesAreReplacedWithWarning has values that the tool started with.
+func TestUnusableValuesAreReplacedWithWarning(t *testing.T) {
+	const hidden = "value hidden"
 	for _, c := range []struct {
 		flag, value, want string
-		taken             func(*Options) bool
+		check             func(*Options) bool
 	}{
-		{"period", "0s", "0s: want 100ms to 1m; 1s is taken", func(o *Options) bool { return o.Period == time.Second }},
+		{"period", "0s", "0s: want 100ms to 1m; using 1s", func(o *Options) bool { return o.Period == time.Second }},
 		{"period", "-1s", "want 100ms", func(o *Options) bool { return o.Period == time.Second }},
 		{"period", "10ms", "want 100ms", func(o *Options) bool { return o.Period == 100*time.Millisecond }},
 		{"period", "2m", "2m0s: want 100ms to 1m", func(o *Options) bool { return o.Period == time.Minute }},
 		{"request.timeout", "0", "0s: want more than 0", func(o *Options) bool { return o.RequestTimeout == 5*time.Second }},
-		{"endpoint", "http://h/x", "http://h/x?api-version=2020-07-01 is asked", func(o *Options) bool { return o.Endpoint == "http://h/x?api-version=2020-07-01" }},
+		{"endpoint", "http://h/x", "using http://h/x?api-version=2020-07-01", func(o *Options) bool { return o.Endpoint == "http://h/x?api-version=2020-07-01" }},
 		{"endpoint", "http://h/x?a=b", "want an api-version", func(o *Options) bool { return o.Endpoint == "http://h/x?a=b&api-version=2020-07-01" }},
 		{"endpoint", "http://h/x?api-version=&a=b", "want an api-version", func(o *Options) bool { return o.Endpoint == "http://h/x?a=b&api-version=2020-07-01" }},
 		{"endpoint", "http://h/x?API-Version=2019-08-01", "", func(o *Options) bool { return o.Endpoint == "http://h/x?api-version=2019-08-01" }},
@@ -236,87 +236,87 @@ func TestValuesThatTheToolStartedWithAreReplaced(t *testing.T) {
 		{"webhook.retries", "-1", "want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 0 }},
 		{"webhook.retries", "30", "30: want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 20 }},
 		{"web.address", ":http", "", func(o *Options) bool { return o.WebAddress == ":80" }},
-		{"telegram.token", "1:s3cret", "since there is a token", func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"telegram.token", "1:s3cret", "because a token is set", func(o *Options) bool { return len(o.Receivers()) == 0 }},
 		{"webhook.timeout", "0", "want more than 0", func(o *Options) bool { return o.WebhookTimeout == 30*time.Second }},
 		{"webhook.timeout", "11m", "11m0s: want more than 0, up to 10m", func(o *Options) bool { return o.WebhookTimeout == 10*time.Minute }},
 		{"webhook.method", "post", `"post": want GET, POST`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
 		{"webhook.method", "SHOUT", `"SHOUT": want GET`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
 		{"webhook.http-proxy", "socks5://h:1080", "", func(o *Options) bool { return o.WebhookProxy == "socks5://h:1080" }},
 		{"webhook.contentType", "", "media type", func(o *Options) bool { return o.WebhookContentType == "application/json" }},
-		{"webhook.url", "s3cret", quiet, func(o *Options) bool { return len(o.Receivers()) == 0 }},
-		{"webhook.url", "http://s3cret:99999/", quiet, func(o *Options) bool { return len(o.Receivers()) == 0 }},
-		{"webhook.http-proxy", "s3cret:3128", quiet, func(o *Options) bool { return o.WebhookProxy == "" }},
-		{"sentry.dsn", "s3cret@host", quiet, func(o *Options) bool { return o.SentryDSN == "" }},
+		{"webhook.url", "s3cret", hidden, func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.url", "http://s3cret:99999/", hidden, func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.http-proxy", "s3cret:3128", hidden, func(o *Options) bool { return o.WebhookProxy == "" }},
+		{"sentry.dsn", "s3cret@host", hidden, func(o *Options) bool { return o.SentryDSN == "" }},
 	} {
-		for _, given := range givenAs(t, c.flag, c.value) {
-			o, err := Parse([]string{given.arg}, environment(), io.Discard)
+		for _, given := range newGivenSettings(t, c.flag, c.value) {
+			o, err := Parse([]string{given.arg}, newEnvironment(), io.Discard)
 			if err != nil {
 				t.Errorf("%s: %v", given.arg, err)
 				continue
 			}
 			text := strings.Join(o.Warnings, "\n")
-			if !strings.Contains(text, c.want) || !c.taken(o) || strings.Contains(text, "s3cret") {
-				t.Errorf("%s: warnings %q, want %q; options %+v", given.arg, text, c.want, settled(o))
+			if !strings.Contains(text, c.want) || !c.check(o) || strings.Contains(text, "s3cret") {
+				t.Errorf("%s: warnings %q, want %q; options %+v", given.arg, text, c.want, withoutSources(o))
 			}
 			config := o.Config()
 			if err := config.Validate(); err != nil {
-				t.Errorf("%s makes a bad configuration: %v", given.arg, err)
+				t.Errorf("%s results in an invalid configuration: %v", given.arg, err)
 			}
 		}
 	}
 }
 
 func TestBadLogLevelFailsAsFlagOnly(t *testing.T) {
-	_, err := Parse([]string{"-log.level=loud"}, environment(), io.Discard)
+	_, err := Parse([]string{"-log.level=loud"}, newEnvironment(), io.Discard)
 	check.ErrorContains(t, err, `-log.level: "loud": want panic, fatal`)
-	o := parse(t, "-config="+file(t, "loglevel: loud\n")) // the tool never looked at it
+	o := mustParse(t, "-config="+writeConfigFile(t, "loglevel: loud\n")) // the tool ignored the key
 	if c := o.Config(); c.LogLevel != "info" || !strings.Contains(strings.Join(o.Warnings, "\n"), `key loglevel (line 1): "loud": want panic, fatal`) {
 		t.Errorf("in the file: level %s, warnings %q", c.LogLevel, o.Warnings)
 	}
 }
 
-func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
-	_, err := Parse([]string{"-log.level=x", "-taint.effect=x", "-telegram.chatID=x"}, environment(), io.Discard)
+func TestAllErrorsAreReportedTogether(t *testing.T) {
+	_, err := Parse([]string{"-log.level=x", "-taint.effect=x", "-telegram.chatID=x"}, newEnvironment(), io.Discard)
 	check.ErrorContains(t, err, "-log.level", "-taint.effect", "-telegram.chatID")
 }
 
-func TestUnknownAndIneffectiveSettingsAreWarnedAbout(t *testing.T) {
-	o := parse(t, "-config="+file(t, "nodeName: x\nperiod:\nconfigfile: y\nsentrydsn: https://k@s/1\ncolour: red\n"))
+func TestUnknownAndIneffectiveSettingsAreReported(t *testing.T) {
+	o := mustParse(t, "-config="+writeConfigFile(t, "nodeName: x\nperiod:\nconfigfile: y\nsentrydsn: https://k@s/1\ncolour: red\n"))
 	all := strings.Join(o.Warnings, "\n")
 	check.Contains(t, all,
-		"line 1: nodeName", "meant nodename?", "line 2: period: has no value", "line 3: configfile", "line 5: colour",
+		"line 1: nodeName", "did you mean nodename?", "line 2: period: has no value", "line 3: configfile", "line 5: colour",
 	)
 	if o.Node != "n" || o.Period != time.Second {
 		t.Errorf("node %q, period %s", o.Node, o.Period)
 	}
 }
 
-func TestOldBooleansAndUnknownShapesAreWarnedOf(t *testing.T) {
-	o := parse(t, "-config="+file(t, "taintnode: yes\ndryrun: On\nwebhookinsecure: off\nlabels: [a, b]\nextra:\n  deep: {er: 1, er: 2}\n? [k]\n: v\nwebhookmethod: PUT\nlabels: {<<: 1}\n"))
+func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
+	o := mustParse(t, "-config="+writeConfigFile(t, "taintnode: yes\ndryrun: On\nwebhookinsecure: off\nlabels: [a, b]\nextra:\n  deep: {er: 1, er: 2}\n? [k]\n: v\nwebhookmethod: PUT\nlabels: {<<: 1}\n"))
 	if !o.TaintNode || !o.DryRun || o.WebhookInsecure || o.WebhookMethod != "PUT" {
-		t.Errorf("%+v", settled(o))
+		t.Errorf("%+v", withoutSources(o))
 	}
 	all := strings.Join(o.Warnings, "\n")
-	check.Contains(t, all, "line 1: taintnode: yes", "line 2: dryrun: On", "line 4: labels: is no key", "line 5: extra: is no key", "line 7: ?")
+	check.Contains(t, all, "line 1: taintnode: yes", "line 2: dryrun: On", "line 4: labels: unknown key", "line 5: extra: unknown key", "line 7: ?")
 	for text, want := range map[string]string{
 		"taintnode: [yes]\n":                      "line 1: taintnode: is a list: want true or false",
 		"webhooktemplate: {{ .NodeName }}\n":      "line 1: webhooktemplate: is keys with values: want text",
-		"dryrun: true\nperiod: 1s\ndryrun: off\n": "line 3: dryrun: is there already, in line 1",
+		"dryrun: true\nperiod: 1s\ndryrun: off\n": "line 3: dryrun: already set in line 1",
 	} {
-		if _, err := Parse([]string{"-config=" + file(t, text)}, environment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
 
-// TestNumbersOfTheFileAreThoseOfYAML has spellings that the tool's YAML library made whole numbers of.
-func TestNumbersOfTheFileAreThoseOfYAML(t *testing.T) {
+// TestNumbersOfFileFollowYAML has spellings that the tool's YAML library converted to integers.
+func TestNumbersOfFileFollowYAML(t *testing.T) {
 	for text, want := range map[string]int{"3.0": 3, "1e1": 10, "1_0": 10, "0x0A": 10, "0o12": 10, "0b11": 3, "+4": 4, "4.7": 4, "'5'": 5} {
-		if o := parse(t, "-config="+file(t, "webhookretries: "+text+"\n")); o.WebhookRetries != want {
+		if o := mustParse(t, "-config="+writeConfigFile(t, "webhookretries: "+text+"\n")); o.WebhookRetries != want {
 			t.Errorf("%s: %d, want %d", text, o.WebhookRetries, want)
 		}
 	}
-	if o := parse(t, "-config="+file(t, "nodename: 1e1\nresourcename: !!binary dm1fMQ==\n")); o.Node != "1e1" || o.ResourceName != "vm_1" {
+	if o := mustParse(t, "-config="+writeConfigFile(t, "nodename: 1e1\nresourcename: !!binary dm1fMQ==\n")); o.Node != "1e1" || o.ResourceName != "vm_1" {
 		t.Errorf("node %q, resource %q", o.Node, o.ResourceName)
 	}
 }
@@ -325,28 +325,28 @@ func TestBrokenFileIsRefusedAndNotQuoted(t *testing.T) {
 	for text, want := range map[string]string{
 		"telegramtoken: 1:s3cret: x\n": "not YAML", "- a": "want keys", "period: 5": `key period (line 1): "5": want a duration`,
 	} {
-		_, err := Parse([]string{"-config=" + file(t, text)}, environment(), io.Discard)
+		_, err := Parse([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	check.ErrorContains(t, check.Err(Parse([]string{"-config=/nowhere"}, environment(), io.Discard)), "-config")
+	check.ErrorContains(t, check.Err(Parse([]string{"-config=/nowhere"}, newEnvironment(), io.Discard)), "-config")
 }
 
-func TestConfigurationThatIsMadeIsValid(t *testing.T) {
+func TestResultingConfigIsValid(t *testing.T) {
 	args := []string{"-node=n"}
-	for name, value := range values {
+	for name, value := range exampleValues {
 		if name != "webhook.template-file" {
 			args = append(args, "-"+name+"="+value)
 		}
 	}
 	for _, args := range [][]string{nil, args} {
-		c := parse(t, args...).Config()
+		c := mustParse(t, args...).Config()
 		if err := c.Validate(); err != nil {
 			t.Error(err)
 		}
 		if !reflect.DeepEqual(c.ConfigFile, config.DefaultAgent().ConfigFile) {
-			t.Error("a file is read")
+			t.Error("want no configuration file")
 		}
 	}
 }
@@ -356,12 +356,12 @@ func FuzzFile(f *testing.F) {
 	f.Add("taintnode: &a true\ndryrun: *a\n")
 	f.Add("webhookretries: 99999999999999999999")
 	f.Fuzz(func(t *testing.T, text string) {
-		o := &Options{given: map[string]string{}}
-		fs := o.flagSet(io.Discard)
-		if err := o.readFile(fs, []byte(text)); err == nil && o.Validate() == nil {
+		o := &Options{sources: map[string]string{}}
+		fs := o.newFlagSet(io.Discard)
+		if err := o.applyFile(fs, []byte(text)); err == nil && o.Validate() == nil {
 			c := o.Config()
 			if err := c.Validate(); err != nil && len(o.Receivers()) == 0 {
-				t.Errorf("%q is taken and makes a bad configuration: %v", text, err)
+				t.Errorf("%q is accepted and results in an invalid configuration: %v", text, err)
 			}
 		}
 	})
@@ -374,10 +374,10 @@ func FuzzCommandLine(f *testing.F) {
 		args := strings.Fields(line)
 		for _, a := range args {
 			if strings.Contains(a, "config") {
-				return // the fuzzer's own files are nobody's
+				return // files of the fuzzer do not exist
 			}
 		}
-		_, _ = Parse(args, environment(), io.Discard)
+		_, _ = Parse(args, newEnvironment(), io.Discard)
 	})
 }
 
@@ -389,26 +389,26 @@ func TestI10BadReceiverSettingsNameTheOriginalSetting(t *testing.T) {
 		want    string
 		refused bool
 	}{
-		"retries":    {[]string{url, "-webhook.retries=30"}, environment(), "-webhook.retries: 30: want 0 to 20", false},
-		"file":       {[]string{url, "-config=" + file(t, "webhookretries: 30")}, environment(), "key webhookretries (line 1): 30: want 0 to 20", false},
-		"template":   {[]string{url, "-webhook.template={{ .NodeName"}, environment(), "-webhook.template:1: ", false},
-		"variable":   {[]string{url}, environment("WEBHOOK_TEMPLATE={{ end }}"), "$WEBHOOK_TEMPLATE:1: ", false},
-		"no file":    {[]string{url}, environment("WEBHOOK_TEMPLATE_FILE=/nowhere"), "$WEBHOOK_TEMPLATE_FILE: open /nowhere", false},
-		"alert":      {[]string{"-telegram.token=1:a", "-telegram.chatID=1", "-alert.message={{"}, environment(), "-alert.message:1: ", false},
-		"token":      {[]string{"-telegram.token=s3cret", "-telegram.chatID=1"}, environment(), "-telegram.token: what is given", true},
-		"namespace":  {[]string{"-maxConcurrentDrains=3"}, environment(), "-namespace: \"\": want the agents' own", true},
-		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s", false},
+		"retries":    {[]string{url, "-webhook.retries=30"}, newEnvironment(), "-webhook.retries: 30: want 0 to 20", false},
+		"file":       {[]string{url, "-config=" + writeConfigFile(t, "webhookretries: 30")}, newEnvironment(), "key webhookretries (line 1): 30: want 0 to 20", false},
+		"template":   {[]string{url, "-webhook.template={{ .NodeName"}, newEnvironment(), "-webhook.template:1: ", false},
+		"variable":   {[]string{url}, newEnvironment("WEBHOOK_TEMPLATE={{ end }}"), "$WEBHOOK_TEMPLATE:1: ", false},
+		"no file":    {[]string{url}, newEnvironment("WEBHOOK_TEMPLATE_FILE=/nowhere"), "$WEBHOOK_TEMPLATE_FILE: open /nowhere", false},
+		"alert":      {[]string{"-telegram.token=1:a", "-telegram.chatID=1", "-alert.message={{"}, newEnvironment(), "-alert.message:1: ", false},
+		"token":      {[]string{"-telegram.token=s3cret", "-telegram.chatID=1"}, newEnvironment(), "-telegram.token: what is given", true},
+		"namespace":  {[]string{"-maxConcurrentDrains=3"}, newEnvironment(), "-namespace: \"\": want the agents' namespace", true},
+		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, newEnvironment(), "-webhook.timeout: 11m0s", false},
 	} {
 		o, err := Parse(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
-		said := ""
+		output := ""
 		if err == nil {
 			o.CheckTemplates()
-			said = strings.Join(o.Warnings, "\n")
+			output = strings.Join(o.Warnings, "\n")
 		} else {
-			said = err.Error()
+			output = err.Error()
 		}
-		if (err != nil) != c.refused || !strings.Contains(said, c.want) || strings.Contains(said, "notifications[") ||
-			strings.Contains(said, "--") || strings.Contains(said, "s3cret") {
+		if (err != nil) != c.refused || !strings.Contains(output, c.want) || strings.Contains(output, "notifications[") ||
+			strings.Contains(output, "--") || strings.Contains(output, "s3cret") {
 			t.Errorf("%s: %v, warnings %q, want %q", name, err, o.Warnings, c.want)
 		}
 	}

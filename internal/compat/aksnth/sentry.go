@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// sentryQueue is how many log lines may wait to be sent; more are dropped.
-	sentryQueue   = 64
-	sentryTimeout = 10 * time.Second
-	// sentryPause is how long nothing is sent after a refusal that names no time.
-	sentryPause = time.Minute
-	// sentryFlush is for how long the end of the process waits for what is still to be sent.
-	sentryFlush = 2 * time.Second
+	// sentryQueueSize is the maximum number of waiting log lines. Further lines are dropped.
+	sentryQueueSize = 64
+	sentryTimeout   = 10 * time.Second
+	// defaultSentryPause is the pause after a refusal without Retry-After.
+	defaultSentryPause = time.Minute
+	// sentryFlushTimeout limits the sending of waiting lines at the end of the process.
+	sentryFlushTimeout = 2 * time.Second
 )
 
-// Sentry sends log lines from warning on to a Sentry server, as the tool did, one event each. It is an envelope sent over
-// plain HTTP (https://develop.sentry.dev/sdk/data-model/envelopes/), so that nothing of Sentry's is linked. A server that
-// is away, slow or refuses costs the lines that it would have had, and nothing else.
+// Sentry sends log lines of level warning and above to a Sentry server, one event each, as the tool did. It sends envelopes
+// over plain HTTP (https://develop.sentry.dev/sdk/data-model/envelopes/), so Sentry's library is not linked. If the server
+// is unavailable, slow or refuses, only its log lines are lost.
 type Sentry struct {
 	url, key     string
 	node, client string
@@ -43,11 +43,11 @@ type Sentry struct {
 	done         chan struct{}
 	stop         context.CancelFunc
 	pending      sync.WaitGroup
-	quietUntil   atomic.Int64 // Unix nanoseconds
+	pausedUntil  atomic.Int64 // Unix nanoseconds
 }
 
-// sentryURL takes a DSN apart: https://KEY@HOST/PATH/PROJECT. Errors do not quote it, since the key is half a secret.
-func sentryURL(dsn string) (envelopes, key string, err error) {
+// parseSentryDSN parses a DSN: https://KEY@HOST/PATH/PROJECT. Errors do not quote it, because the key is confidential.
+func parseSentryDSN(dsn string) (envelopes, key string, err error) {
 	u, err := url.Parse(dsn)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User.Username() == "" {
 		return "", "", errors.New("want https://KEY@HOST/PROJECT")
@@ -60,34 +60,34 @@ func sentryURL(dsn string) (envelopes, key string, err error) {
 	return to.String(), u.User.Username(), nil
 }
 
-// NewSentry begins to send. The DSN is one that Validate has seen. Version is the program's.
+// NewSentry starts a sender for a DSN that Validate has checked. version is the program's version.
 func NewSentry(dsn, node, version string) (*Sentry, error) {
-	to, key, err := sentryURL(dsn)
+	to, key, err := parseSentryDSN(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("sentry.dsn: %w", err)
 	}
 	s := &Sentry{
 		url: to, key: key, node: node, client: "slipway/" + version, release: version,
 		http:  &http.Client{Timeout: sentryTimeout, CheckRedirect: refuseRedirect},
-		queue: make(chan []byte, sentryQueue), done: make(chan struct{}),
+		queue: make(chan []byte, sentryQueueSize), done: make(chan struct{}),
 	}
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	go s.run(ctx)
+	go s.sendQueued(ctx)
 	return s, nil
 }
 
-// refuseRedirect has a redirect count as a refusal: net/http would show the key to another server.
+// refuseRedirect makes a redirect count as a refusal. net/http would send the key to another server.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close waits a moment for what is still to be sent, and sends no more.
+// Close sends the waiting lines within sentryFlushTimeout and stops.
 func (s *Sentry) Close() {
 	sent := make(chan struct{})
 	go func() {
 		s.pending.Wait()
 		close(sent)
 	}()
-	timer := time.NewTimer(sentryFlush)
+	timer := time.NewTimer(sentryFlushTimeout)
 	defer timer.Stop()
 	select {
 	case <-sent:
@@ -97,22 +97,22 @@ func (s *Sentry) Close() {
 	<-s.done
 }
 
-func (s *Sentry) run(ctx context.Context) {
+func (s *Sentry) sendQueued(ctx context.Context) {
 	defer close(s.done)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case envelope := <-s.queue:
-			s.send(ctx, envelope)
+			s.sendEnvelope(ctx, envelope)
 			s.pending.Done()
 		}
 	}
 }
 
-// send sends one envelope. There is nobody to tell of a failure: the log is what could not be sent.
-func (s *Sentry) send(ctx context.Context, envelope []byte) {
-	if time.Now().UnixNano() < s.quietUntil.Load() {
+// sendEnvelope sends one envelope. It cannot report a failure, because the log itself is what it sends.
+func (s *Sentry) sendEnvelope(ctx context.Context, envelope []byte) {
+	if time.Now().UnixNano() < s.pausedUntil.Load() {
 		return
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(envelope))
@@ -129,34 +129,35 @@ func (s *Sentry) send(ctx context.Context, envelope []byte) {
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	_ = resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		pause := sentryPause
+		pause := defaultSentryPause
 		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds >= 0 {
 			pause = min(time.Duration(min(seconds, 3600))*time.Second, time.Hour)
 		}
-		s.quietUntil.Store(time.Now().Add(pause).UnixNano())
+		s.pausedUntil.Store(time.Now().Add(pause).UnixNano())
 	}
 }
 
-// Handler passes log lines on to next, and those from warning on to Sentry too. Without a Sentry it is next itself.
+// Handler returns a handler that passes log lines to next, and lines of level warning and above to Sentry too. It returns
+// next if s is nil.
 func (s *Sentry) Handler(next slog.Handler) slog.Handler {
 	if s == nil {
 		return next
 	}
-	return &sentryHandler{Handler: next, to: s}
+	return &sentryHandler{Handler: next, sentry: s}
 }
 
 type sentryHandler struct {
 	slog.Handler
 
-	to    *Sentry
-	attrs []slog.Attr
-	group string
+	sentry *Sentry
+	attrs  []slog.Attr
+	group  string
 }
 
 // Handle implements slog.Handler.
 func (h *sentryHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
-		h.to.take(r, h.extra(r))
+		h.sentry.queueRecord(r, h.collectAttrs(r))
 	}
 	return h.Handler.Handle(ctx, r)
 }
@@ -176,7 +177,7 @@ func (h *sentryHandler) WithGroup(name string) slog.Handler {
 	return &c
 }
 
-func (h *sentryHandler) extra(r slog.Record) map[string]string {
+func (h *sentryHandler) collectAttrs(r slog.Record) map[string]string {
 	extra := map[string]string{}
 	for _, a := range h.attrs {
 		extra[a.Key] = a.Value.String()
@@ -188,37 +189,38 @@ func (h *sentryHandler) extra(r slog.Record) map[string]string {
 	return extra
 }
 
-// take queues a log line as an event, or drops it.
-func (s *Sentry) take(r slog.Record, extra map[string]string) {
+// queueRecord queues a log line as an event, or drops it.
+func (s *Sentry) queueRecord(r slog.Record, extra map[string]string) {
 	level := "warning"
 	if r.Level >= slog.LevelError {
 		level = "error"
 	}
-	s.queueUp(level, r.Time, r.Message, extra)
+	s.queueEvent(level, r.Time, r.Message, extra)
 }
 
-// Failed sends why the process ends, as the tool did of a start that failed. Without an error, or a Sentry, it does nothing.
+// Failed sends the error that ends the process, as the tool did for a failed start. It does nothing without an error or a
+// Sentry.
 func (s *Sentry) Failed(err error) {
 	if s != nil && err != nil {
-		s.queueUp("fatal", time.Now(), err.Error(), nil)
+		s.queueEvent("fatal", time.Now(), err.Error(), nil)
 	}
 }
 
-// TellFailure sends why options were refused, where they say to which Sentry.
+// TellFailure sends the error of refused options, if the options contain a DSN.
 func TellFailure(o *Options, err error, version string) {
 	if o == nil || o.SentryDSN == "" {
 		return
 	}
-	if s, unreadable := NewSentry(o.SentryDSN, o.Node, version); unreadable == nil {
+	if s, dsnErr := NewSentry(o.SentryDSN, o.Node, version); dsnErr == nil {
 		s.Failed(err)
 		s.Close()
 	}
 }
 
-// queueUp queues an event, or drops it.
-func (s *Sentry) queueUp(level string, at time.Time, message string, extra map[string]string) {
+// queueEvent queues an event, or drops it if the queue is full.
+func (s *Sentry) queueEvent(level string, at time.Time, message string, extra map[string]string) {
 	id := make([]byte, 16)
-	_, _ = rand.Read(id) // it never fails
+	_, _ = rand.Read(id) // never fails
 	event := map[string]any{
 		"event_id": hex.EncodeToString(id), "timestamp": at.UTC().Format(time.RFC3339Nano), "platform": "go", "level": level,
 		"logger": Tool, "server_name": s.node, "release": s.release, "message": map[string]string{"formatted": message},

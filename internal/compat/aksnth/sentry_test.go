@@ -16,14 +16,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// sentryServer keeps what it is sent, and answers with a status.
+// sentryServer records the requests and answers with a status.
 type sentryServer struct {
 	*httptest.Server
 
-	mu     sync.Mutex
-	status int
-	got    []*http.Request
-	bodies []string
+	mu       sync.Mutex
+	status   int
+	requests []*http.Request
+	bodies   []string
 }
 
 func newSentryServer(t *testing.T, status int) *sentryServer {
@@ -32,7 +32,7 @@ func newSentryServer(t *testing.T, status int) *sentryServer {
 		body, _ := io.ReadAll(r.Body)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.got, s.bodies = append(s.got, r), append(s.bodies, string(body))
+		s.requests, s.bodies = append(s.requests, r), append(s.bodies, string(body))
 		w.WriteHeader(s.status)
 	}))
 	t.Cleanup(s.Close)
@@ -57,9 +57,9 @@ func TestWarningsAndErrorsReachSentryAndTheLog(t *testing.T) {
 		t.Errorf("%d lines in the log, want all 3:\n%s", n, written.String())
 	}
 	if len(server.bodies) != 2 {
-		t.Fatalf("%d envelopes, want those of the warning and the error: %q", len(server.bodies), server.bodies)
+		t.Fatalf("%d envelopes, want one for the warning and one for the error: %q", len(server.bodies), server.bodies)
 	}
-	r := server.got[0]
+	r := server.requests[0]
 	if r.Method != http.MethodPost || r.URL.Path != "/sub/api/42/envelope/" ||
 		r.Header.Get("Content-Type") != "application/x-sentry-envelope" ||
 		!strings.Contains(r.Header.Get("X-Sentry-Auth"), "sentry_version=7") ||
@@ -108,21 +108,21 @@ func TestWarningsAndErrorsReachSentryAndTheLog(t *testing.T) {
 	}
 }
 
-func TestRefusingSentryIsPaused(t *testing.T) {
+func TestRefusingSentryPausesSending(t *testing.T) {
 	server := newSentryServer(t, http.StatusTooManyRequests)
 	s, err := NewSentry(server.dsn(), "n", "v1")
 	must.NoError(t, err)
 	log := slog.New(s.Handler(slog.DiscardHandler))
 	for range 5 {
-		log.Handler().(*sentryHandler).to.take(slog.NewRecord(time.Now(), slog.LevelWarn, "x", 0), nil)
+		log.Handler().(*sentryHandler).sentry.queueRecord(slog.NewRecord(time.Now(), slog.LevelWarn, "x", 0), nil)
 	}
 	s.Close()
 	if len(server.bodies) != 1 {
-		t.Errorf("%d envelopes, want one and then silence", len(server.bodies))
+		t.Errorf("%d envelopes, want one and then a pause", len(server.bodies))
 	}
 }
 
-func TestASentryThatRedirectsIsNotFollowed(t *testing.T) {
+func TestSentryRedirectIsNotFollowed(t *testing.T) {
 	other := newSentryServer(t, http.StatusOK)
 	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer moved.Close()
@@ -130,12 +130,12 @@ func TestASentryThatRedirectsIsNotFollowed(t *testing.T) {
 	must.NoError(t, err)
 	slog.New(s.Handler(slog.NewTextHandler(io.Discard, nil))).Warn("it warns")
 	s.Close()
-	if len(other.got) != 0 {
-		t.Errorf("another server was sent %q, with the key %q", other.bodies, other.got[0].Header.Get("X-Sentry-Auth"))
+	if len(other.requests) != 0 {
+		t.Errorf("another server got %q with the key %q", other.bodies, other.requests[0].Header.Get("X-Sentry-Auth"))
 	}
 }
 
-func TestASentryThatHangsHoldsNothingUp(t *testing.T) {
+func TestHangingSentryBlocksNothing(t *testing.T) {
 	release := make(chan struct{})
 	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer hole.Close()
@@ -144,8 +144,8 @@ func TestASentryThatHangsHoldsNothingUp(t *testing.T) {
 	must.NoError(t, err)
 	var written bytes.Buffer
 	log := slog.New(s.Handler(slog.NewTextHandler(&written, nil)))
-	const lines = 10 * sentryQueue
-	for range lines { // more than wait to be sent: what does not fit is dropped, and nobody waits
+	const lines = 10 * sentryQueueSize
+	for range lines { // more than the queue holds: further lines are dropped without waiting
 		log.Warn("x")
 	}
 	check.Is(t, lines, strings.Count(written.String(), "\n"))
@@ -154,7 +154,7 @@ func TestASentryThatHangsHoldsNothingUp(t *testing.T) {
 
 func TestI10BadDSNIsRefusedWithoutQuotingIt(t *testing.T) {
 	for _, bad := range []string{"https://s3cret", "s3cret@host/1", "https://s3cret@host/one", "https://s3cret@/1", "ftp://s3cret@h/1", "https://h/1", ":s3cret"} {
-		_, _, err := sentryURL(bad)
+		_, _, err := parseSentryDSN(bad)
 		if err == nil || !strings.Contains(err.Error(), "want https://KEY@HOST/PROJECT") || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -164,7 +164,7 @@ func TestI10BadDSNIsRefusedWithoutQuotingIt(t *testing.T) {
 		"https://k:old@sentry.test:9000/7/": "https://sentry.test:9000/api/7/envelope/",
 		"http://k@sentry.test/a/b/7":        "http://sentry.test/a/b/api/7/envelope/",
 	} {
-		if got, key, err := sentryURL(dsn); err != nil || got != want || key != "k" {
+		if got, key, err := parseSentryDSN(dsn); err != nil || got != want || key != "k" {
 			t.Errorf("%s: %s, %s, %v", dsn, got, key, err)
 		}
 	}
@@ -172,9 +172,9 @@ func TestI10BadDSNIsRefusedWithoutQuotingIt(t *testing.T) {
 
 func TestFailedStartGoesToSentryWithTheRelease(t *testing.T) {
 	server := newSentryServer(t, http.StatusOK)
-	o, err := Parse([]string{"-sentry.dsn=" + server.dsn(), "-taint.effect=Never"}, environment(), io.Discard)
+	o, err := Parse([]string{"-sentry.dsn=" + server.dsn(), "-taint.effect=Never"}, newEnvironment(), io.Discard)
 	if err == nil {
-		t.Fatal("a bad taint effect was taken")
+		t.Fatal("an invalid taint effect was accepted")
 	}
 	TellFailure(o, err, "v1.2.3")
 	TellFailure(nil, err, "v1.2.3")

@@ -1,5 +1,5 @@
-// Package kubeaware is the personality of kubeaware-cloudpool-proxy (github.com/elastisys/kubeaware-cloudpool-proxy): its
-// configuration file and flags in, Slipway's configuration out.
+// Package kubeaware is the compatibility mode of kubeaware-cloudpool-proxy (github.com/elastisys/kubeaware-cloudpool-proxy).
+// It converts the tool's configuration file and flags to Slipway's configuration.
 package kubeaware
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// Tool is the name of what is stood in for.
+// Tool is the name of the replaced tool.
 const Tool = "kubeaware-cloudpool-proxy"
 
 // The tool's defaults.
@@ -28,29 +28,29 @@ const (
 	defaultBackendTimeout = 5 * time.Minute
 )
 
-// Config is the tool's configuration, as its users gave it.
+// Config is the tool's configuration as the user wrote it.
 type Config struct {
 	Server    Server
 	APIServer APIServer
 	Backend   Backend
-	// Warnings are what was passed over or is done otherwise than it was asked for.
+	// Warnings report ignored and changed settings.
 	Warnings []string
 }
 
-// Server is how clients are served.
+// Server configures the API server for clients.
 type Server struct {
-	// Timeout is how long a client may take to send a request.
+	// Timeout limits the time that a client takes to send a request.
 	Timeout time.Duration
 }
 
-// APIServer is how the Kubernetes API server is reached.
+// APIServer configures the connection to the Kubernetes API server.
 type APIServer struct {
 	URL     string
 	Auth    KubeAuth
 	Timeout time.Duration
 }
 
-// KubeAuth is who is asking: a kubeconfig file, or else three files in PEM.
+// KubeAuth contains the credentials: a kubeconfig file, or three PEM files.
 type KubeAuth struct {
 	KubeConfigPath string `json:"kubeConfigPath"`
 	ClientCertPath string `json:"clientCertPath"`
@@ -58,31 +58,31 @@ type KubeAuth struct {
 	CACertPath     string `json:"caCertPath"`
 }
 
-// Backend is the cloudpool behind.
+// Backend configures the connection to the cloudpool server.
 type Backend struct {
-	// URL has no credentials in it: those that the file has there are in Auth.
+	// URL contains no credentials. Credentials in the file's URL are moved to Auth.
 	URL     string
 	Timeout time.Duration
-	// Auth and CAFile are beyond what the tool knew: it had no credentials but those of a URL.
+	// Auth and CAFile are additions. The tool supported only credentials in the URL.
 	Auth   BackendAuth
 	CAFile string
-	// ComputerName is where a machine's metadata has its host name, as provider.PoolConfig has it.
+	// ComputerName is the path of the host name in a machine's metadata, as in provider.PoolConfig.
 	ComputerName string
 }
 
-// BackendAuth is who is asking the backend.
+// BackendAuth contains the credentials for the backend.
 type BackendAuth struct {
 	Username     string `json:"username"`
 	PasswordFile string `json:"passwordFile"`
 	TokenFile    string `json:"tokenFile"`
 	CertFile     string `json:"certFile"`
 	KeyFile      string `json:"keyFile"`
-	// Password is the URL's, with Username.
+	// Password is the password of the URL, for Username.
 	Password *string `json:"-"`
 }
 
-// file is the JSON as it is written. Keys may be in any letter case.
-type file struct {
+// configFile is the structure of the JSON file. Keys may be in any letter case.
+type configFile struct {
 	Server struct {
 		Timeout json.RawMessage `json:"timeout"`
 	} `json:"server"`
@@ -93,7 +93,7 @@ type file struct {
 	} `json:"apiServer"`
 	Backend struct {
 		URL string `json:"url"`
-		// CloudPoolURL is what the tool's README calls it.
+		// CloudPoolURL is the key of url in the tool's README.
 		CloudPoolURL string          `json:"cloudPoolUrl"`
 		Timeout      json.RawMessage `json:"timeout"`
 		Auth         BackendAuth     `json:"auth"`
@@ -102,9 +102,9 @@ type file struct {
 	} `json:"backend"`
 }
 
-// readFile reads the JSON. Its errors name the key, and what is wanted there.
-func readFile(raw []byte) (file, error) {
-	var f file
+// parseFile parses the JSON. Its errors contain the key and the wanted type.
+func parseFile(raw []byte) (configFile, error) {
+	var f configFile
 	err := json.Unmarshal(raw, &f)
 	wrong := new(json.UnmarshalTypeError)
 	if !errors.As(err, &wrong) {
@@ -120,8 +120,8 @@ func readFile(raw []byte) (file, error) {
 	return f, fmt.Errorf("%s: is a JSON %s: want %s", wrong.Field, wrong.Value, want)
 }
 
-// duration reads a time in Go's syntax, in quotes; 0 is one that is not there.
-func duration(raw json.RawMessage) (time.Duration, error) {
+// parseDuration parses a quoted Go duration. It returns 0 for a missing one.
+func parseDuration(raw json.RawMessage) (time.Duration, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return 0, nil
 	}
@@ -136,7 +136,7 @@ func duration(raw json.RawMessage) (time.Duration, error) {
 	return d, nil
 }
 
-// knownKeys are the keys that mean something, by where they are.
+// knownKeys are the supported keys of each object.
 var knownKeys = map[string][]string{
 	"": {"server", "apiServer", "backend"}, "server": {"timeout"}, "apiServer": {"url", "auth", "timeout"},
 	"apiServer.auth": {"kubeConfigPath", "clientCertPath", "clientKeyPath", "caCertPath"},
@@ -144,7 +144,6 @@ var knownKeys = map[string][]string{
 	"backend.auth":   {"username", "passwordFile", "tokenFile", "certFile", "keyFile"},
 }
 
-// Load reads the file at path.
 func Load(path string) (Config, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -153,9 +152,9 @@ func Load(path string) (Config, error) {
 	return Parse(raw)
 }
 
-// Parse reads what the file holds. Its errors are worded as the tool worded them.
+// Parse parses the content of the file. Its errors have the tool's wording.
 func Parse(raw []byte) (Config, error) {
-	f, err := readFile(raw)
+	f, err := parseFile(raw)
 	if err != nil {
 		return Config{}, fmt.Errorf("could not parse config: failed to parse proxy config: %w", err)
 	}
@@ -168,7 +167,7 @@ func Parse(raw []byte) (Config, error) {
 	case c.Backend.URL == "":
 		c.Backend.URL = f.Backend.CloudPoolURL
 	case f.Backend.CloudPoolURL != "" && f.Backend.CloudPoolURL != c.Backend.URL:
-		c.warn("backend.cloudPoolUrl: %s is passed over, since backend.url wins", withoutPassword(f.Backend.CloudPoolURL))
+		c.addWarning("backend.cloudPoolUrl: %s is ignored, because backend.url overrides it", redactURL(f.Backend.CloudPoolURL))
 	}
 	for _, t := range []struct {
 		key      string
@@ -180,16 +179,16 @@ func Parse(raw []byte) (Config, error) {
 		{"apiServer.timeout", f.APIServer.Timeout, &c.APIServer.Timeout, defaultKubeTimeout},
 		{"backend.timeout", f.Backend.Timeout, &c.Backend.Timeout, defaultBackendTimeout},
 	} {
-		is, err := duration(t.raw)
+		is, err := parseDuration(t.raw)
 		if err != nil {
 			return c, fmt.Errorf("could not parse config: failed to parse proxy config: %s: %w", t.key, err)
 		}
-		*t.into = c.timeout(t.key, is, t.fallback)
+		*t.into = c.limitTimeout(t.key, is, t.fallback)
 	}
-	c.unknown(raw)
+	c.warnUnknownKeys(raw)
 	err = c.validate()
 	if err == nil {
-		err = c.Backend.takeCredentials()
+		err = c.Backend.moveCredentialsToAuth()
 	}
 	if err != nil {
 		return c, fmt.Errorf("could not parse config: invalid proxy configuration: proxy config: %w", err)
@@ -197,38 +196,39 @@ func Parse(raw []byte) (Config, error) {
 	return c, nil
 }
 
-func (c *Config) warn(format string, a ...any) {
+func (c *Config) addWarning(format string, a ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, a...))
 }
 
-// What Slipway takes for a time limit.
-const leastTimeout, mostTimeout = time.Second, 30 * time.Minute
+// Limits of a timeout.
+const minTimeout, maxTimeout = time.Second, 30 * time.Minute
 
-// timeout is a time limit as it is taken.
-func (c *Config) timeout(key string, is, fallback time.Duration) time.Duration {
+// limitTimeout returns the fallback for 0 or a negative value, and otherwise the value within the limits. It warns of a
+// change.
+func (c *Config) limitTimeout(key string, is, fallback time.Duration) time.Duration {
 	if is == 0 {
 		return fallback
 	}
 	if is < 0 {
-		c.warn("%s: %s: is negative: %s is taken", key, is, fallback)
+		c.addWarning("%s: %s: is negative; using %s", key, is, fallback)
 		return fallback
 	}
-	bounded := min(max(is, leastTimeout), mostTimeout)
+	bounded := min(max(is, minTimeout), maxTimeout)
 	if bounded != is {
-		c.warn("%s: %s: want %s to %s: %s is taken", key, is, leastTimeout, mostTimeout, bounded)
+		c.addWarning("%s: %s: want %s to %s; using %s", key, is, minTimeout, maxTimeout, bounded)
 	}
 	return bounded
 }
 
-// unknown warns of keys that mean nothing.
-func (c *Config) unknown(raw []byte) {
+// warnUnknownKeys warns of unknown keys.
+func (c *Config) warnUnknownKeys(raw []byte) {
 	var tree map[string]any
 	if json.Unmarshal(raw, &tree) == nil {
-		c.unknownIn("", tree)
+		c.warnUnknownKeysIn("", tree)
 	}
 }
 
-func (c *Config) unknownIn(where string, tree map[string]any) {
+func (c *Config) warnUnknownKeysIn(where string, tree map[string]any) {
 	known := knownKeys[where]
 	var keys []string
 	for key := range tree {
@@ -239,15 +239,15 @@ func (c *Config) unknownIn(where string, tree map[string]any) {
 		i := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
 		path := strings.TrimPrefix(where+"."+key, ".")
 		if i < 0 {
-			text := path + ": is no key that is known, and is passed over"
+			text := path + ": unknown key, ignored"
 			if like := compat.Closest(key, known); like != "" {
-				text += "; meant " + like + "?"
+				text += "; did you mean " + like + "?"
 			}
 			c.Warnings = append(c.Warnings, text)
 			continue
 		}
 		if inner, ok := tree[key].(map[string]any); ok {
-			c.unknownIn(strings.TrimPrefix(where+"."+known[i], "."), inner)
+			c.warnUnknownKeysIn(strings.TrimPrefix(where+"."+known[i], "."), inner)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func (c *Config) validate() error {
 		return errors.New("apiServer: missing field: url")
 	}
 	if _, err := url.Parse(c.APIServer.URL); err != nil {
-		return errors.New("apiServer: url: " + unreadable)
+		return errors.New("apiServer: url: " + unreadableURL)
 	}
 	if c.APIServer.Auth.KubeConfigPath == "" {
 		for _, f := range []struct{ name, value string }{
@@ -275,25 +275,26 @@ func (c *Config) validate() error {
 	}
 	u, err := url.Parse(c.Backend.URL)
 	if err != nil {
-		return errors.New("backend: url: " + unreadable)
+		return errors.New("backend: url: " + unreadableURL)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", withoutPassword(c.Backend.URL))
+		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", redactURL(c.Backend.URL))
 	}
 	return nil
 }
 
-// takeCredentials has those in the URL be basic authentication, as they were for the tool, whose every request had them.
-func (b *Backend) takeCredentials() error {
+// moveCredentialsToAuth moves the URL's credentials to Auth. They become basic authentication, which the tool used for every
+// request.
+func (b *Backend) moveCredentialsToAuth() error {
 	u, err := url.Parse(b.URL)
 	if err != nil || u.User == nil {
 		return err
 	}
 	switch {
 	case b.Auth.Username != "" || b.Auth.PasswordFile != "" || b.Auth.TokenFile != "":
-		return errors.New("backend: url: has a name or a password in it, and backend.auth says who is asking, too: want it said once")
+		return errors.New("backend: url: contains credentials although backend.auth is set: want only one of the two")
 	case u.User.Username() == "":
-		return errors.New("backend: url: has a password in it, and no name: want both, or backend.auth")
+		return errors.New("backend: url: contains a password without a user name: want both, or backend.auth")
 	}
 	password, _ := u.User.Password()
 	b.Auth.Username, b.Auth.Password = u.User.Username(), &password
@@ -302,13 +303,13 @@ func (b *Backend) takeCredentials() error {
 	return nil
 }
 
-// unreadable is what is said of a text that is no URL. Neither it nor what is wrong in it is repeated: the parser's words have
-// the text in them, or the part at fault, which may be a password.
-const unreadable = "cannot be read as a URL: want one such as https://HOST:PORT, with what is special in a name or a password percent-encoded"
+// unreadableURL is the error for an invalid URL. It contains neither the URL nor the parser's error, because both may
+// contain a password.
+const unreadableURL = "cannot be read as a URL: want for example https://HOST:PORT, with special characters in user name and password percent-encoded"
 
-// withoutPassword is a URL as it may be shown: without a password and without a query, where a token may be. One that has no
-// host is not shown where it may be a name and a password.
-func withoutPassword(text string) string {
+// redactURL returns a URL without its password and its query, which may contain a token. If the URL has no host but an @, it
+// returns a placeholder, because the text may be credentials.
+func redactURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" && strings.Contains(text, "@") {
 		return "(not shown)"

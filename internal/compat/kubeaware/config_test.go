@@ -20,15 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-const readme = `{
+const readmeExample = `{
   "server": {"timeout": "60s"},
   "apiServer": {"url": "https://kube:6443", "auth": {"clientCertPath": "/a.pem", "clientKeyPath": "/k.pem", "caCertPath": "/ca.pem"},
     "timeout": "10s"},
   "backend": {"cloudPoolUrl": "http://cloudpool:9010", "timeout": "300s"}
 }`
 
-func TestBothFormsOfTheFileAreRead(t *testing.T) {
-	c, err := Parse([]byte(readme))
+func TestBothKeySpellingsAreRead(t *testing.T) {
+	c, err := Parse([]byte(readmeExample))
 	if err != nil || len(c.Warnings) > 0 {
 		t.Fatal(err, c.Warnings)
 	}
@@ -53,7 +53,7 @@ func TestBothFormsOfTheFileAreRead(t *testing.T) {
 	}
 }
 
-func TestI10TheStartUpErrorsAreTheTools(t *testing.T) {
+func TestI10StartErrorsMatchTool(t *testing.T) {
 	auth := `"auth": {"kubeConfigPath": "/k"}`
 	for text, want := range map[string]string{
 		`{`:  "could not parse config: failed to parse proxy config: unexpected end of JSON input",
@@ -81,19 +81,19 @@ func TestI10TheStartUpErrorsAreTheTools(t *testing.T) {
 	}
 }
 
-func TestWhatIsPassedOverIsSaid(t *testing.T) {
+func TestIgnoredSettingsAreReported(t *testing.T) {
 	c, err := Parse([]byte(`{"servr": {}, "server": {"timeout": "-1s"}, "apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}, "timout": "1s"},
 		"backend": {"url": "http://b", "cloudPoolUrl": "http://c", "timeout": "3h"}}`))
 	must.NoError(t, err)
 	all := strings.Join(c.Warnings, "\n")
-	check.Contains(t, all, "servr: is no key", "meant server?", "apiServer.timout", "server.timeout: -1s", "http://c is passed over", "30m0s is taken")
+	check.Contains(t, all, "servr: unknown key", "did you mean server?", "apiServer.timout", "server.timeout: -1s", "http://c is ignored", "using 30m0s")
 }
 
-func TestI10APasswordInAURLIsToldNobody(t *testing.T) {
+func TestI10PasswordInURLIsHidden(t *testing.T) {
 	const kube = `"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}`
 	for text, want := range map[string]string{
-		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c/x?token=s3cret"}}`:        "http://u:xxxxx@c/x is passed over",
-		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c:%zz"}}`:                   "backend.cloudPoolUrl: (not shown) is passed over",
+		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c/x?token=s3cret"}}`:        "http://u:xxxxx@c/x is ignored",
+		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c:%zz"}}`:                   "backend.cloudPoolUrl: (not shown) is ignored",
 		`{` + kube + `, "backend": {"url": "http://u:s3cret@b:port"}}`:                                              "backend: url: cannot be read as a URL",
 		`{` + kube + `, "backend": {"url": "http://u:s3cret/1@b"}}`:                                                 "backend: url: cannot be read as a URL",
 		`{` + kube + `, "backend": {"url": "u:s3cret@b"}}`:                                                          "want http:// or https:// and a host",
@@ -102,14 +102,14 @@ func TestI10APasswordInAURLIsToldNobody(t *testing.T) {
 		`{"apiServer": {"url": "https://u:s3cret%zz@k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": ""}}`: "apiServer: url: cannot be read as a URL",
 	} {
 		c, err := Parse([]byte(text))
-		said := fmt.Sprintf("%v\n%s", err, strings.Join(c.Warnings, "\n"))
-		if !strings.Contains(said, want) || strings.Contains(said, "s3cret") {
-			t.Errorf("%s: %s; want %q, and no password", text, said, want)
+		output := fmt.Sprintf("%v\n%s", err, strings.Join(c.Warnings, "\n"))
+		if !strings.Contains(output, want) || strings.Contains(output, "s3cret") {
+			t.Errorf("%s: %s; want %q, and no password", text, output, want)
 		}
 	}
 }
 
-func TestFlagsTakeOneDashOrTwo(t *testing.T) {
+func TestFlagsAcceptOneOrTwoDashes(t *testing.T) {
 	env := func(string) string { return "" }
 	f, err := ParseFlags([]string{"-config-file=/c", "--port", "9", "--v=4", "--logtostderr", "-log_dir", "/x"}, env, &bytes.Buffer{})
 	if err != nil || f.ConfigFile != "/c" || f.Listen() != ":9" || f.Verbosity != 4 || len(f.Warnings) != 1 || !f.InstallCRDs {
@@ -143,11 +143,11 @@ users:
 - {name: second, user: {token: t2}}
 `
 
-func TestKubeconfigClusterIsFoundByItsAddress(t *testing.T) {
+func TestKubeconfigClusterIsFoundByURL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	must.NoError(t, os.WriteFile(path, []byte(kubeconfig), 0o600))
 	at := func(url string) *APIServer { return &APIServer{URL: url, Auth: KubeAuth{KubeConfigPath: path}} }
-	for range 5 { // whatever the order of the maps
+	for range 5 { // map order varies
 		c, err := at("https://b:6443").Kube("me")
 		if err != nil || c.BearerToken != "t2" || c.UserAgent != "me" {
 			t.Fatalf("%+v, %v", c, err)
@@ -162,15 +162,15 @@ func TestKubeconfigClusterIsFoundByItsAddress(t *testing.T) {
 	}
 }
 
-func TestAFileIsMigrated(t *testing.T) {
-	out, err := Migrate([]byte(readme))
+func TestFileIsMigrated(t *testing.T) {
+	out, err := Migrate([]byte(readmeExample))
 	if err != nil || !strings.Contains(string(out), "url: http://cloudpool:9010") || !strings.Contains(string(out), "--backend-timeout 5m0s") {
 		t.Errorf("%s, %v", out, err)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(readme)
+	f.Add(readmeExample)
 	f.Add(`{"server": {"timeout": 5}}`)
 	f.Add(`{"apiServer": {"auth": []}}`)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -194,7 +194,7 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 				t.Fatalf("%s: %v, %q", userinfo, err, c.Warnings)
 			}
 			if c.Front(&Flags{Port: 1, Namespace: "n"}).KeepCredentials {
-				t.Errorf("%s: clients' credentials are passed on too", userinfo)
+				t.Errorf("%s: clients' credentials are forwarded too", userinfo)
 			}
 			pools := c.Pool(false)
 			p, err := provider.New(pools, provider.Options{})
@@ -210,12 +210,12 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 			must.NoError(t, err)
 			_ = response.Body.Close()
 			if !shown || [2]string{user, password} != want {
-				t.Errorf("%s: the server was shown %q and %q", userinfo, user, password)
+				t.Errorf("%s: the server got %q and %q", userinfo, user, password)
 			}
 			file, err := Migrate(raw)
 			said := fmt.Sprintf("%s %+v %+v", file, c, pools)
 			if err != nil || strings.Contains(said, "s3cret") || !strings.Contains(string(file), "url: "+server.URL+"/x\n") ||
-				!strings.Contains(string(file), "passwordFile: "+passwordFile) || !strings.Contains(string(file), "# - "+passwordFile+": put") {
+				!strings.Contains(string(file), "passwordFile: "+passwordFile) || !strings.Contains(string(file), "# - "+passwordFile+": must contain") {
 				t.Errorf("%s: %v\n%s", userinfo, err, said)
 			}
 		}
@@ -240,7 +240,7 @@ func TestOldInputsKeepTheirMeaning(t *testing.T) {
 			t.Errorf("-address %q: %v, %v; want %s", address, f, err, want)
 		}
 		if f.MetricsListen != "" {
-			t.Errorf("metrics are served at %s unasked", f.MetricsListen)
+			t.Errorf("metrics are served at %s by default", f.MetricsListen)
 		}
 	}
 	c, err := Parse([]byte(`{"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": "http://b", "computerName": "os.host"}}`))

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// Flags are the tool's, and some that it did not have.
+// Flags are the tool's flags and some additional ones.
 type Flags struct {
 	ConfigFile  string
 	Port        int
@@ -21,7 +21,7 @@ type Flags struct {
 	// Verbosity is glog's -v.
 	Verbosity int
 
-	// Beyond the tool's.
+	// Additional flags.
 	Address                 string
 	StrictCompat            bool
 	TLSCertFile, TLSKeyFile string
@@ -32,11 +32,11 @@ type Flags struct {
 	InstallCRDs             bool
 	RemoveLastWorker        bool
 
-	// Warnings are about flags that mean nothing here.
+	// Warnings report flags without effect.
 	Warnings []string
 }
 
-// ParseFlags reads the command line, whose flags have one dash or two. What is wrong, and -help, is written to stderr.
+// ParseFlags parses the command line. Flags may have one or two dashes. It prints errors and the help to stderr.
 func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*Flags, error) {
 	f := &Flags{}
 	fs := flag.NewFlagSet(Tool, flag.ContinueOnError)
@@ -44,24 +44,24 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	fs.StringVar(&f.ConfigFile, "config-file", DefaultFile, "path to the configuration file")
 	fs.IntVar(&f.Port, "port", DefaultPort, "port of the API")
 	fs.BoolVar(&f.ShowVersion, "version", false, "print the version and exit")
-	fs.IntVar(&f.Verbosity, "v", 0, "log level: from 4 on, everything")
+	fs.IntVar(&f.Verbosity, "v", 0, "log level: 4 or more enables debug logs")
 	namespace := getenv("POD_NAMESPACE")
 	if namespace == "" {
 		namespace = "kube-system"
 	}
-	fs.StringVar(&f.Address, "address", "", "address of the API; empty is every interface, as it always was")
-	fs.BoolVar(&f.StrictCompat, "strict-compat", false, "answer every failure with 500, as it always was")
-	fs.StringVar(&f.TLSCertFile, "tls-cert-file", "", "certificate to serve with; without one it is plain HTTP")
-	fs.StringVar(&f.TLSKeyFile, "tls-private-key-file", "", "its key")
-	fs.StringVar(&f.ClientCAFile, "client-ca-file", "", "authorities of the clients' certificates")
-	fs.BoolVar(&f.Authorize, "authorize", false, "ask the API server who a client is, and whether it may; its token has to be for the audience slipway-cloudpool")
-	fs.StringVar(&f.Namespace, "namespace", namespace, "namespace of the Leases and of the record of updates")
-	fs.StringVar(&f.MetricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz, such as 127.0.0.1:9820; empty is none, as it always was")
-	fs.BoolVar(&f.RemoveLastWorker, "remove-last-worker", false, "remove also the last node of the cluster that is Ready and takes pods")
+	fs.StringVar(&f.Address, "address", "", "address of the API; if empty, all interfaces, as with the original tool")
+	fs.BoolVar(&f.StrictCompat, "strict-compat", false, "answer every failure with 500, as the original tool does")
+	fs.StringVar(&f.TLSCertFile, "tls-cert-file", "", "server certificate, PEM; if empty, the API uses plain HTTP")
+	fs.StringVar(&f.TLSKeyFile, "tls-private-key-file", "", "private key of the server certificate, PEM")
+	fs.StringVar(&f.ClientCAFile, "client-ca-file", "", "CA certificates of client certificates, PEM")
+	fs.BoolVar(&f.Authorize, "authorize", false, "authenticate and authorize clients through the API server; tokens need the audience slipway-cloudpool")
+	fs.StringVar(&f.Namespace, "namespace", namespace, "namespace of the Leases and PoolUpdates")
+	fs.StringVar(&f.MetricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz, such as 127.0.0.1:9820; if empty, not served, as with the original tool")
+	fs.BoolVar(&f.RemoveLastWorker, "remove-last-worker", false, "allow removal of the cluster's last Ready and schedulable node")
 	fs.BoolVar(&f.InstallCRDs, "install-crds", true, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	ignored := []string{"logtostderr", "alsologtostderr", "stderrthreshold", "vmodule", "log_dir", "log_backtrace_at"}
 	for _, name := range ignored {
-		fs.Var(ignore{name == "logtostderr" || name == "alsologtostderr"}, name, "means nothing here: logs go to the standard error")
+		fs.Var(ignoredFlag{name == "logtostderr" || name == "alsologtostderr"}, name, "has no effect: logs go to standard error")
 	}
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -71,11 +71,11 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	}
 	fs.Visit(func(given *flag.Flag) {
 		if slices.Contains(ignored[1:], given.Name) {
-			f.Warnings = append(f.Warnings, "-"+given.Name+": means nothing here: logs go to the standard error")
+			f.Warnings = append(f.Warnings, "-"+given.Name+": has no effect: logs go to standard error")
 		}
 	})
 	if fs.NArg() > 0 {
-		f.Warnings = append(f.Warnings, fmt.Sprintf("arguments that are no flags are passed over: %q", fs.Args()))
+		f.Warnings = append(f.Warnings, fmt.Sprintf("ignored arguments that are not flags: %q", fs.Args()))
 	}
 	if f.Port < 0 || f.Port > 65535 {
 		return nil, &compat.UsageError{Err: fmt.Errorf("-port: %d: want 0 to 65535", f.Port)}
@@ -83,14 +83,14 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	return f, nil
 }
 
-// ignore takes any value.
-type ignore struct{ isBool bool }
+// ignoredFlag accepts and ignores any value.
+type ignoredFlag struct{ isBool bool }
 
-func (ignore) String() string     { return "" }
-func (ignore) Set(string) error   { return nil }
-func (i ignore) IsBoolFlag() bool { return i.isBool }
+func (ignoredFlag) String() string     { return "" }
+func (ignoredFlag) Set(string) error   { return nil }
+func (i ignoredFlag) IsBoolFlag() bool { return i.isBool }
 
-// Listen is the address of the API.
+// Listen returns the listen address of the API.
 func (f *Flags) Listen() string {
 	return net.JoinHostPort(strings.Trim(f.Address, "[]"), strconv.Itoa(f.Port))
 }

@@ -22,31 +22,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Mark tells the proxy of one backend from that of another in the same cluster: it is the same in all replicas.
+// Mark returns a hash of the backend's URL. It distinguishes proxies of different backends in a cluster and is the same in
+// all replicas.
 func (c *Config) Mark() string {
 	sum := fnv.New32a()
 	sum.Write([]byte(strings.ToLower(strings.TrimRight(c.Backend.URL, "/"))))
 	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
-// MarkLabel is the label of the NodeRetirements that a proxy makes, and carries out itself; the value is its Mark.
+// MarkLabel is the label of the NodeRetirements that a proxy creates and carries out itself. The value is its Mark.
 const MarkLabel = "slipway.dev/" + Tool
 
-// namedPool is the address of a pool of a server of several.
-var namedPool = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
+// poolURLPattern matches the URL of one pool of a server with several pools.
+var poolURLPattern = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
 
-// Pool is the backend as Slipway's provider knows it. Multi says that it was found to be a server of several pools.
+// Pool returns the provider configuration of the backend. multi is true for a server of several pools.
 func (c *Config) Pool(multi bool) provider.Config {
-	one := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
+	pool := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
 	if !multi {
-		one.Name = "cloudpool-" + c.Mark()
-		if named := namedPool.FindStringSubmatch(c.Backend.URL); named != nil {
-			one.Name = named[1]
+		pool.Name = "cloudpool-" + c.Mark()
+		if named := poolURLPattern.FindStringSubmatch(c.Backend.URL); named != nil {
+			pool.Name = named[1]
 		}
 	}
 	a := c.Backend.Auth
 	return provider.Config{
-		Pools: []provider.PoolConfig{one}, RequestTimeout: cloud.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
+		Pools: []provider.PoolConfig{pool}, RequestTimeout: cloud.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
 		FollowRedirects: true,
 		Auth: provider.Auth{
 			Username: a.Username, PasswordFile: a.PasswordFile, Password: a.Password, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
@@ -54,7 +55,7 @@ func (c *Config) Pool(multi bool) provider.Config {
 	}
 }
 
-// Front is how the API is served.
+// Front returns the configuration of the API.
 func (c *Config) Front(f *Flags) cloudpool.Config {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -84,14 +85,14 @@ func (c *Config) Front(f *Flags) cloudpool.Config {
 	}
 }
 
-// Kube is how the API server is reached.
+// Kube returns the client configuration for the API server.
 func (a *APIServer) Kube(userAgent string) (*rest.Config, error) {
 	config := &rest.Config{Host: a.URL, TLSClientConfig: rest.TLSClientConfig{
 		CertFile: a.Auth.ClientCertPath, KeyFile: a.Auth.ClientKeyPath, CAFile: a.Auth.CACertPath,
 	}}
 	if a.Auth.KubeConfigPath != "" {
 		var err error
-		if config, err = a.fromKubeconfig(); err != nil {
+		if config, err = a.loadKubeconfig(); err != nil {
 			return nil, fmt.Errorf("failed to create kubernetes client: %w", err)
 		}
 	} else {
@@ -105,9 +106,10 @@ func (a *APIServer) Kube(userAgent string) (*rest.Config, error) {
 	return config, nil
 }
 
-// fromKubeconfig finds the cluster with the API server's address in a kubeconfig file, and who asks there: the current
-// context if it is of that cluster, or else the first by name. All that such a file can say of credentials counts.
-func (a *APIServer) fromKubeconfig() (*rest.Config, error) {
+// loadKubeconfig returns the configuration of the cluster with the API server's URL in a kubeconfig file. It uses the
+// current context if that belongs to the cluster, otherwise the first context by name. All kinds of credentials are
+// supported.
+func (a *APIServer) loadKubeconfig() (*rest.Config, error) {
 	path := a.Auth.KubeConfigPath
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -119,14 +121,14 @@ func (a *APIServer) fromKubeconfig() (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("failed to load kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
 	}
-	context, err := a.context(file)
+	context, err := a.findContext(file)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load auth credentials from kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
 	}
 	return clientcmd.NewNonInteractiveClientConfig(*file, context, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
 }
 
-func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
+func (a *APIServer) findContext(file *clientcmdapi.Config) (string, error) {
 	clusters := map[string]bool{}
 	for name, cluster := range file.Clusters {
 		if strings.TrimRight(cluster.Server, "/") == strings.TrimRight(a.URL, "/") {
@@ -134,7 +136,7 @@ func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
 		}
 	}
 	if len(clusters) == 0 {
-		return "", errors.New("kubeconfig does not contain a cluster with api server URL " + withoutPassword(a.URL))
+		return "", errors.New("kubeconfig does not contain a cluster with api server URL " + redactURL(a.URL))
 	}
 	found := ""
 	for name, context := range file.Contexts {
@@ -143,7 +145,7 @@ func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
 		}
 	}
 	if found == "" {
-		return "", errors.New("kubeconfig does not contain a context for a cluster with api server URL " + withoutPassword(a.URL))
+		return "", errors.New("kubeconfig does not contain a context for a cluster with api server URL " + redactURL(a.URL))
 	}
 	if user := file.Contexts[found].AuthInfo; file.AuthInfos[user] == nil {
 		return "", errors.New("kubeconfig does not contain a user named " + user)

@@ -13,18 +13,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// here is the environment that every pod of the tool has.
-var here = []string{"MECHANIC_NODE_NAME=n", "PATH=/bin"}
+// podEnvironment is the environment of every pod of the tool.
+var podEnvironment = []string{"MECHANIC_NODE_NAME=n", "PATH=/bin"}
 
-func parse(t *testing.T, text string, environ ...string) Config {
+func mustParse(t *testing.T, text string, environ ...string) Config {
 	t.Helper()
-	c, err := Parse([]byte(text), append(environ, here...))
+	c, err := Parse([]byte(text), append(environ, podEnvironment...))
 	must.NoError(t, err)
 	return c
 }
 
-// shipped is the ConfigMap that the tool's manifests have.
-const shipped = `vmEvents:
+// shippedConfig is the ConfigMap in the tool's manifests.
+const shippedConfig = `vmEvents:
   freeze: false
   reboot: true
   redeploy: false
@@ -46,7 +46,7 @@ bypassNodeProblemDetector: false
 func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
 	for _, s := range settings {
 		for _, key := range s.keys {
-			value := map[bool]string{true: "false", false: "true"}[truth(s)]
+			value := map[bool]string{true: "false", false: "true"}[defaultBool(s)]
 			switch s.value(&Config{}).(type) {
 			case *int:
 				value = "7"
@@ -58,11 +58,11 @@ func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
 			if nested {
 				text = strings.ToUpper(group) + ":\n  " + name + ": " + value
 			}
-			c := parse(t, text)
-			if cmp.Equal(c, parse(t, ""), cmpopts.IgnoreFields(Config{}, "Warnings")) {
+			c := mustParse(t, text)
+			if cmp.Equal(c, mustParse(t, ""), cmpopts.IgnoreFields(Config{}, "Warnings")) {
 				t.Errorf("%s: changes nothing", text)
 			}
-			got := parse(t, "", "MECHANIC_"+strings.ToUpper(key)+"="+value)
+			got := mustParse(t, "", "MECHANIC_"+strings.ToUpper(key)+"="+value)
 			if diff := cmp.Diff(c, got, cmpopts.IgnoreFields(Config{}, "Warnings")); diff != "" {
 				t.Errorf("%s in the environment: %s", key, diff)
 			}
@@ -70,22 +70,22 @@ func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
 	}
 }
 
-// truth is the default of a setting that is true or false.
-func truth(s setting) bool {
+// defaultBool returns the default of a boolean setting.
+func defaultBool(s setting) bool {
 	c := Default()
 	b, ok := s.value(&c).(*bool)
 	return ok && *b
 }
 
-func TestMergeKeysOfTheFileCount(t *testing.T) {
-	c := parse(t, "x: &x {freeze: true, redeploy: false}\nscheduledEvents: {<<: *x, redeploy: true}\n")
+func TestMergeKeysOfFileAreApplied(t *testing.T) {
+	c := mustParse(t, "x: &x {freeze: true, redeploy: false}\nscheduledEvents: {<<: *x, redeploy: true}\n")
 	if !c.Freeze || !c.Redeploy {
 		t.Errorf("freeze %t, redeploy %t: want both", c.Freeze, c.Redeploy)
 	}
 }
 
-func TestEnvironmentWinsOverTheFile(t *testing.T) {
-	c := parse(t, "scheduledEvents: {freeze: false}\nruntimeEnv: prod", "MECHANIC_SCHEDULEDEVENTS.FREEZE=true",
+func TestEnvironmentOverridesFile(t *testing.T) {
+	c := mustParse(t, "scheduledEvents: {freeze: false}\nruntimeEnv: prod", "MECHANIC_SCHEDULEDEVENTS.FREEZE=true",
 		"MECHANIC_RUNTIMEENV=dev", "MECHANIC_VMEVENTS_REBOOT=true", "MECHANIC_ENABLETRACING=")
 	if !c.Freeze || c.RuntimeEnv != "dev" || !c.Reboot || !c.EnableTracing || c.NodeName != "n" {
 		t.Errorf("%+v", c)
@@ -93,26 +93,26 @@ func TestEnvironmentWinsOverTheFile(t *testing.T) {
 }
 
 func TestSpellingThatMechanicReadsWins(t *testing.T) {
-	c := parse(t, "vmEvents: {reboot: true}\nscheduledEvents: {reboot: false}")
+	c := mustParse(t, "vmEvents: {reboot: true}\nscheduledEvents: {reboot: false}")
 	if c.Reboot || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "vmEvents.reboot") {
 		t.Errorf("reboot %t, warnings %q", c.Reboot, c.Warnings)
 	}
 }
 
-func TestMissingFileLeavesTheDefaults(t *testing.T) {
+func TestMissingFileSelectsDefaults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
-	c, err := Load(path, here)
+	c, err := Load(path, podEnvironment)
 	want := Default()
-	want.NodeName, want.Warnings = "n", []string{path + ": is not there: the defaults hold"}
+	want.NodeName, want.Warnings = "n", []string{path + ": not found, using the defaults"}
 	if diff := cmp.Diff(want, c); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if _, err := Load(t.TempDir(), here); err == nil {
+	if _, err := Load(t.TempDir(), podEnvironment); err == nil {
 		t.Error("a directory was read as a file")
 	}
 }
 
-func TestI10BadInputIsRefusedByFieldAndRange(t *testing.T) {
+func TestI10BadInputNamesFieldAndRange(t *testing.T) {
 	for text, want := range map[string][]string{
 		"scheduledEvents: {freeze: maybe}":                     {"line 1", "scheduledEvents.freeze", `"maybe"`, "true or false"},
 		"optional:\n  pollingInterval: 30s":                    {"line 2", "optional.pollingInterval", `"30s"`, "whole number"},
@@ -122,31 +122,31 @@ func TestI10BadInputIsRefusedByFieldAndRange(t *testing.T) {
 		"bypassNodeProblemDetector: 3a":                        {"bypassNodeProblemDetector", `"3a"`, "true or false"},
 		"scheduledEvents: {freeze: true, freeze: 1}":           {"freeze", "already"},
 	} {
-		_, err := Parse([]byte(text), here)
+		_, err := Parse([]byte(text), podEnvironment)
 		if err == nil {
 			t.Errorf("%q: no error", text)
 			continue
 		}
 		for _, part := range want {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q: error %q does not say %q", text, err, part)
+				t.Errorf("%q: error %q does not contain %q", text, err, part)
 			}
 		}
 	}
 	check.ErrorContains(t, check.Err(Parse(nil, nil)), "MECHANIC_NODE_NAME")
-	if _, err := Parse(nil, append([]string{"MECHANIC_SCHEDULEDEVENTS.FREEZE=2"}, here...)); err == nil ||
+	if _, err := Parse(nil, append([]string{"MECHANIC_SCHEDULEDEVENTS.FREEZE=2"}, podEnvironment...)); err == nil ||
 		!strings.Contains(err.Error(), `$MECHANIC_SCHEDULEDEVENTS.FREEZE: "2": want true or false`) {
 		t.Errorf("bad variable: %v", err)
 	}
 }
 
-// TestRefusedFileEndsNoAgentAtStart has files with which mechanic started: it warned, and had its defaults for what it
+// TestBadFileIsOnlyReportedAtStart tests files that mechanic started with: it warned, and used its defaults for what it
 // could not read.
-func TestRefusedFileEndsNoAgentAtStart(t *testing.T) {
+func TestBadFileIsOnlyReportedAtStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	for text, want := range map[string]struct {
-		says   string
-		differ func(*Config)
+		warning string
+		change  func(*Config)
 	}{
 		"scheduledEvents: [": {"line 1", func(*Config) {}},
 		"- freeze":           {"want keys", func(*Config) {}},
@@ -154,53 +154,53 @@ func TestRefusedFileEndsNoAgentAtStart(t *testing.T) {
 		"scheduledEvents: [freeze]\nruntimeEnv: dev":                             {"scheduledEvents: is a list", func(c *Config) { c.RuntimeEnv = "dev" }},
 		"optionalConditions: {fsCorrupt: true, pollingInterval: 30s}":            {`pollingInterval: "30s"`, func(c *Config) { c.FSCorrupt = true }},
 		"optional: {fsCorrupt: true, pollingInterval: 300000}":                   {"300000: want 1 to 86400", func(c *Config) { c.FSCorrupt = true }},
-		"scheduledEvents: {freeze: true, freeze: true}":                          {"is there already", func(c *Config) { c.Freeze = true }},
-		"runtimeEnv: dev\nRuntimeEnv: prod":                                      {"is there already", func(c *Config) { c.RuntimeEnv = "prod" }},
+		"scheduledEvents: {freeze: true, freeze: true}":                          {"already set", func(c *Config) { c.Freeze = true }},
+		"runtimeEnv: dev\nRuntimeEnv: prod":                                      {"already set", func(c *Config) { c.RuntimeEnv = "prod" }},
 		"scheduledEvents: {<<: 3}\nruntimeEnv: dev":                              {"scheduledEvents.<<", func(*Config) {}},
 		"bypassNodeProblemDetector: {a: 1}":                                      {"keys with values", func(*Config) {}},
-		"scheduledEvents: {reboot: 3, redeploy: 0.0}":                            {"3 is taken for true", func(c *Config) { c.Reboot, c.Redeploy = true, false }},
+		"scheduledEvents: {reboot: 3, redeploy: 0.0}":                            {"3 is converted to true", func(c *Config) { c.Reboot, c.Redeploy = true, false }},
 		"optionalConditions: {kernelDeadlock: true, pollingInterval: 0x10}":      {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 16 }},
 		"optionalConditions: {kernelDeadlock: true, pollingInterval: 4.5}":       {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 4 }},
 		"optionalConditions: {kernelDeadlock: true}\noptionalConditions: {a: b}": {"optionalConditions.a", func(c *Config) { c.KernelDeadlock = true }},
 	} {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		c, err := LoadAtStart(path, here)
+		c, err := LoadAtStart(path, podEnvironment)
 		expected := Default()
 		expected.NodeName = "n"
-		want.differ(&expected)
+		want.change(&expected)
 		if diff := cmp.Diff(expected, c, cmpopts.IgnoreFields(Config{}, "Warnings")); err != nil || diff != "" {
 			t.Errorf("%q: %v\n%s", text, err, diff)
 		}
-		if said := strings.Join(c.Warnings, "\n"); !strings.Contains(said, want.says) {
-			t.Errorf("%q: warnings %q, want %q", text, said, want.says)
+		if all := strings.Join(c.Warnings, "\n"); !strings.Contains(all, want.warning) {
+			t.Errorf("%q: warnings %q, want %q", text, all, want.warning)
 		}
 		agent := c.Config()
 		if err := agent.Validate(); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if c, err := LoadAtStart(t.TempDir(), here); err != nil || len(c.Warnings) == 0 {
-		t.Errorf("a directory in place of the file: %v, warnings %q", err, c.Warnings)
+	if c, err := LoadAtStart(t.TempDir(), podEnvironment); err != nil || len(c.Warnings) == 0 {
+		t.Errorf("a directory instead of the file: %v, warnings %q", err, c.Warnings)
 	}
 	must.NoError(t, os.WriteFile(path, []byte("scheduledEvents: {reboot: true}"), 0o600))
-	if c, err := LoadAtStart(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, here...)); err != nil || c.Freeze {
+	if c, err := LoadAtStart(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, podEnvironment...)); err != nil || c.Freeze {
 		t.Errorf("a bad variable: %v, freeze %t", err, c.Freeze)
 	}
 	check.ErrorContains(t, check.Err(LoadAtStart(path, nil)), "MECHANIC_NODE_NAME")
 }
 
-func TestUnknownKeysAreWarnedOfWithASuggestion(t *testing.T) {
-	c := parse(t, "scheduledEvent:\n  freeze: true\ncolour: red\noptionalConditions:\n", "MECHANIC_VMEVENTS.REBOOTS=true",
+func TestUnknownKeysAreReportedWithSuggestion(t *testing.T) {
+	c := mustParse(t, "scheduledEvent:\n  freeze: true\ncolour: red\noptionalConditions:\n", "MECHANIC_VMEVENTS.REBOOTS=true",
 		"MECHANIC_SERVICE_HOST=10.0.0.1", "MECHANIC_PORT_80_TCP=x")
 	all := strings.Join(c.Warnings, "\n")
-	check.Contains(t, all, "meant scheduledEvents?", "line 3: colour", "meant $MECHANIC_VMEVENTS.REBOOT?")
+	check.Contains(t, all, "did you mean scheduledEvents?", "line 3: colour", "did you mean $MECHANIC_VMEVENTS.REBOOT?")
 	if len(c.Warnings) != 3 {
 		t.Errorf("%d warnings, want 3: %q", len(c.Warnings), all)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(shipped, "MECHANIC_RUNTIMEENV=dev")
+	f.Add(shippedConfig, "MECHANIC_RUNTIMEENV=dev")
 	f.Add("scheduledEvents: {freeze: &a true, reboot: *a}", "MECHANIC_X=1")
 	f.Add("DRAIN_ON_FREEZE: true", "")
 	f.Fuzz(func(t *testing.T, text, variable string) {
@@ -209,16 +209,16 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("polling interval %d", c.PollingInterval)
 		}
 		if a := c.Config(); err == nil && a.Validate() != nil {
-			t.Errorf("is taken, and the agent refuses it: %v", a.Validate())
+			t.Errorf("accepted, but the agent refuses it: %v", a.Validate())
 		}
 	})
 }
 
-func TestOldBooleansAndUnknownShapesAreWarnedOf(t *testing.T) {
-	c := parse(t, "scheduledEvents: {freeze: yes, redeploy: Off}\nplugins: [a]\nextra: {deep: {er: 1}}\n")
+func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
+	c := mustParse(t, "scheduledEvents: {freeze: yes, redeploy: Off}\nplugins: [a]\nextra: {deep: {er: 1}}\n")
 	if !c.Freeze || c.Redeploy {
 		t.Errorf("%+v", c)
 	}
 	all := strings.Join(c.Warnings, "\n")
-	check.Contains(t, all, "scheduledEvents.freeze: yes", "scheduledEvents.redeploy: Off", "line 2: plugins", "line 3: extra: is no key")
+	check.Contains(t, all, "scheduledEvents.freeze: yes", "scheduledEvents.redeploy: Off", "line 2: plugins", "line 3: extra: unknown key")
 }

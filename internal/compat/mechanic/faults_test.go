@@ -23,13 +23,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests below are each about one known fault of mechanic (M1 and so on), which must not come back through this
-// package. Those that only show on a cluster are in dev/e2e/compat.
+// Each test below covers one known fault of mechanic (M1 and so on). Tests that need a cluster are in dev/e2e/compat.
 
-// decide is what the agent that a file makes does about a notice.
-func decide(t *testing.T, text string, n notice.Notice) agent.Action {
+// decideAction returns the action of the agent with a configuration file for a notice.
+func decideAction(t *testing.T, text string, n notice.Notice) agent.Action {
 	t.Helper()
-	file := parse(t, text)
+	file := mustParse(t, text)
 	c := file.Config()
 	must.NoError(t, c.Validate())
 	n.Source, n.Status = azure.Name, notice.Scheduled
@@ -38,12 +37,12 @@ func decide(t *testing.T, text string, n notice.Notice) agent.Action {
 }
 
 var (
-	migration = notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}
-	pause     = notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}
-	endless   = notice.Notice{Type: notice.Freeze, Duration: -1}
+	liveMigrationNotice = notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}
+	freezeNotice        = notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}
+	endlessFreezeNotice = notice.Notice{Type: notice.Freeze, Duration: -1}
 )
 
-func of(kind notice.Type) notice.Notice { return notice.Notice{Type: kind, Duration: -1} }
+func newNotice(kind notice.Type) notice.Notice { return notice.Notice{Type: kind, Duration: -1} }
 
 func TestM01EverySwitchWorksInBothModes(t *testing.T) {
 	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
@@ -52,33 +51,33 @@ func TestM01EverySwitchWorksInBothModes(t *testing.T) {
 			n    notice.Notice
 			want agent.Action
 		}{
-			{"", of(notice.Preempt), agent.Drain},
-			{"", of(notice.Terminate), agent.Drain},
-			{"", of(notice.Redeploy), agent.Drain},
-			{"", of(notice.Reboot), agent.Ignore},
-			{"", migration, agent.Drain},
-			{"", pause, agent.Ignore},
-			{"scheduledEvents: {reboot: true}", of(notice.Reboot), agent.Drain},
-			{"scheduledEvents: {preempt: false}", of(notice.Preempt), agent.Ignore},
-			{"scheduledEvents: {freeze: true}", pause, agent.Drain},
-			{"scheduledEvents: {freeze: true}", endless, agent.Drain},
+			{"", newNotice(notice.Preempt), agent.Drain},
+			{"", newNotice(notice.Terminate), agent.Drain},
+			{"", newNotice(notice.Redeploy), agent.Drain},
+			{"", newNotice(notice.Reboot), agent.Ignore},
+			{"", liveMigrationNotice, agent.Drain},
+			{"", freezeNotice, agent.Ignore},
+			{"scheduledEvents: {reboot: true}", newNotice(notice.Reboot), agent.Drain},
+			{"scheduledEvents: {preempt: false}", newNotice(notice.Preempt), agent.Ignore},
+			{"scheduledEvents: {freeze: true}", freezeNotice, agent.Drain},
+			{"scheduledEvents: {freeze: true}", endlessFreezeNotice, agent.Drain},
 		} {
-			if got := decide(t, mode+c.text, c.n); got != c.want {
+			if got := decideAction(t, mode+c.text, c.n); got != c.want {
 				t.Errorf("%s%s: %s of %s (live migration %t), want %s", mode, c.text, got, c.n.Type, c.n.LiveMigration, c.want)
 			}
 		}
 	}
 }
 
-func TestM03ShippedSpellingCounts(t *testing.T) {
-	check.Is(t, agent.Drain, decide(t, shipped, of(notice.Reboot)))
-	check.Is(t, agent.Ignore, decide(t, shipped, of(notice.Redeploy)))
-	shippedFile := parse(t, shipped)
+func TestM03ShippedSpellingIsApplied(t *testing.T) {
+	check.Is(t, agent.Drain, decideAction(t, shippedConfig, newNotice(notice.Reboot)))
+	check.Is(t, agent.Ignore, decideAction(t, shippedConfig, newNotice(notice.Redeploy)))
+	shippedFile := mustParse(t, shippedConfig)
 	check.Is(t, 5, len(shippedFile.Config().Conditions))
 }
 
-// TestM04MissingKeysKeepDefaultsAfterEachReload reads one file again and again, as a mounted ConfigMap
-// that is edited: nothing of an earlier state may be left, and nothing may become false or empty for being left out.
+// TestM04MissingKeysKeepDefaultsAfterEachReload reads a file again and again, like an edited ConfigMap. Nothing of an
+// earlier state may remain, and a missing key must keep its default.
 func TestM04MissingKeysKeepDefaultsAfterEachReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	write := func(text string) {
@@ -94,12 +93,12 @@ func TestM04MissingKeysKeepDefaultsAfterEachReload(t *testing.T) {
 		{"", false, false, true, true, true, true, 30, "prod"},
 		{"scheduledEvents: {redeploy: false, preempt: false}\noptionalConditions: {pollingInterval: 5}", false, false, false, false, true, true, 5, "prod"},
 		{"runtimeEnv: dev", false, false, true, true, true, true, 30, "dev"},
-		{shipped, false, true, false, true, true, true, 30, "prod"},
+		{shippedConfig, false, true, false, true, true, true, 30, "prod"},
 		{"vmEvents: {freeze: true}", true, false, true, true, true, true, 30, "prod"},
 		{"scheduledEvents: {liveMigration: false}", false, false, true, true, true, false, 30, "prod"},
 	} {
 		write(step.text)
-		c, err := Load(path, here)
+		c, err := Load(path, podEnvironment)
 		must.NoError(t, err)
 		if c.Freeze != step.freeze || c.Reboot != step.reboot || c.Redeploy != step.redeploy || c.Preempt != step.preempt ||
 			c.Terminate != step.terminate || c.LiveMigration != step.migrates || c.PollingInterval != step.polling ||
@@ -110,53 +109,53 @@ func TestM04MissingKeysKeepDefaultsAfterEachReload(t *testing.T) {
 }
 
 func TestM08ConditionsHaveHysteresis(t *testing.T) {
-	file := parse(t, "optional: {kernelDeadlock: true, pollingInterval: 7}")
+	file := mustParse(t, "optional: {kernelDeadlock: true, pollingInterval: 7}")
 	rules := file.Config().Conditions
 	if len(rules) != 1 || time.Duration(*rules[0].HoldDown) != 7*time.Second || rules[0].Release != nil {
-		t.Errorf("%+v: want it held for the polling interval and released after the default, not at once", rules)
+		t.Errorf("%+v: want HoldDown to be the polling interval, and the default Release", rules)
 	}
 }
 
-func TestM09SwitchesDoNotMeddleWithEachOther(t *testing.T) {
+func TestM09SwitchesAreIndependent(t *testing.T) {
 	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
-		if got := decide(t, mode+"scheduledEvents: {liveMigration: false}", migration); got != agent.Ignore {
-			t.Errorf("%sa live migration that is switched off: %s", mode, got)
+		if got := decideAction(t, mode+"scheduledEvents: {liveMigration: false}", liveMigrationNotice); got != agent.Ignore {
+			t.Errorf("%slive migration, switched off: %s", mode, got)
 		}
-		if got := decide(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", migration); got != agent.Ignore {
-			t.Errorf("%sa live migration that is switched off beside freeze: true: %s", mode, got)
+		if got := decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", liveMigrationNotice); got != agent.Ignore {
+			t.Errorf("%slive migration, switched off with freeze: true: %s", mode, got)
 		}
-		if got := decide(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", pause); got != agent.Drain {
-			t.Errorf("%sa Freeze that is no live migration: %s", mode, got)
+		if got := decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", freezeNotice); got != agent.Drain {
+			t.Errorf("%sFreeze without live migration: %s", mode, got)
 		}
-		if got := decide(t, mode+"scheduledEvents: {freeze: true}", of(notice.Reboot)); got != agent.Ignore {
+		if got := decideAction(t, mode+"scheduledEvents: {freeze: true}", newNotice(notice.Reboot)); got != agent.Ignore {
 			t.Errorf("%sfreeze: true makes a Reboot %s", mode, got)
 		}
 	}
-	file := parse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
+	file := mustParse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
 	c := file.Config()
 	n := notice.Notice{Type: notice.Condition, ID: "FileSystemCorruptionProblem"}
 	if got := c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Drain {
-		t.Errorf("an enabled condition beside a Freeze that is not drained for: %s", got)
+		t.Errorf("enabled condition with freeze: false: %s", got)
 	}
 }
 
-// unread is a metadata service that has never been read.
-type unread struct{}
+// unreadMetadata is a metadata service that was never read.
+type unreadMetadata struct{}
 
-func (unread) Ask()                {}
-func (unread) LastRead() time.Time { return time.Time{} }
+func (unreadMetadata) Ask()                {}
+func (unreadMetadata) LastRead() time.Time { return time.Time{} }
 
-// TestM09UnconfirmedHintOverridesNoCondition has both on the node while the metadata service cannot be read:
-// mechanic did nothing then, although for the condition alone it drained without the metadata service.
+// TestM09UnconfirmedHintOverridesNoCondition has both on the node while the metadata service is unreadable. mechanic did
+// nothing then, although for the condition alone it drained without the metadata service.
 func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 	for bypass, want := range map[bool]map[string]agent.Action{
 		false: {"KernelDeadlock": agent.Drain, "VMEventScheduled": agent.Ignore},
 		true:  {"VMEventScheduled": agent.Ignore}, // in that mode a condition waits for the metadata service, as in mechanic
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			file := parse(t, fmt.Sprintf("optionalConditions: {kernelDeadlock: true}\nbypassNodeProblemDetector: %t", bypass))
+			file := mustParse(t, fmt.Sprintf("optionalConditions: {kernelDeadlock: true}\nbypassNodeProblemDetector: %t", bypass))
 			c := file.Config()
-			source, err := condition.New(condition.Options{Rules: c.Conditions, Metadata: unread{},
+			source, err := condition.New(condition.Options{Rules: c.Conditions, Metadata: unreadMetadata{},
 				UnconfirmedAfter: c.UnconfirmedAfter, NeedsMetadata: file.BypassNodeProblemDetector})
 			must.NoError(t, err)
 			var node kubeapi.Node
@@ -180,16 +179,16 @@ func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 	}
 }
 
-func TestDetectorHintNeedsTheMetadataService(t *testing.T) {
+func TestDetectorHintNeedsMetadataService(t *testing.T) {
 	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
 		n := notice.Notice{Type: notice.Condition, ID: "VMEventScheduled"}
-		if got := decide(t, mode, n); got != agent.Ignore {
+		if got := decideAction(t, mode, n); got != agent.Ignore {
 			t.Errorf("%s%s", mode, got)
 		}
 	}
 }
 
-func TestM10LiveMigrationIsRecognisedInAnySpelling(t *testing.T) {
+func TestM10LiveMigrationIsDetectedInAnyCase(t *testing.T) {
 	document := azure.Document(`{"DocumentIncarnation":1,"Events":[{"EventId":"e","EventType":"Freeze","EventStatus":"Scheduled",` +
 		`"Resources":["vm"],"ResourceType":"VirtualMachine","NotBefore":"","DurationInSeconds":5,"EventSource":"Platform",` +
 		`"Description":"MEMORY-PRESERVING LIVE MIGRATION"}]}`)
@@ -198,11 +197,11 @@ func TestM10LiveMigrationIsRecognisedInAnySpelling(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	none := notice.Notice{Type: notice.Freeze, Duration: 0}
-	check.Is(t, agent.Ignore, decide(t, "scheduledEvents: {freeze: true}", none))
+	check.Is(t, agent.Ignore, decideAction(t, "scheduledEvents: {freeze: true}", none))
 }
 
-func TestM11TheDeadlineCountsAndTheEventIsAcknowledged(t *testing.T) {
-	file := parse(t, "")
+func TestM11DeadlineLimitsDrainAndEventIsAcknowledged(t *testing.T) {
+	file := mustParse(t, "")
 	c := file.Config()
 	d := c.Impact().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.Seen{First: time.Now()})
 	if !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0 {
@@ -210,7 +209,7 @@ func TestM11TheDeadlineCountsAndTheEventIsAcknowledged(t *testing.T) {
 	}
 }
 
-func TestM12TheMachineIsKnownByItsProviderID(t *testing.T) {
+func TestM12MachineIsIdentifiedByProviderID(t *testing.T) {
 	const group = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/"
 	for id, want := range map[string]string{
 		group + "virtualMachines/aks-default-x7k2p":                  "aks-default-x7k2p", // Karpenter
@@ -223,31 +222,31 @@ func TestM12TheMachineIsKnownByItsProviderID(t *testing.T) {
 			t.Errorf("%s: %s, %v", id, got, err)
 		}
 	}
-	file := parse(t, "")
+	file := mustParse(t, "")
 	if c := file.Config(); c.ResourceName != "" {
-		t.Errorf("the name %q is made from the node's", c.ResourceName)
+		t.Errorf("resource name %q, want it from the provider ID", c.ResourceName)
 	}
 }
 
-// daemonset is the manifest that the agent ships with.
-func daemonset(t *testing.T) string {
+// readAgentManifest returns the manifest of the agent's DaemonSet.
+func readAgentManifest(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "agent", "daemonset.yaml"))
 	must.NoError(t, err)
 	return string(raw)
 }
 
-func TestM16NoPrivilegeIsAskedFor(t *testing.T) {
-	text := daemonset(t)
-	for _, no := range []string{"privileged: true", "hostPID: true", "hostNetwork: true"} {
-		if strings.Contains(text, no) {
-			t.Errorf("the manifest has %s", no)
+func TestM16AgentNeedsNoPrivileges(t *testing.T) {
+	text := readAgentManifest(t)
+	for _, privilege := range []string{"privileged: true", "hostPID: true", "hostNetwork: true"} {
+		if strings.Contains(text, privilege) {
+			t.Errorf("the manifest has %s", privilege)
 		}
 	}
 	check.Contains(t, text, "runAsNonRoot: true", "allowPrivilegeEscalation: false", "drop: [ALL]")
 }
 
-func TestM17EveryNodeIsGuarded(t *testing.T) {
+func TestM17AgentRunsOnEveryNode(t *testing.T) {
 	var d struct {
 		Spec struct {
 			Template struct {
@@ -258,7 +257,7 @@ func TestM17EveryNodeIsGuarded(t *testing.T) {
 			}
 		}
 	}
-	must.NoError(t, yaml.Unmarshal([]byte(daemonset(t)), &d))
+	must.NoError(t, yaml.Unmarshal([]byte(readAgentManifest(t)), &d))
 	pod := d.Spec.Template.Spec
 	if len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "" || pod.Tolerations[0].Operator != "Exists" ||
 		pod.Tolerations[0].Effect != "" || pod.PriorityClassName == "" {
@@ -266,16 +265,16 @@ func TestM17EveryNodeIsGuarded(t *testing.T) {
 	}
 }
 
-// TestM18DaemonSetsSelectAKSLabelsAndTheirPods looks at all that is shipped.
-func TestM18DaemonSetsSelectAKSLabelsAndTheirPods(t *testing.T) {
+// TestM18DaemonSetsSelectTheirOwnPods checks all shipped manifests.
+func TestM18DaemonSetsSelectTheirOwnPods(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "..", "deploy", "*", "*.yaml"))
 	must.NoError(t, err)
-	selectors := map[string]string{} // whose it is
+	selectors := map[string]string{} // selector to file
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		must.NoError(t, err)
 		for _, document := range strings.Split(string(raw), "\n---\n") {
-			var d daemonSet
+			var d daemonSetManifest
 			if err := yaml.Unmarshal([]byte(document), &d); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
@@ -288,14 +287,14 @@ func TestM18DaemonSetsSelectAKSLabelsAndTheirPods(t *testing.T) {
 				t.Errorf("%s: kubernetes.io/os is %q, want linux or windows", file, os)
 			}
 			if strings.Contains(strings.ReplaceAll(document, "kubernetes.azure.com/os-sku", ""), "os-sku") {
-				t.Errorf("%s: selects a label os-sku that AKS does not set: its own is kubernetes.azure.com/os-sku", file)
+				t.Errorf("%s: selects the label os-sku, which AKS does not set: want kubernetes.azure.com/os-sku", file)
 			}
 			if os == "windows" && (pod.HostPID || strings.Contains(document, "privileged: true")) {
-				t.Errorf("%s: asks Windows for what it does not have", file)
+				t.Errorf("%s: requires Linux features on Windows", file)
 			}
 			selector := fmt.Sprint(d.Spec.Selector.MatchLabels)
 			if other, there := selectors[selector]; there || len(d.Spec.Selector.MatchLabels) == 0 {
-				t.Errorf("%s: the selector %s is %s's too", file, selector, other)
+				t.Errorf("%s: the selector %s is also used in %s", file, selector, other)
 			}
 			selectors[selector] = file
 			for key, value := range d.Spec.Selector.MatchLabels {
@@ -310,8 +309,8 @@ func TestM18DaemonSetsSelectAKSLabelsAndTheirPods(t *testing.T) {
 	}
 }
 
-// daemonSet is what is of interest of one.
-type daemonSet struct {
+// daemonSetManifest contains the checked fields of a DaemonSet.
+type daemonSetManifest struct {
 	Kind string
 	Spec struct {
 		Selector struct{ MatchLabels map[string]string }
@@ -325,14 +324,14 @@ type daemonSet struct {
 	}
 }
 
-func TestM21ACordonOfAnotherIsNotCalledOurs(t *testing.T) {
+func TestM21ForeignCordonHasOwnEvent(t *testing.T) {
 	words, ok := Voice("n")(agent.Occasion{Reason: agent.FoundCordoned})
 	if !ok || words.Message != "Node n is already cordoned, no need to attempt a cordon." {
 		t.Errorf("%+v", words)
 	}
 }
 
-func TestEveryEventOfTheTable(t *testing.T) {
+func TestEventsMatchTool(t *testing.T) {
 	voice := Voice("X")
 	for reason, want := range map[agent.EventReason]agent.Words{
 		agent.NodeCordoned:   {Type: "Normal", Reason: "CordonNode", Message: "Node X cordoned by mechanic"},
@@ -349,12 +348,12 @@ func TestEveryEventOfTheTable(t *testing.T) {
 		}
 	}
 	if _, ok := voice(agent.Occasion{Reason: agent.DrainBlocked}); ok {
-		t.Error("it speaks where mechanic said nothing")
+		t.Error("want no Event, as with mechanic")
 	}
 }
 
-func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
-	for _, text := range []string{"", shipped, "scheduledEvents: {freeze: true}\nbypassNodeProblemDetector: true\nruntimeEnv: dev"} {
+func TestMigratedFileIsValidForAgent(t *testing.T) {
+	for _, text := range []string{"", shippedConfig, "scheduledEvents: {freeze: true}\nbypassNodeProblemDetector: true\nruntimeEnv: dev"} {
 		m, err := Migrate([]byte(text))
 		must.NoError(t, err)
 		raw, err := m.File()
@@ -363,11 +362,11 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, raw)
 		}
-		file := parse(t, text)
+		file := mustParse(t, text)
 		want := file.Config()
 		want.NodeName = got.NodeName
 		if string(mustWrite(t, got)) != string(mustWrite(t, want)) {
-			t.Errorf("%s\nmakes another agent than %q", raw, text)
+			t.Errorf("%s\ndiffers from the agent for %q", raw, text)
 		}
 	}
 }

@@ -2,59 +2,59 @@ package mechanic
 
 import "github.com/slipway-dev/slipway/internal/compat"
 
-// Migrate makes the modern configuration of the tool's file.
+// Migrate converts the tool's file to Slipway's configuration.
 func Migrate(raw []byte) (compat.Migration, error) {
-	c, err := Parse(raw, []string{nodeName + "=any"})
+	c, err := Parse(raw, []string{nodeNameVariable + "=any"})
 	if err != nil {
 		return compat.Migration{}, err
 	}
-	m := compat.Migration{Tool: Tool, Config: c.Config(), Notes: append(c.Warnings, c.notes()...)}
+	m := compat.Migration{Tool: Tool, Config: c.Config(), Notes: append(c.Warnings, c.migrationNotes()...)}
 	m.Config.NodeName = ""
 	return m, nil
 }
 
-// notes are what is done otherwise than the tool did, where somebody may have come to depend on it.
-func (c *Config) notes() []string {
+// migrationNotes returns the differences to the tool that may matter to users.
+func (c *Config) migrationNotes() []string {
 	notes := []string{
-		"Every event type now does what its switch says. mechanic in its default mode drained for live migrations only, " +
-			"so that Preempt, Terminate and Redeploy are drained for the first time, and Reboot where it is switched on.",
-		"A node is given back when its event or condition is over, in both modes, and stays cordoned where somebody else " +
-			"had cordoned it.",
-		"Azure is told that it may begin once every machine of an event is drained: the machine goes earlier than its " +
-			"NotBefore. acknowledge: false waits.",
-		"A drain ends in time: pods that a disruption budget still keeps when their time to stop must begin are deleted " +
-			"past it, except for a Freeze or a condition. mechanic tried without end.",
-		"Only events that name exactly this machine count, by the node's spec.providerID. mechanic took an event for " +
-			"pool_10 for one of pool_1, and knew no machine of Karpenter, of a VirtualMachines pool or of a flexible scale set.",
-		"The node conditions of AKS's node-problem-detector that announce events drain nothing by themselves. Scheduled Events " +
-			"is asked each second, in both modes; while it cannot be read nothing is done for them.",
-		"Kubernetes Events have Slipway's reasons and component (Cordoned, Drained, Uncordoned of slipway-agent in place of " +
-			"CordonNode, DrainNode, UncordonNode of mechanic): change alerts on them. slipway mechanic keeps the old ones.",
-		"The configuration is read at the start: roll the DaemonSet after a change. slipway mechanic reads it while it runs.",
-		"Needed are the rights of deploy/agent/rbac.yaml, and neither privileged nor hostPID. A node that mechanic itself " +
-			"has cordoned (label " + Label + ") is not Slipway's to give back: uncordon it and remove the label before.",
+		"The switch of every event type now works. In its default mode, mechanic drained for live migrations only. Preempt, " +
+			"Terminate and Redeploy now cause a drain, and Reboot if it is switched on.",
+		"A node is restored when its event or condition has ended, in both modes. It stays cordoned if another client had " +
+			"cordoned it.",
+		"An event is acknowledged once all its machines are drained, so Azure starts it before its NotBefore. " +
+			"acknowledge: false disables that.",
+		"A drain ends in time: near the deadline, pods that are blocked by a PodDisruptionBudget are deleted without eviction, " +
+			"except for a Freeze or a condition. mechanic retried forever.",
+		"Only events for exactly this machine count, identified by the node's spec.providerID. mechanic mistook an event for " +
+			"pool_10 for one of pool_1. It did not support machines of Karpenter, VirtualMachines pools or flexible scale sets.",
+		"The node conditions of AKS's node-problem-detector that announce events cause no drain on their own. Scheduled Events " +
+			"is polled every second, in both modes. While it is unreadable, these conditions have no effect.",
+		"Kubernetes Events have Slipway's reasons and component (Cordoned, Drained, Uncordoned of slipway-agent instead of " +
+			"CordonNode, DrainNode, UncordonNode of mechanic): change your alerts. slipway mechanic keeps the old ones.",
+		"The configuration is read at the start: restart the DaemonSet after a change. slipway mechanic reloads it.",
+		"The permissions of deploy/agent/rbac.yaml are required; privileged and hostPID are not. Slipway does not restore a node " +
+			"that mechanic has cordoned (label " + Label + "): uncordon it and remove the label before the migration.",
 	}
 	if c.BypassNodeProblemDetector {
-		notes = append(notes, "bypassNodeProblemDetector: there is one mode, which looks at both.")
+		notes = append(notes, "bypassNodeProblemDetector: there is only one mode, which uses both sources.")
 	}
 	if c.Freeze {
-		notes = append(notes, "A drain for a Freeze leaves pods that would lose work: those without a controller, with an "+
-			"emptyDir, or protected by an annotation. mechanic evicted them. A Freeze with DurationInSeconds 0 interrupts nothing, "+
-			"and is left alone.")
+		notes = append(notes, "A drain for a Freeze does not evict pods that would lose work: pods without a controller, with an "+
+			"emptyDir, or protected by an annotation. mechanic evicted them. A Freeze with DurationInSeconds 0 interrupts nothing "+
+			"and is ignored.")
 	}
 	if c.Reboot {
-		notes = append(notes, "A drain for a Reboot leaves pods that no controller would replace: the kubelet starts them again. "+
+		notes = append(notes, "A drain for a Reboot does not evict pods without a controller: the kubelet restarts them. "+
 			"mechanic evicted them.")
 	}
-	if len(c.rules()) > 0 {
-		notes = append(notes, "Conditions must hold for pollingInterval before the node is drained and be gone for 5m before it "+
-			"is given back; mechanic in bypass mode gave the node back and drained it again in turns.",
-			"A drain for a condition leaves pods without a controller and pods that an annotation protects, which mechanic evicted. "+
-				"After 30m pods that could not leave stay on the cordoned node: conditionDrainTimeout is another time, and 0 as "+
-				"long as the condition holds.")
+	if len(c.conditionRules()) > 0 {
+		notes = append(notes, "A condition must be true for pollingInterval before the node is drained, and false for 5m before it "+
+			"is restored. mechanic in bypass mode restored and drained the node alternately.",
+			"A drain for a condition does not evict pods without a controller and pods protected by an annotation. mechanic "+
+				"evicted them. After 30m the remaining pods stay on the cordoned node. conditionDrainTimeout changes that time; 0 "+
+				"means as long as the condition is true.")
 	}
 	if c.EnableTracing {
-		notes = append(notes, "enableTracing: is left out; mechanic's traces went nowhere.")
+		notes = append(notes, "enableTracing: is not converted; mechanic's traces were not exported.")
 	}
 	return notes
 }

@@ -1,5 +1,6 @@
-// Package openstackautoscaler is the personality of the OpenStack cluster autoscaler
-// (github.com/Chathuru/kubernetes-cluster-autoscaler): its conf.yml in, a NodeGroup and the configuration of a cloud out.
+// Package openstackautoscaler is the compatibility mode of the OpenStack cluster autoscaler
+// (github.com/Chathuru/kubernetes-cluster-autoscaler). It converts the tool's conf.yml to a NodeGroup and a cloud
+// configuration.
 package openstackautoscaler
 
 import (
@@ -23,13 +24,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// Tool is the name of what is stood in for, as the command has it.
+// Tool is the name of the replaced tool in the command.
 const Tool = "openstack-autoscaler"
 
-// DefaultFile is where the tool looked for its configuration: in the working directory.
+// DefaultFile is the tool's configuration file, in the working directory.
 const DefaultFile = "conf.yml"
 
-// The values of CloudType. All but OpenStack were plugins.
+// The values of CloudType. All except OpenStack are plugins.
 const (
 	OpenStack = "OpenStack"
 	GCP       = "GCP"
@@ -38,28 +39,28 @@ const (
 	Other     = "Other"
 )
 
-// CloudTypes lists them.
+// CloudTypes returns all values of CloudType.
 func CloudTypes() []string { return []string{OpenStack, GCP, AWS, Libvirt, Other} }
 
-// Config is the tool's configuration, as its users gave it.
+// Config is the tool's configuration as the user wrote it.
 type Config struct {
 	CloudType       string      `yaml:"CloudType"`
 	AuthOptions     AuthOptions `yaml:"AuthOptions"`
 	WorkerImageName string      `yaml:"WorkerImageName"`
 	// CoolDownTime is in seconds.
 	CoolDownTime *int `yaml:"CoolDownTime"`
-	// MinNodeCount and MaxNodeCount are of the whole cluster, the control plane included.
+	// MinNodeCount and MaxNodeCount count all nodes of the cluster, including the control plane.
 	MinNodeCount       *int     `yaml:"MinNodeCount"`
 	MaxNodeCount       *int     `yaml:"MaxNodeCount"`
 	PassConfigToPlugin any      `yaml:"PassConfigToPlugin"`
 	Network            Network  `yaml:"Network"`
 	OpenStackFlavours  Flavours `yaml:"OpenStackFlavours"`
 
-	// Warnings are what was passed over or is done otherwise than it was asked for.
+	// Warnings report ignored and changed settings.
 	Warnings []string `yaml:"-"`
 }
 
-// AuthOptions are how a cloud is signed in to. Which of them count depends on CloudType.
+// AuthOptions contains the credentials. CloudType determines which fields are used.
 type AuthOptions struct {
 	IdentityEndpoint string `yaml:"IdentityEndpoint"`
 	Username         string `yaml:"Username"`
@@ -74,36 +75,36 @@ type AuthOptions struct {
 	AuthFile     string `yaml:"AuthFile"`
 }
 
-// Network is what servers are attached to.
+// Network is the network of the servers.
 type Network struct {
 	SecurityGroupName string `yaml:"SecurityGroupName"`
 	NetworkUUID       string `yaml:"NetworkUUID"`
 }
 
-// Flavours are those that servers are made with, the preferred one first.
+// Flavours are the flavours for new servers, in order of preference.
 type Flavours struct {
 	DefaultFlavour string    `yaml:"DefaultFlavour"`
 	Flavours       []Flavour `yaml:"Flavours"`
-	// Reserved is what the nodes' system and kubelet keep of every flavour, as quantities by name. The tool did not have it; without
-	// it, it is what kubeadm's kubelets keep.
+	// Reserved contains the resources that system and kubelet reserve on every node, as quantities by name. The tool did not have
+	// it. The default is what kubeadm's kubelets reserve.
 	Reserved map[string]string `yaml:"Reserved"`
 }
 
-// Flavour is what the tool was told of a flavour. Memory is in MiB.
+// Flavour describes a flavour. Memory is in MiB.
 type Flavour struct {
 	Name   string `yaml:"Name"`
 	VCPU   int    `yaml:"VCPU"`
 	Memory int    `yaml:"Memory"`
-	// Allocatable is what pods may take of a node, as quantities by name. The tool did not have it; it counts before Reserved.
+	// Allocatable contains a node's allocatable resources, as quantities by name. The tool did not have it. It overrides Reserved.
 	Allocatable map[string]string `yaml:"Allocatable"`
 }
 
 const (
-	// mostFile is the size of the largest file that is read, in bytes.
-	mostFile = 1 << 20
-	// mostNodes is the largest bound that a NodeGroup can have, and mostCoolDown the longest cooldown, in seconds: a year.
-	mostNodes    = math.MaxInt32
-	mostCoolDown = 365 * 24 * 60 * 60
+	// maxFileBytes limits the size of the file.
+	maxFileBytes = 1 << 20
+	// maxNodes is the maximum size limit of a NodeGroup. maxCoolDownSeconds is the maximum cooldown of one year.
+	maxNodes           = math.MaxInt32
+	maxCoolDownSeconds = 365 * 24 * 60 * 60
 )
 
 // Load reads the file at path.
@@ -119,11 +120,11 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-// Parse reads what the file holds. The error names everything that is wrong.
+// Parse parses the content of the file. The error contains all faults.
 func Parse(raw []byte) (Config, error) {
 	var c Config
-	if len(raw) > mostFile {
-		return c, fmt.Errorf("%d bytes: want %d at most", len(raw), mostFile)
+	if len(raw) > maxFileBytes {
+		return c, fmt.Errorf("%d bytes: want at most %d", len(raw), maxFileBytes)
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
@@ -132,8 +133,8 @@ func Parse(raw []byte) (Config, error) {
 	if len(document.Content) == 0 || document.Content[0].Kind != yaml.MappingNode {
 		return c, errors.New("want keys with values at the top, such as CloudType: OpenStack")
 	}
-	var look misfits
-	look.at(document.Content[0], reflect.TypeFor[Config](), "")
+	var checker schemaChecker
+	checker.checkNode(document.Content[0], reflect.TypeFor[Config](), "")
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
 	if err := decoder.Decode(&c); err != nil {
 		kinds, ok := errors.AsType[*yaml.TypeError](err)
@@ -141,22 +142,22 @@ func Parse(raw []byte) (Config, error) {
 			return c, err
 		}
 		for _, text := range kinds.Errors {
-			if len(look.wrong) == 0 || !strings.Contains(text, "cannot unmarshal") { // which names no field
-				look.errs = append(look.errs, errors.New(text))
+			if len(checker.wrongFields) == 0 || !strings.Contains(text, "cannot unmarshal") { // that error names no field
+				checker.errs = append(checker.errs, errors.New(text))
 			}
 		}
 	}
-	if err := alone(decoder); err != nil {
+	if err := checkNoSecondDocument(decoder); err != nil {
 		return c, err
 	}
 	if c.PassConfigToPlugin != nil {
-		c.warn("PassConfigToPlugin: the autoscaler read it and did nothing with it; it is passed over")
+		c.addWarning("PassConfigToPlugin: has no effect, as in the autoscaler; ignored")
 	}
-	return c, errors.Join(append(look.errs, slices.DeleteFunc(c.validate(), look.said)...)...)
+	return c, errors.Join(append(checker.errs, slices.DeleteFunc(c.validate(), checker.isReported)...)...)
 }
 
-// alone checks that no document with anything in it follows.
-func alone(rest *yaml.Decoder) error {
+// checkNoSecondDocument returns an error if another non-empty YAML document follows.
+func checkNoSecondDocument(rest *yaml.Decoder) error {
 	for {
 		var next yaml.Node
 		err := rest.Decode(&next)
@@ -167,40 +168,40 @@ func alone(rest *yaml.Decoder) error {
 			return err
 		}
 		if len(next.Content) > 0 && next.Content[0].Tag != "!!null" {
-			return fmt.Errorf("line %d: a second document of YAML: want one, with all keys in it", next.Content[0].Line)
+			return fmt.Errorf("line %d: a second YAML document: want one document with all keys", next.Content[0].Line)
 		}
 	}
 }
 
-func (c *Config) warn(format string, args ...any) {
+func (c *Config) addWarning(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-// misfits are what of a document has no place in a type: keys that it has no field for, and values of another kind.
-type misfits struct {
-	errs  []error
-	wrong []string // the fields with such values
+// schemaChecker collects the differences between a YAML document and a type: unknown keys and values of the wrong kind.
+type schemaChecker struct {
+	errs        []error
+	wrongFields []string // fields with values of the wrong kind
 }
 
-// at looks at a part of the document, whose name ends with a dot.
-func (m *misfits) at(n *yaml.Node, t reflect.Type, name string) {
+// checkNode checks a part of the document. name is its path, with a dot at the end.
+func (m *schemaChecker) checkNode(n *yaml.Node, t reflect.Type, name string) {
 	field := strings.TrimSuffix(name, ".")
 	switch {
 	case n.Kind == yaml.AliasNode:
-		m.at(n.Alias, t, name)
+		m.checkNode(n.Alias, t, name)
 	case n.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
 		for i, item := range n.Content {
-			m.at(item, t.Elem(), fmt.Sprintf("%s[%d].", field, i))
+			m.checkNode(item, t.Elem(), fmt.Sprintf("%s[%d].", field, i))
 		}
 	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Struct:
-		m.atKeys(n, t, name)
+		m.checkKeys(n, t, name)
 	case n.Decode(reflect.New(t).Interface()) != nil:
-		m.wrong = append(m.wrong, field)
-		m.errs = append(m.errs, fmt.Errorf("line %d: %s: %s: want %s", n.Line, field, given(n, t), kind(t)))
+		m.wrongFields = append(m.wrongFields, field)
+		m.errs = append(m.errs, fmt.Errorf("line %d: %s: %s: want %s", n.Line, field, describeValue(n, t), describeType(t)))
 	}
 }
 
-func (m *misfits) atKeys(n *yaml.Node, t reflect.Type, name string) {
+func (m *schemaChecker) checkKeys(n *yaml.Node, t reflect.Type, name string) {
 	fields := map[string]reflect.Type{}
 	var known []string
 	for i := range t.NumField() {
@@ -212,47 +213,48 @@ func (m *misfits) atKeys(n *yaml.Node, t reflect.Type, name string) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if field, ok := fields[key.Value]; ok {
-			m.at(n.Content[i+1], field, name+key.Value+".")
+			m.checkNode(n.Content[i+1], field, name+key.Value+".")
 			continue
 		}
-		text := fmt.Sprintf("line %d: %s%s: is no key that is known", key.Line, name, key.Value)
+		text := fmt.Sprintf("line %d: %s%s: unknown key", key.Line, name, key.Value)
 		if like := compat.Closest(key.Value, known); like != "" {
-			text += "; meant " + name + like + "?"
+			text += "; did you mean " + name + like + "?"
 		}
 		m.errs = append(m.errs, errors.New(text))
 	}
 }
 
-// said reports an error about a field, or a part of one, whose value could not be read.
-func (m *misfits) said(err error) bool {
+// isReported reports whether an error is about a field, or a part of a field, that was already reported as unreadable.
+func (m *schemaChecker) isReported(err error) bool {
 	field, _, _ := strings.Cut(err.Error(), ": ")
-	return slices.ContainsFunc(m.wrong, func(wrong string) bool {
+	return slices.ContainsFunc(m.wrongFields, func(wrong string) bool {
 		return field == wrong || strings.HasPrefix(field, wrong+".") || strings.HasPrefix(field, wrong+"[")
 	})
 }
 
-// given is a value of the wrong kind. Only where a number is wanted can it hold no secret.
-func given(n *yaml.Node, t reflect.Type) string {
+// describeValue describes a value of the wrong kind. It shows the text only if a number is wanted, because other values may
+// be secret.
+func describeValue(n *yaml.Node, t reflect.Type) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
 	case n.Kind == yaml.MappingNode:
 		return "keys with values"
-	case kind(t) == number:
+	case describeType(t) == wholeNumber:
 		return fmt.Sprintf("%q", n.Value)
 	}
 	return "a single value"
 }
 
-const number = "a whole number"
+const wholeNumber = "a whole number"
 
-// kind is what values of a type are called.
-func kind(t reflect.Type) string {
+// describeType returns the name of a type's values in messages.
+func describeType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:
-		return kind(t.Elem())
+		return describeType(t.Elem())
 	case reflect.Int:
-		return number
+		return wholeNumber
 	case reflect.Slice:
 		return "a list"
 	case reflect.Struct:
@@ -261,10 +263,10 @@ func kind(t reflect.Type) string {
 	return "text"
 }
 
-// placeholder is what the tool's example has where a value belongs.
+// placeholder matches the placeholder values in the tool's example.
 var placeholder = regexp.MustCompile(`^<.*>$`)
 
-// validate checks what the tool checked, and what it found out only when a machine was needed.
+// validate checks what the tool checked at the start, and what it noticed only when it needed a machine.
 func (c *Config) validate() []error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
@@ -277,15 +279,15 @@ func (c *Config) validate() []error {
 	}
 	check(slices.Contains(CloudTypes(), c.CloudType), "CloudType", fmt.Sprintf("%q", c.CloudType), "one of "+strings.Join(CloudTypes(), ", "))
 	within := func(field string, value *int, least, most int, what string) {
-		check(value != nil && *value >= least && *value <= most, field, shown(value), fmt.Sprintf("%d to %d %s", least, most, what))
+		check(value != nil && *value >= least && *value <= most, field, formatInt(value), fmt.Sprintf("%d to %d %s", least, most, what))
 	}
-	within("MinNodeCount", c.MinNodeCount, 0, mostNodes, "nodes, the control plane included")
-	within("MaxNodeCount", c.MaxNodeCount, 1, mostNodes, "nodes, the control plane included")
+	within("MinNodeCount", c.MinNodeCount, 0, maxNodes, "nodes, including the control plane")
+	within("MaxNodeCount", c.MaxNodeCount, 1, maxNodes, "nodes, including the control plane")
 	if c.MinNodeCount != nil && c.MaxNodeCount != nil {
-		check(*c.MinNodeCount <= *c.MaxNodeCount, "MinNodeCount", *c.MinNodeCount, fmt.Sprintf("at most MaxNodeCount, which is %d", *c.MaxNodeCount))
+		check(*c.MinNodeCount <= *c.MaxNodeCount, "MinNodeCount", *c.MinNodeCount, fmt.Sprintf("at most MaxNodeCount (%d)", *c.MaxNodeCount))
 	}
 	if c.CoolDownTime != nil {
-		within("CoolDownTime", c.CoolDownTime, 0, mostCoolDown, "seconds")
+		within("CoolDownTime", c.CoolDownTime, 0, maxCoolDownSeconds, "seconds")
 	}
 	a := &c.AuthOptions
 	switch c.CloudType {
@@ -311,7 +313,7 @@ func (c *Config) validate() []error {
 	return errs
 }
 
-func shown(n *int) string {
+func formatInt(n *int) string {
 	if n == nil {
 		return "is missing"
 	}
@@ -321,33 +323,33 @@ func shown(n *int) string {
 func (f *Flavours) validate() []error {
 	var errs []error
 	if len(f.Flavours) == 0 && f.DefaultFlavour == "" {
-		return []error{errors.New("OpenStackFlavours.Flavours: is empty: want a flavour at the least")}
+		return []error{errors.New("OpenStackFlavours.Flavours: is empty: want at least one flavour")}
 	}
-	_, errs = quantities("OpenStackFlavours.Reserved", f.Reserved)
+	_, errs = parseQuantities("OpenStackFlavours.Reserved", f.Reserved)
 	seen := map[string]bool{}
-	for i, one := range f.Flavours {
+	for i, flavour := range f.Flavours {
 		field := fmt.Sprintf("OpenStackFlavours.Flavours[%d].", i)
 		switch {
-		case one.Name == "":
-			errs = append(errs, fmt.Errorf("%sName: %q: want the name of a flavour", field, one.Name))
-		case seen[one.Name]:
-			errs = append(errs, fmt.Errorf("%sName: %q: is there twice", field, one.Name))
+		case flavour.Name == "":
+			errs = append(errs, fmt.Errorf("%sName: %q: want the name of a flavour", field, flavour.Name))
+		case seen[flavour.Name]:
+			errs = append(errs, fmt.Errorf("%sName: %q: is a duplicate", field, flavour.Name))
 		}
-		seen[one.Name] = true
-		if one.VCPU < 1 {
-			errs = append(errs, fmt.Errorf("%sVCPU: %d: want 1 or more", field, one.VCPU))
+		seen[flavour.Name] = true
+		if flavour.VCPU < 1 {
+			errs = append(errs, fmt.Errorf("%sVCPU: %d: want 1 or more", field, flavour.VCPU))
 		}
-		if one.Memory < 1 {
-			errs = append(errs, fmt.Errorf("%sMemory: %d: want 1 or more MiB", field, one.Memory))
+		if flavour.Memory < 1 {
+			errs = append(errs, fmt.Errorf("%sMemory: %d: want 1 or more MiB", field, flavour.Memory))
 		}
-		_, wrong := quantities(field+"Allocatable", one.Allocatable)
+		_, wrong := parseQuantities(field+"Allocatable", flavour.Allocatable)
 		errs = append(errs, wrong...)
 	}
 	return errs
 }
 
-// quantities reads amounts by the names of their resources; nil for none.
-func quantities(field string, given map[string]string) (list corev1.ResourceList, errs []error) {
+// parseQuantities parses amounts by resource name. It returns nil for an empty map.
+func parseQuantities(field string, given map[string]string) (list corev1.ResourceList, errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		amount, err := resource.ParseQuantity(given[name])
 		if err != nil || amount.Sign() < 0 {

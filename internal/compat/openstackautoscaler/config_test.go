@@ -22,8 +22,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// sample is a configuration as the tool's users have it.
-const sample = `CloudType: OpenStack
+// sampleConfig is a typical configuration of the tool.
+const sampleConfig = `CloudType: OpenStack
 AuthOptions:
   IdentityEndpoint: https://keystone.example.com:5000/v3
   Username: autoscaler
@@ -49,15 +49,15 @@ OpenStackFlavours:
       Memory: 8192
 `
 
-func parse(t *testing.T, text string) Config {
+func mustParse(t *testing.T, text string) Config {
 	t.Helper()
 	c, err := Parse([]byte(text))
 	must.NoError(t, err)
 	return c
 }
 
-func TestTheSampleIsRead(t *testing.T) {
-	c := parse(t, sample)
+func TestSampleIsRead(t *testing.T) {
+	c := mustParse(t, sampleConfig)
 	if c.AuthOptions.Password != "secret" || *c.MinNodeCount != 3 || c.CoolDown() != 10*time.Minute || len(c.OpenStackFlavours.Flavours) != 2 ||
 		c.OpenStackFlavours.Flavours[1].Memory != 8192 {
 		t.Errorf("%+v", c)
@@ -69,11 +69,11 @@ func TestTheSampleIsRead(t *testing.T) {
 	check.ErrorContains(t, check.Err(Load(path)), path)
 	must.NoError(t, os.WriteFile(path, []byte("CloudType: x\n"), 0o600))
 	if _, err := Load(path); err == nil || !strings.HasPrefix(err.Error(), path) {
-		t.Errorf("a file that is wrong: %v", err)
+		t.Errorf("an invalid file: %v", err)
 	}
 }
 
-func TestI10EachFaultOfTheFileNamesItsField(t *testing.T) {
+func TestI10FileErrorsNameField(t *testing.T) {
 	for _, tc := range []struct{ old, text, want string }{
 		{"CloudType: OpenStack", "CloudType: Openstack", `CloudType: "Openstack": want one of OpenStack, GCP, AWS, libvirt, Other`},
 		{"CloudType: OpenStack\n", "", "CloudType:"},
@@ -88,7 +88,7 @@ func TestI10EachFaultOfTheFileNamesItsField(t *testing.T) {
 		{"  NetworkUUID: 6f7a3c1e-0000-4000-8000-000000000001\n", "", "Network.NetworkUUID"},
 		{"MinNodeCount: 3\n", "", "MinNodeCount: is missing"},
 		{"MaxNodeCount: 10\n", "", "MaxNodeCount: is missing"},
-		{"MaxNodeCount: 10", "MaxNodeCount: 2", "MinNodeCount: 3: want at most MaxNodeCount, which is 2"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 2", "MinNodeCount: 3: want at most MaxNodeCount (2)"},
 		{"MinNodeCount: 3", "MinNodeCount: -1", "MinNodeCount: -1"},
 		{"MinNodeCount: 3", "MinNodeCount: three", `line 10: MinNodeCount: "three": want a whole number`},
 		{"VCPU: 1", "VCPU: [1]", `OpenStackFlavours.Flavours[0].VCPU: a list: want a whole number`},
@@ -103,35 +103,35 @@ func TestI10EachFaultOfTheFileNamesItsField(t *testing.T) {
 		{"Memory: 8192", "Memory: 8192\n      Allocatable: {cpu: much}", `OpenStackFlavours.Flavours[1].Allocatable.cpu: "much": want 0 or more`},
 		{"DefaultFlavour: m1.medium", "Reserved: {memory: -1Mi}", `OpenStackFlavours.Reserved.memory: "-1Mi": want 0 or more`},
 		{"Memory: 8192", "Memory: -5", "OpenStackFlavours.Flavours[1].Memory: -5"},
-		{"Name: m1.large", "Name: m1.small", `OpenStackFlavours.Flavours[1].Name: "m1.small": is there twice`},
+		{"Name: m1.large", "Name: m1.small", `OpenStackFlavours.Flavours[1].Name: "m1.small": is a duplicate`},
 		{"Name: m1.large", "Name: ''", "OpenStackFlavours.Flavours[1].Name"},
-		{"Memory: 8192", "Memroy: 8192", "OpenStackFlavours.Flavours[1].Memroy: is no key that is known; meant OpenStackFlavours.Flavours[1].Memory?"},
-		{"MaxNodeCount", "MaxNodesCount", "line 11: MaxNodesCount: is no key that is known; meant MaxNodeCount?"},
-		{sample, "", "want keys with values"},
-		{sample, "- a\n", "want keys with values"},
-		{sample, "a: b: c", "mapping values"},
-		{sample, sample + "---\nMaxNodeCount: 11\n", "line 26: a second document of YAML: want one"},
-		{sample, sample + "---\n---\n- x\n", "a second document of YAML: want one"},
-		{sample, sample + "---\na: b: c\n", "mapping values"},
+		{"Memory: 8192", "Memroy: 8192", "OpenStackFlavours.Flavours[1].Memroy: unknown key; did you mean OpenStackFlavours.Flavours[1].Memory?"},
+		{"MaxNodeCount", "MaxNodesCount", "line 11: MaxNodesCount: unknown key; did you mean MaxNodeCount?"},
+		{sampleConfig, "", "want keys with values"},
+		{sampleConfig, "- a\n", "want keys with values"},
+		{sampleConfig, "a: b: c", "mapping values"},
+		{sampleConfig, sampleConfig + "---\nMaxNodeCount: 11\n", "line 26: a second YAML document: want one"},
+		{sampleConfig, sampleConfig + "---\n---\n- x\n", "a second YAML document: want one"},
+		{sampleConfig, sampleConfig + "---\na: b: c\n", "mapping values"},
 		{"MaxNodeCount: 10", "MaxNodeCount: 10\nMaxNodeCount: 11", "already defined"},
 		{"CloudType: OpenStack", "CloudType: GCP", "AuthOptions.ProjectName"},
 		{"CloudType: OpenStack", "CloudType: AWS", "AuthOptions.AWSRegion"},
 	} {
-		text := strings.Replace(sample, tc.old, tc.text, 1)
-		if text == sample {
+		text := strings.Replace(sampleConfig, tc.old, tc.text, 1)
+		if text == sampleConfig {
 			t.Fatalf("%q is not in the sample", tc.old)
 		}
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q for %q: %v, want %q", tc.text, tc.old, err, tc.want)
 		}
 	}
-	// All at once.
+	// All faults are reported together.
 	_, err := Parse([]byte("CloudType: OpenStack\nColour: red\nMinNodeCount: 5\nMaxNodeCount: 4\n"))
 	check.ErrorContains(t, err, "Colour", "MinNodeCount", "AuthOptions.Username", "WorkerImageName", "OpenStackFlavours.Flavours")
 }
 
-func TestDocumentEndMarkerStartsNoSecondDocument(t *testing.T) {
-	for _, text := range []string{sample + "---\n", sample + "...\n", "---\n" + sample, sample + "---\n# nothing\n"} {
+func TestEmptySecondDocumentIsAccepted(t *testing.T) {
+	for _, text := range []string{sampleConfig + "---\n", sampleConfig + "...\n", "---\n" + sampleConfig, sampleConfig + "---\n# nothing\n"} {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -139,33 +139,33 @@ func TestDocumentEndMarkerStartsNoSecondDocument(t *testing.T) {
 }
 
 func TestControlPlaneIsNotCountedInGroupBounds(t *testing.T) {
-	c := parse(t, sample)
+	c := mustParse(t, sampleConfig)
 	for _, tc := range []struct{ controlPlane, minimum, maximum int32 }{{0, 3, 10}, {1, 2, 9}, {3, 0, 7}, {11, 0, 0}} {
 		g := c.NodeGroup(int(tc.controlPlane))
 		if g.Spec.Minimum != tc.minimum || *g.Spec.Maximum != tc.maximum {
-			t.Errorf("with %d nodes in the control plane: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
+			t.Errorf("with %d control plane nodes: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
 				tc.minimum, tc.maximum)
 		}
 	}
 }
 
-func TestControlPlaneThatFillsTheMaximumIsReported(t *testing.T) {
-	c := parse(t, sample)
-	for controlPlane, crowded := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
+func TestFullControlPlaneIsReported(t *testing.T) {
+	c := mustParse(t, sampleConfig)
+	for controlPlane, full := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
 		text := c.Crowded(controlPlane)
 		want := ""
-		if crowded {
-			want = fmt.Sprintf("MaxNodeCount: 10: the control plane alone has %d nodes, which count: no machine is ordered: want %d or more",
+		if full {
+			want = fmt.Sprintf("MaxNodeCount: 10: the control plane alone has %d nodes, so no machine is launched: want %d or more",
 				controlPlane, controlPlane+1)
 		}
-		if noted := slices.Contains(c.notes(controlPlane), text); text != want || noted != crowded {
+		if noted := slices.Contains(c.migrationNotes(controlPlane), text); text != want || noted != full {
 			t.Errorf("with %d nodes: %q, among the notes: %t, want %q", controlPlane, text, noted, want)
 		}
 	}
 }
 
-func TestGroupScalesAsTheAutoscalerDid(t *testing.T) {
-	c := parse(t, strings.Replace(sample, "CoolDownTime: 600", "CoolDownTime: 90", 1))
+func TestGroupScalesLikeAutoscaler(t *testing.T) {
+	c := mustParse(t, strings.Replace(sampleConfig, "CoolDownTime: 600", "CoolDownTime: 90", 1))
 	g := c.NodeGroup(1)
 	if g.Spec.ScaleUp == nil || g.Spec.ScaleUp.Policy != v1alpha1.ByPriority {
 		t.Errorf("scaleUp is %+v, want the first flavour that helps", g.Spec.ScaleUp)
@@ -175,12 +175,12 @@ func TestGroupScalesAsTheAutoscalerDid(t *testing.T) {
 		t.Errorf("scaleDown.underutilized is %+v", u)
 	}
 	if errs := nodegroup.Check(&g); len(errs) > 0 {
-		t.Errorf("the group is not acted on: %v", errs)
+		t.Errorf("the group is invalid: %v", errs)
 	}
 }
 
-func TestCloudComesFromTheFile(t *testing.T) {
-	c := parse(t, sample)
+func TestCloudConfigComesFromFile(t *testing.T) {
+	c := mustParse(t, sampleConfig)
 	config := c.Cloud("prod")
 	if _, err := openstack.New(config, openstack.Options{}); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestCloudComesFromTheFile(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	if config.Region != "" {
-		t.Errorf("region %q: the autoscaler's LK is of nobody else", config.Region)
+		t.Errorf("region %q: want none, not the autoscaler's LK", config.Region)
 	}
 	if !slices.Equal(g.Flavors, []string{"m1.small", "m1.large", "m1.medium"}) || g.AdoptNamePrefix != "kube-worker-" || g.NamePrefix != "kube-worker" ||
 		g.Image.Name != "kube-worker-image" || g.SecurityGroups[0] != "kube" || g.Networks[0] != c.Network.NetworkUUID {
@@ -198,19 +198,19 @@ func TestCloudComesFromTheFile(t *testing.T) {
 	}
 }
 
-func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
-	files, err := Migrate([]byte(sample), "prod", 1)
+func TestMigratedFilesAreValidForManager(t *testing.T) {
+	files, err := Migrate([]byte(sampleConfig), "prod", 1)
 	must.NoError(t, err)
 	byName := map[string]File{}
 	directory := t.TempDir()
 	for _, f := range files {
 		byName[f.Name] = f
 		must.NoError(t, os.WriteFile(filepath.Join(directory, f.Name), f.Content, 0o600))
-		if holds := strings.Contains(string(f.Content), "password: secret"); holds != f.Secret {
-			t.Errorf("%s holds the password: %t, said %t", f.Name, holds, f.Secret)
+		if hasPassword := strings.Contains(string(f.Content), "password: secret"); hasPassword != f.Secret {
+			t.Errorf("%s contains the password: %t, Secret: %t", f.Name, hasPassword, f.Secret)
 		}
-		if strings.Contains(string(f.Content), GroupLabel) { // which a manager passes over
-			t.Errorf("%s has the label of the stand-in: %s", f.Name, f.Content)
+		if strings.Contains(string(f.Content), GroupLabel) { // managers ignore objects with it
+			t.Errorf("%s has the label of the compatibility mode: %s", f.Name, f.Content)
 		}
 	}
 	groups, err := manager.ParseGroups(byName["nodegroups.yaml"].Content)
@@ -232,43 +232,43 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 	}
 	printed := string(Print(files))
 	check.Contains(t, printed, "# File nodegroups.yaml", "---\n# File clouds.yaml", "#  ")
-	for _, text := range []string{strings.Replace(sample, "OpenStack", "libvirt", 1), "x"} {
+	for _, text := range []string{strings.Replace(sampleConfig, "OpenStack", "libvirt", 1), "x"} {
 		if files, err := Migrate([]byte(text), "prod", 1); err == nil {
 			t.Errorf("%q makes %+v", text, files)
 		}
 	}
-	if files, err = Migrate([]byte(sample), "", 1); err != nil {
+	if files, err = Migrate([]byte(sampleConfig), "", 1); err != nil {
 		t.Fatal(err)
 	}
-	if text := string(files[1].Content); !strings.Contains(text, "# clusterName: put a name in here") || !strings.Contains(text, `clusterName: ""`) {
-		t.Errorf("without a name: %s", text) // which slipway manager refuses
+	if text := string(files[1].Content); !strings.Contains(text, "# clusterName: enter a name") || !strings.Contains(text, `clusterName: ""`) {
+		t.Errorf("without a name: %s", text) // slipway manager refuses it
 	}
-	if _, err := Migrate([]byte(sample), "pro/d", 1); err == nil {
+	if _, err := Migrate([]byte(sampleConfig), "pro/d", 1); err == nil {
 		t.Error("a cluster name with a slash passes")
 	}
-	if _, err := Migrate([]byte(sample), "prod", -1); err == nil {
+	if _, err := Migrate([]byte(sampleConfig), "prod", -1); err == nil {
 		t.Error("a control plane of -1 passes")
 	}
 }
 
-func TestEveryFaultOfTheAutoscalerHasItsNote(t *testing.T) {
-	c := parse(t, strings.Replace(strings.Replace(sample, "CoolDownTime: 600\n", "", 1), "https:", "http:", 1))
-	all := strings.Join(c.notes(1), "\n")
+func TestEveryFaultHasMigrationNote(t *testing.T) {
+	c := mustParse(t, strings.Replace(strings.Replace(sampleConfig, "CoolDownTime: 600\n", "", 1), "https:", "http:", 1))
+	all := strings.Join(c.migrationNotes(1), "\n")
 	check.Contains(t, all,
-		"drained before their machine goes", "minSize now always holds", "restart does not forget", "DaemonSets", "one at a time", "in ERROR",
+		"drained before their machine is deleted", "minSize now always holds", "restart does not reset", "DaemonSet", "one at a time", "in ERROR",
 		"does not join", "500m", "1024·1000", "two namespaces", "taints", "LK built in", "with each call", "system UUID", "DefaultFlavour",
-		"CoolDownTime", "in the clear",
+		"CoolDownTime", "in plain text",
 	)
 	check.Is(t, 10*time.Minute, c.CoolDown())
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(sample)
+	f.Add(sampleConfig)
 	f.Add("CloudType: *x")
 	f.Add("OpenStackFlavours: {Flavours: [1, {Name: [x]}]}")
-	f.Add(strings.Replace(sample, "MaxNodeCount: 10", "MaxNodeCount: 99999999999", 1))
-	f.Add(strings.Replace(sample, "CoolDownTime: 600", "CoolDownTime: 99999999999999", 1))
-	f.Add(sample + "---\nMaxNodeCount: 11\n")
+	f.Add(strings.Replace(sampleConfig, "MaxNodeCount: 10", "MaxNodeCount: 99999999999", 1))
+	f.Add(strings.Replace(sampleConfig, "CoolDownTime: 600", "CoolDownTime: 99999999999999", 1))
+	f.Add(sampleConfig + "---\nMaxNodeCount: 11\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse([]byte(text))
 		if err != nil {
@@ -280,7 +280,7 @@ func FuzzParse(f *testing.F) {
 		for _, controlPlane := range []int{0, 1, 3, math.MaxInt} {
 			g := c.NodeGroup(controlPlane)
 			if want := max(0, *c.MaxNodeCount-controlPlane); int(*g.Spec.Maximum) != want || g.Spec.Minimum < 0 || g.Spec.Minimum > *g.Spec.Maximum {
-				t.Errorf("of %d to %d with %d nodes in the control plane: %d to %d", *c.MinNodeCount, *c.MaxNodeCount, controlPlane,
+				t.Errorf("%d to %d with %d control plane nodes: %d to %d", *c.MinNodeCount, *c.MaxNodeCount, controlPlane,
 					g.Spec.Minimum, *g.Spec.Maximum)
 			}
 		}
@@ -291,9 +291,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestI10ValueOfTheWrongKindHidesNoFault(t *testing.T) {
+func TestI10WrongTypeHidesNoOtherError(t *testing.T) {
 	text := strings.NewReplacer("MinNodeCount: 3", "MinNodeCount: three", "  Username: autoscaler\n", "",
-		"MaxNodeCount: 10", "MaxNodeCount: 0", "VCPU: 1", "VCPU: one").Replace(sample)
+		"MaxNodeCount: 10", "MaxNodeCount: 0", "VCPU: 1", "VCPU: one").Replace(sampleConfig)
 	_, err := Parse([]byte(text))
 	for _, want := range []string{
 		`MinNodeCount: "three": want a whole number`, `AuthOptions.Username: "": want a value`, "MaxNodeCount: 0: want 1",
@@ -304,18 +304,18 @@ func TestI10ValueOfTheWrongKindHidesNoFault(t *testing.T) {
 		}
 	}
 	if err != nil && (strings.Contains(err.Error(), "MinNodeCount: is missing") || strings.Contains(err.Error(), "VCPU: 0")) {
-		t.Errorf("a value that is there is called another: %v", err)
+		t.Errorf("a reported value has a second error: %v", err)
 	}
 }
 
-func TestNodesReserveWhatKubeadmReservesByDefault(t *testing.T) {
+func TestNodesReserveKubeadmDefaults(t *testing.T) {
 	const flavors = "  DefaultFlavour: m1.medium\n"
 	for text, want := range map[string]map[corev1.ResourceName]string{
 		flavors: {"memory": "100Mi"},
 		flavors + "  Reserved: {cpu: 200m, memory: 1Gi}\n": {"cpu": "200m", "memory": "1Gi"},
 		flavors + "  Reserved: {}\n":                       {},
 	} {
-		c := parse(t, strings.Replace(sample, flavors, text, 1))
+		c := mustParse(t, strings.Replace(sampleConfig, flavors, text, 1))
 		got := c.Cloud("prod").Groups[0].Nodes.Reserved
 		if got == nil || len(got) != len(want) {
 			t.Fatalf("%q: reserved are %v, want %v", text, got, want)
@@ -326,17 +326,17 @@ func TestNodesReserveWhatKubeadmReservesByDefault(t *testing.T) {
 			}
 		}
 		if templates := c.NodeGroup(1).Spec.ScaleUp.Templates; templates != nil {
-			t.Errorf("%q: the kinds of machines are %+v, want those of the cloud", text, templates)
+			t.Errorf("%q: templates %+v, want none", text, templates)
 		}
 	}
-	c := parse(t, strings.Replace(sample, "Memory: 2048", "Memory: 2048\n      Allocatable: {cpu: 900m, memory: 1800Mi}", 1))
+	c := mustParse(t, strings.Replace(sampleConfig, "Memory: 2048", "Memory: 2048\n      Allocatable: {cpu: 900m, memory: 1800Mi}", 1))
 	templates := c.NodeGroup(1).Spec.ScaleUp.Templates
 	var names []string
-	for _, one := range templates {
-		names = append(names, one.Name)
+	for _, template := range templates {
+		names = append(names, template.Name)
 	}
 	if !slices.Equal(names, []string{"m1.small", "m1.large", "m1.medium"}) || templates[0].Allocatable.Cpu().MilliValue() != 900 ||
 		templates[1].Allocatable != nil {
-		t.Errorf("the kinds of machines are %+v", templates)
+		t.Errorf("templates %+v", templates)
 	}
 }

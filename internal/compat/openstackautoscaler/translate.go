@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// Group is the name of the one group that there was, and begins the names of its servers.
+	// Group is the name of the tool's only group and the prefix of its server names.
 	Group = "kube-worker"
-	// GroupLabel is the label by which the stand-in finds its own group and retirements, and by which managers pass them over.
+	// GroupLabel marks the group and retirements of the compatibility mode. Other managers ignore objects with it.
 	GroupLabel = "slipway.dev/openstack-autoscaler"
-	// namePrefix begins the names of servers that the tool has made, which four letters or digits end.
+	// namePrefix is the prefix of the tool's server names. Four letters or digits follow.
 	namePrefix = Group + "-"
-	// DefaultCluster is the name that kubeadm gives every cluster, and by which servers were marked when none was given.
+	// DefaultCluster is the name that kubeadm gives every cluster. Servers had this mark if no cluster name was set.
 	DefaultCluster = "kubernetes"
 	// defaultCoolDown is the CoolDownTime of the tool's example.
 	defaultCoolDown = 10 * time.Minute
-	// evictedBelow is the kubelet's default of evictionHard's memory.available, which kubeadm leaves as it is.
-	evictedBelow = "100Mi"
+	// kubeletReservedMemory is the kubelet's default of evictionHard memory.available, which kubeadm does not change.
+	kubeletReservedMemory = "100Mi"
 
-	// After the cooldown a node stayed whose pods requested more than 5 % of its CPU, or that had more than five pods, whatever
-	// they requested of its memory. Here those of DaemonSets are not counted.
+	// After the cooldown the tool kept a node with more than 5 % of its CPU requested or with more than five pods. It ignored
+	// memory. Here DaemonSet pods do not count.
 	cpuAtMost, podsAtMost = 5, 5
 
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	masterLabel       = "node-role.kubernetes.io/master"
 )
 
-// ControlPlaneLabels are those that nodes of the control plane have: of kubeadm, and the one before it.
+// ControlPlaneLabels returns the labels of control plane nodes: kubeadm's current and its former label.
 func ControlPlaneLabels() []string { return []string{controlPlaneLabel, masterLabel} }
 
-// CoolDown is how long a node has to be idle.
+// CoolDown returns the time that a node must be idle.
 func (c *Config) CoolDown() time.Duration {
 	if c.CoolDownTime == nil {
 		return defaultCoolDown
@@ -46,8 +46,7 @@ func (c *Config) CoolDown() time.Duration {
 	return time.Duration(*c.CoolDownTime) * time.Second
 }
 
-// Cloud is the configuration of the OpenStack that the tool spoke to, for the cluster of that name, which no other cluster
-// of the project has.
+// Cloud returns the OpenStack configuration. cluster must be unique in the project.
 func (c *Config) Cloud(cluster string) openstack.Config {
 	var former []string
 	if cluster != DefaultCluster {
@@ -58,36 +57,37 @@ func (c *Config) Cloud(cluster string) openstack.Config {
 			URL: c.AuthOptions.IdentityEndpoint, Username: c.AuthOptions.Username, Password: c.AuthOptions.Password,
 			ProjectID: c.AuthOptions.TenantID, UserDomainName: c.AuthOptions.DomainName,
 		},
-		ClusterName: cluster, FormerClusterNames: former, Groups: []openstack.GroupConfig{c.group()},
+		ClusterName: cluster, FormerClusterNames: former, Groups: []openstack.GroupConfig{c.toGroupConfig()},
 	}
 }
 
-func (c *Config) group() openstack.GroupConfig {
+func (c *Config) toGroupConfig() openstack.GroupConfig {
 	return openstack.GroupConfig{
-		Name: Group, Flavors: c.flavors(), Image: openstack.Image{Name: c.WorkerImageName}, Networks: []string{c.Network.NetworkUUID},
+		Name: Group, Flavors: c.flavorNames(), Image: openstack.Image{Name: c.WorkerImageName}, Networks: []string{c.Network.NetworkUUID},
 		SecurityGroups: []string{c.Network.SecurityGroupName}, NamePrefix: Group, AdoptNamePrefix: namePrefix,
-		Nodes: cloud.Shape{Reserved: c.OpenStackFlavours.reserved()},
+		Nodes: cloud.Shape{Reserved: c.OpenStackFlavours.reservedResources()},
 	}
 }
 
-// reserved is what nodes keep from pods: what the file says, or else what the kubelets of kubeadm do. Those reserve nothing for the
-// system, and keep what they evict below (evictionHard, memory.available).
-func (f *Flavours) reserved() corev1.ResourceList {
+// reservedResources returns the resources that nodes reserve: the file's, or else the defaults of kubeadm's kubelets. Those
+// reserve nothing for the system, but evict pods below evictionHard memory.available.
+func (f *Flavours) reservedResources() corev1.ResourceList {
 	if f.Reserved == nil {
-		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(evictedBelow)}
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(kubeletReservedMemory)}
 	}
-	list, _ := quantities("", f.Reserved) // validated
+	list, _ := parseQuantities("", f.Reserved) // validated
 	if list == nil {
 		list = corev1.ResourceList{}
 	}
 	return list
 }
 
-// templates are the kinds of machines, where the file declares what is allocatable of one; nil is all that the cloud has.
-func (c *Config) templates() []v1alpha1.MachineTemplate {
+// toTemplates returns the machine templates if the file declares allocatable resources. Otherwise it returns nil, which
+// selects all flavors of the cloud.
+func (c *Config) toTemplates() []v1alpha1.MachineTemplate {
 	declared := map[string]corev1.ResourceList{}
 	for _, f := range c.OpenStackFlavours.Flavours {
-		if list, _ := quantities("", f.Allocatable); list != nil { // validated
+		if list, _ := parseQuantities("", f.Allocatable); list != nil { // validated
 			declared[f.Name] = list
 		}
 	}
@@ -95,15 +95,15 @@ func (c *Config) templates() []v1alpha1.MachineTemplate {
 		return nil
 	}
 	var all []v1alpha1.MachineTemplate
-	for _, name := range c.flavors() {
+	for _, name := range c.flavorNames() {
 		all = append(all, v1alpha1.MachineTemplate{Name: name, Allocatable: declared[name]})
 	}
 	return all
 }
 
-// flavors are those of the list in its order, and then the default one: what is wanted of a machine is always known, so
-// that there is no pod without requests that would need a default.
-func (c *Config) flavors() []string {
+// flavorNames returns the flavors of the list in order, and then the default one. The tool used the default for pods without
+// requests. Slipway always knows what a pod needs.
+func (c *Config) flavorNames() []string {
 	var names []string
 	listed := false
 	for _, f := range c.OpenStackFlavours.Flavours {
@@ -116,17 +116,18 @@ func (c *Config) flavors() []string {
 	return names
 }
 
-// Crowded says that the control plane, of so many nodes, leaves no room for another node; "" when it does.
+// Crowded returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
+// returns "".
 func (c *Config) Crowded(controlPlane int) string {
 	if controlPlane < *c.MaxNodeCount {
 		return ""
 	}
-	return fmt.Sprintf("MaxNodeCount: %d: the control plane alone has %d nodes, which count: no machine is ordered: want %d or more",
+	return fmt.Sprintf("MaxNodeCount: %d: the control plane alone has %d nodes, so no machine is launched: want %d or more",
 		*c.MaxNodeCount, controlPlane, controlPlane+1)
 }
 
-// NodeGroup is the group of all nodes but those of the control plane, of which there are so many. The bounds of the tool
-// count them, and those of a NodeGroup do not.
+// NodeGroup returns the group of all nodes except the control plane's. The tool's limits include the controlPlane nodes; a
+// NodeGroup's limits do not.
 func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 	maximum := int32(max(0, *c.MaxNodeCount-controlPlane))
 	return v1alpha1.NodeGroup{
@@ -140,8 +141,8 @@ func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
 			Minimum: int32(max(0, *c.MinNodeCount-controlPlane)),
 			Maximum: &maximum,
-			// The first flavour of the list that is large enough was taken, for pods that wait and never for the minimum.
-			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority, KeepMinimum: new(false), Templates: c.templates()},
+			// The tool used the first sufficient flavour, and launched servers only for unschedulable pods, not for the minimum.
+			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority, KeepMinimum: new(false), Templates: c.toTemplates()},
 			Replacement: v1alpha1.ReplaceNever,
 			ScaleDown: &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
 				AllOf:    &v1alpha1.UnderusedBounds{CPUAtMost: new(int32(cpuAtMost)), PodsAtMost: new(int32(podsAtMost))},

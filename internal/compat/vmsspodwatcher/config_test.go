@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// env is an environment that is complete, with changes: NAME=VALUE sets, NAME alone removes.
-func env(changes ...string) []string {
+// newEnvironment returns a complete environment with changes: NAME=VALUE sets a variable, NAME removes it.
+func newEnvironment(changes ...string) []string {
 	all := []string{
 		"COOLDOWN=10m", "LABEL_KEY=app", "LABEL_VALUE=runner", "NAMESPACE=ci", "VMSS_RG=MC_rg_aks_westeurope", "FOCUS_NODEPOOL=ci",
 		"HOME=/root",
@@ -25,18 +25,18 @@ func env(changes ...string) []string {
 	return all
 }
 
-func parsed(t *testing.T, changes ...string) Config {
+func mustParse(t *testing.T, changes ...string) Config {
 	t.Helper()
-	c, err := Parse(env(changes...))
+	c, err := Parse(newEnvironment(changes...))
 	must.NoError(t, err)
 	return c
 }
 
-func TestTheCooldownIsADurationOrSeconds(t *testing.T) {
+func TestCooldownIsDurationOrSeconds(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"10m": 10 * time.Minute, "300": 5 * time.Minute, "0": 0, "1h30m": 90 * time.Minute, "": 10 * time.Minute,
 	} {
-		if got := parsed(t, "COOLDOWN="+text).Cooldown; got != want {
+		if got := mustParse(t, "COOLDOWN="+text).Cooldown; got != want {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	}
@@ -55,28 +55,28 @@ func TestCheckFlagIsReadInBothSpellings(t *testing.T) {
 		{[]string{"SCHEDULED_CHECK_FALG=false", "SCHEDULED_CHECK_FLAG=true"}, false, true},
 		{[]string{"SCHEDULED_CHECK_FALG=off"}, false, false},
 	} {
-		c := parsed(t, tt.set...)
+		c := mustParse(t, tt.set...)
 		if c.ScheduledCheck != tt.on || (len(c.Warnings) > 0) != tt.warns {
 			t.Errorf("%v: %t, %q", tt.set, c.ScheduledCheck, c.Warnings)
 		}
 	}
 }
 
-func TestI10UnreadableInputIsRefusedByNameAndValue(t *testing.T) {
+func TestI10BadInputNamesVariableAndValue(t *testing.T) {
 	for change, want := range map[string]string{
 		"COOLDOWN=soon":                `$COOLDOWN: "soon": want a duration such as 10m, or seconds`,
 		"COOLDOWN=-5":                  `$COOLDOWN: "-5"`,
-		"LABEL_KEY":                    `$LABEL_KEY: "": want the key`,
+		"LABEL_KEY":                    `$LABEL_KEY: "": want the label key`,
 		"LABEL_KEY=a b":                `$LABEL_KEY: "a b"`,
-		"LABEL_VALUE=":                 `$LABEL_VALUE: "": want the value`,
+		"LABEL_VALUE=":                 `$LABEL_VALUE: "": want the label value`,
 		"NAMESPACE=CI":                 `$NAMESPACE: "CI"`,
 		"VMSS_RG":                      `$VMSS_RG: ""`,
 		"FOCUS_NODEPOOL=My Pool":       `$FOCUS_NODEPOOL: "My Pool"`,
 		"SCHEDULED_CHECK_FALG=perhaps": `$SCHEDULED_CHECK_FALG: "perhaps": want true or false`,
-		"FAKENP_FLAG=true":             `$AKS_RG: "": want the resource group of the AKS cluster, since $FAKENP_FLAG is on`,
+		"FAKENP_FLAG=true":             `$AKS_RG: "": want the resource group of the AKS cluster, because $FAKENP_FLAG is on`,
 		"AZURE_SUBSCRIPTION_ID=prod":   `$AZURE_SUBSCRIPTION_ID: "prod": want a subscription ID, a GUID`,
 	} {
-		if _, err := Parse(env(change)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse(newEnvironment(change)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", change, err, want)
 		}
 	}
@@ -97,10 +97,10 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if c.Cooldown < 0 || c.LabelKey == "" || c.LabelValue == "" || c.NodePool == "" {
-			t.Errorf("taken: %+v", c)
+			t.Errorf("accepted: %+v", c)
 		}
 		if _, err := Migrate(strings.Split(text, "\n"), Place{}); err != nil {
-			t.Errorf("taken, and not migrated: %v", err)
+			t.Errorf("accepted but not migrated: %v", err)
 		}
 	})
 }

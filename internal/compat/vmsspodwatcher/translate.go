@@ -10,17 +10,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// PoolLabel is the label by which the tool knew the nodes of a pool.
+// PoolLabel is the label of a pool's nodes that the tool used.
 const PoolLabel = "agentpool"
 
-// GroupLabel is the label by which the stand-in finds its own group and retirements: there may be one for each pool.
+// GroupLabel marks the group and retirements of a compatibility mode process. The value is the pool, because each pool has
+// its own process.
 const GroupLabel = "slipway.dev/agentpool"
 
-// Place is where the machines of the pool are, which the tool's variables do not say: the nodes' provider IDs do.
+// Place is the scale set of the pool's machines. The tool's variables do not contain it; the nodes' provider IDs do.
 type Place struct{ Subscription, ScaleSet string }
 
-// PlaceOf finds it out from the provider IDs of nodes: that of most of them, as a pool has two scale sets while one takes
-// the place of the other. The place is empty when there is none that can be read.
+// PlaceOf returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
+// returns the zero value if no ID is readable.
 func PlaceOf(providerIDs []string) Place {
 	count := map[Place]int{}
 	var most Place
@@ -37,7 +38,7 @@ func PlaceOf(providerIDs []string) Place {
 	return most
 }
 
-// NodeGroup does what the tool was told, without its faults.
+// NodeGroup returns the group that corresponds to the tool's settings, without the tool's faults.
 func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	rule := &v1alpha1.IdleByLabel{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{c.LabelKey: c.LabelValue}},
@@ -48,7 +49,7 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 		rule.Namespaces = []string{c.Namespace}
 	}
 	if c.ScheduledCheck {
-		rule.CheckEvery = &metav1.Duration{Duration: max(c.Cooldown, shortestChecks)}
+		rule.CheckEvery = &metav1.Duration{Duration: max(c.Cooldown, minCheckInterval)}
 		rule.Checks = 2
 	}
 	return v1alpha1.NodeGroup{
@@ -59,9 +60,9 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 			Cloud:        v1alpha1.CloudGroup{Provider: azure.Name, Group: scaleSet},
 			Minimum:      minimum,
 			ScaleDown:    &v1alpha1.ScaleDown{IdleByLabel: rule},
-			// The pool is grown by the cluster autoscaler, or by hand: the tool made no machine.
+			// The cluster autoscaler or a user scales the pool up. The tool launched no machines.
 			Replacement: v1alpha1.ReplaceNever,
-			// The tool took every idle node at once, and evicted every pod.
+			// The tool removed all idle nodes at once and evicted all pods.
 			DisruptionBudgets: []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}},
 			Drain: v1alpha1.DrainPolicy{
 				DeleteLocalStorage: true, EvictUnmanaged: true, Protection: v1alpha1.EvictProtected,
@@ -70,7 +71,7 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	}
 }
 
-// Clouds is the configuration of Azure. What base says already stays: where Azure is, and who asks.
+// Clouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
 func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds {
 	a := manager.AzureCloud{}
 	if base.Azure != nil {
@@ -83,7 +84,7 @@ func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds
 		a.ResourceGroup = c.ResourceGroup
 	}
 	if c.Sync && a.CASSync == nil {
-		// For deletions alone: each change restarts the cluster autoscaler.
+		// Only after deletions, because each change restarts the cluster autoscaler.
 		a.CASSync = &azure.CASSyncConfig{ResourceGroup: c.ClusterGroup, Cluster: c.Cluster, AgentPool: c.SyncPool}
 	}
 	base.Azure = &a

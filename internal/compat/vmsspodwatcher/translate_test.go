@@ -16,31 +16,31 @@ import (
 )
 
 const (
-	set          = "aks-ci-12345678-vmss"
-	subscription = "00000000-0000-0000-0000-000000000001"
+	testScaleSet     = "aks-ci-12345678-vmss"
+	testSubscription = "00000000-0000-0000-0000-000000000001"
 )
 
-func providerID(in, id string) string {
-	return "azure:///subscriptions/" + subscription + "/resourceGroups/mc_demo/providers/Microsoft.Compute/virtualMachineScaleSets/" +
-		in + "/virtualMachines/" + id
+func newProviderID(scaleSet, id string) string {
+	return "azure:///subscriptions/" + testSubscription + "/resourceGroups/mc_demo/providers/Microsoft.Compute/virtualMachineScaleSets/" +
+		scaleSet + "/virtualMachines/" + id
 }
 
-func TestTheGroupIsOneThatTheManagerTakes(t *testing.T) {
+func TestNodeGroupIsValid(t *testing.T) {
 	for _, changes := range [][]string{
 		nil, {"SCHEDULED_CHECK_FALG=true"}, {"COOLDOWN=0", "SCHEDULED_CHECK_FLAG=true"}, {"NAMESPACE"},
 	} {
-		c := parsed(t, changes...)
-		g := c.NodeGroup(set, 2)
+		c := mustParse(t, changes...)
+		g := c.NodeGroup(testScaleSet, 2)
 		if errs := nodegroup.Check(&g); len(errs) > 0 {
 			t.Errorf("%v: %v", changes, errs)
 		}
 	}
 }
 
-func TestThePlaceIsThatOfMostNodes(t *testing.T) {
+func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 	for want, ids := range map[Place][]string{
-		{}:                  {"", "aws:///eu-north-1a/i-1", "azure:///subscriptions/" + subscription + "/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/a"},
-		{subscription, set}: {providerID("old", "0"), providerID(set, "1"), providerID(set, "2"), ""},
+		{}:                               {"", "aws:///eu-north-1a/i-1", "azure:///subscriptions/" + testSubscription + "/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/a"},
+		{testSubscription, testScaleSet}: {newProviderID("old", "0"), newProviderID(testScaleSet, "1"), newProviderID(testScaleSet, "2"), ""},
 	} {
 		if got := PlaceOf(ids); got != want {
 			t.Errorf("%+v, want %+v", got, want)
@@ -48,22 +48,22 @@ func TestThePlaceIsThatOfMostNodes(t *testing.T) {
 	}
 }
 
-// TestTheClusterAutoscalerIsSyncedAfterDeletionsAlone: each change of the pool restarts it, so that one per cooldown would keep it from
-// its work where nothing was deleted.
-func TestTheClusterAutoscalerIsSyncedAfterDeletionsAlone(t *testing.T) {
+// TestAutoscalerSyncFollowsDeletionsOnly: each change of the pool restarts the cluster autoscaler. A change per cooldown
+// would prevent its work.
+func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
-		c := parsed(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
-		if sync := c.Clouds(subscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
-			t.Errorf("%s: %+v, want it for deletions, and for nothing else", cooldown, sync)
+		c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
+		if sync := c.Clouds(testSubscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
+			t.Errorf("%s: %+v, want it only after deletions", cooldown, sync)
 		}
 	}
 }
 
-func TestEnvironmentConfiguresAzureAndKeepsTheFile(t *testing.T) {
-	c := parsed(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
-	got := c.Clouds(subscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
+func TestEnvironmentExtendsAzureConfig(t *testing.T) {
+	c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
+	got := c.Clouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
 	want := manager.Clouds{Azure: &manager.AzureCloud{
-		Config:  azure.Config{Subscription: subscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
+		Config:  azure.Config{Subscription: testSubscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
 		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -77,65 +77,65 @@ func TestEnvironmentConfiguresAzureAndKeepsTheFile(t *testing.T) {
 	}
 }
 
-// What the tool did wrong, or not at all, is named by the tests below. Those that need a cluster are in dev/e2e/nodegroup.
+// The tests below are named after faults of the tool. Tests that need a cluster are in dev/e2e/nodegroup.
 
-func TestFaultTheCheckMayBeatTheCooldown(t *testing.T) {
-	c := parsed(t, "SCHEDULED_CHECK_FALG=true")
-	g := c.NodeGroup(set, 0)
+func TestFaultCheckIgnoresCooldown(t *testing.T) {
+	c := mustParse(t, "SCHEDULED_CHECK_FALG=true")
+	g := c.NodeGroup(testScaleSet, 0)
 	rule := g.Spec.ScaleDown.IdleByLabel
 	if rule.Cooldown.Duration != c.Cooldown || rule.Checks != 2 || rule.CheckEvery.Duration != c.Cooldown || rule.KeepUnused {
 		t.Errorf("%+v", rule)
 	}
 }
 
-func TestFaultUnusedNodesStayOnlyWithoutTheCheck(t *testing.T) {
+func TestFaultUnusedNodesStayWithoutCheck(t *testing.T) {
 	for text, keep := range map[string]bool{"true": false, "false": true} {
-		c := parsed(t, "SCHEDULED_CHECK_FALG="+text)
-		if got := c.NodeGroup(set, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
+		c := mustParse(t, "SCHEDULED_CHECK_FALG="+text)
+		if got := c.NodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
 			t.Errorf("check %s: keepUnused is %t", text, got)
 		}
 	}
 }
 
-func TestFaultPendingPodsKeepNoNode(t *testing.T) {
-	c := parsed(t)
-	if keep := c.NodeGroup(set, 0).Spec.ScaleDown.IdleByLabel.KeepForPending; keep != nil && !*keep {
-		t.Error("Pending pods do not count")
+func TestFaultPendingPodsProtectNoNode(t *testing.T) {
+	c := mustParse(t)
+	if keep := c.NodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepForPending; keep != nil && !*keep {
+		t.Error("want Pending pods to protect nodes")
 	}
 }
 
-func TestFaultTheMinimumOfThePoolIsUnknown(t *testing.T) {
-	c := parsed(t)
-	if got := c.NodeGroup(set, 3).Spec.Minimum; got != 3 {
+func TestFaultPoolMinimumIsUnknown(t *testing.T) {
+	c := mustParse(t)
+	if got := c.NodeGroup(testScaleSet, 3).Spec.Minimum; got != 3 {
 		t.Errorf("%d", got)
 	}
 }
 
-func TestMachinesAreTheClusterAutoscalersToMake(t *testing.T) {
-	c := parsed(t)
-	if got := c.NodeGroup(set, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
+func TestNoReplacementsAreLaunched(t *testing.T) {
+	c := mustParse(t)
+	if got := c.NodeGroup(testScaleSet, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
 		t.Errorf("replacement is %q", got)
 	}
 }
 
-func TestPlaceholderPodsLeaveWithTheirNode(t *testing.T) {
-	c := parsed(t)
-	if got := c.NodeGroup(set, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {
+func TestPlaceholderPodsAreEvicted(t *testing.T) {
+	c := mustParse(t)
+	if got := c.NodeGroup(testScaleSet, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {
 		t.Errorf("protection is %s", got)
 	}
 }
 
-func TestMigrationsAreAsTheyWere(t *testing.T) {
+func TestMigrationMatchesGolden(t *testing.T) {
 	for name, tt := range map[string]struct {
 		at      Place
 		changes []string
 	}{
 		"minimal": {Place{}, []string{"NAMESPACE", "COOLDOWN=300"}},
-		"whole": {Place{subscription, set}, []string{
+		"complete": {Place{testSubscription, testScaleSet}, []string{
 			"SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake",
 		}},
 	} {
-		m, err := Migrate(env(tt.changes...), tt.at)
+		m, err := Migrate(newEnvironment(tt.changes...), tt.at)
 		must.NoError(t, err)
 		got, err := m.File()
 		must.NoError(t, err)
@@ -144,7 +144,7 @@ func TestMigrationsAreAsTheyWere(t *testing.T) {
 		if err != nil || len(groups) != 1 {
 			t.Errorf("%s: the manager reads %d groups: %v", name, len(groups), err)
 		}
-		if filled := !strings.Contains(string(got), "FILL-IN"); filled != (name == "whole") {
+		if filled := !strings.Contains(string(got), "FILL-IN"); filled != (name == "complete") {
 			t.Errorf("%s: filled in: %t", name, filled)
 		}
 	}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+)
+
+// previewDrain prints what a drain would do with each pod, without changes. It returns an error with exitRefused if the
+// drain would be refused.
+func (d *nodeDrain) previewDrain(ctx context.Context) error {
+	if _, err := d.api.GetNode(ctx, d.options.Node); err != nil {
+		return err
+	}
+	f, err := drain.Preview(ctx, d.api, d.options, d.flags.dryRun == "server")
+	if err != nil {
+		return fmt.Errorf("node %s: cannot preview the drain: %w", d.options.Node, err)
+	}
+	if err := d.printPreview(f); err != nil {
+		return err
+	}
+	if refused := f.Refused(); len(refused) > 0 {
+		return &exitError{exitRefused, fmt.Errorf("node %s: would not be drained because of %d protected pods", f.Node,
+			len(refused))}
+	}
+	return nil
+}
+
+func (d *nodeDrain) printPreview(f drain.Forecast) error {
+	if d.flags.output == "json" {
+		return json.NewEncoder(d.out).Encode(f)
+	}
+	for _, problem := range f.Problems {
+		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
+	}
+	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	for _, p := range f.Pods {
+		rule := p.Verdict.Rule.String()
+		if p.Verdict.Detail != "" {
+			rule += " (" + p.Verdict.Detail + ")"
+		}
+		obstacle := string(p.Obstacle.Reason)
+		if p.Obstacle.Detail != "" {
+			obstacle += ": " + p.Obstacle.Detail
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GraceGiven, rule, obstacle)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+
+	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// ruleFlags select which nodes may be removed. plan and why share them, so that their answers agree.
+type ruleFlags struct {
+	policy         string
+	force          bool
+	deleteEmptyDir bool
+}
+
+func (r *ruleFlags) addFlags(fs *pflag.FlagSet) {
+	known := make([]string, len(planner.Policies()))
+	for i, p := range planner.Policies() {
+		known[i] = string(p)
+	}
+	fs.StringVar(&r.policy, "policy", known[0], "which nodes are removed first: "+strings.Join(known, ", "))
+	fs.BoolVar(&r.force, "force", false, "also evict pods without a controller")
+	fs.BoolVar(&r.deleteEmptyDir, "delete-emptydir-data", false,
+		"also evict pods that store data on the node (emptyDir, hostPath); the data is lost")
+}
+
+func (r *ruleFlags) parsePolicy() (planner.Policy, error) {
+	policy, err := planner.ParsePolicy(r.policy)
+	if err != nil {
+		return "", fmt.Errorf("--policy: %w", err)
+	}
+	return policy, nil
+}
+
+// plannerOptions returns the rules at the time when the cluster was read.
+func (r *ruleFlags) plannerOptions(o *saved.Objects) planner.Options {
+	now := o.Time
+	if now.IsZero() {
+		now = time.Now()
+	}
+	g := &v1alpha1.NodeGroup{}
+	g.Spec.Drain = v1alpha1.DrainPolicy{DeleteLocalStorage: r.deleteEmptyDir, EvictUnmanaged: r.force}
+	return planner.Options{Now: now, Pods: grouppolicy.For(g, false)}
+}

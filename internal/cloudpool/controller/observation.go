@@ -1,0 +1,202 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
+	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+)
+
+// observation is a pool and its cluster at one moment.
+type observation struct {
+	pool      api.Pool
+	size      api.Size
+	nodes     []*corev1.Node
+	pairing   matching.Pairing
+	rules     planner.Options
+	groupName string // the name of the NodeGroup, or ""
+	// retiring maps machine IDs to the unfinished NodeRetirements of the pool's machines.
+	retiring map[string]*v1alpha1.NodeRetirement
+	// leavingNodes are the names of all nodes in the cluster with an unfinished NodeRetirement.
+	leavingNodes map[string]bool
+}
+
+func (u *Updater) observePool(ctx context.Context) (*observation, error) {
+	w := &observation{leavingNodes: map[string]bool{}}
+	var err error
+	if w.pool, err = u.opts.Backend.Pool(ctx); err != nil {
+		return nil, BackendFailure("reading the pool", err)
+	}
+	if w.size, err = u.opts.Backend.Size(ctx); err != nil {
+		return nil, BackendFailure("reading the pool's size", err)
+	}
+	if w.nodes, err = u.opts.Cluster.Nodes(); err != nil {
+		return nil, ClusterFailure("reading the nodes", err)
+	}
+	provider, group := u.opts.Backend.Provider()
+	w.rules, w.groupName, err = u.opts.Cluster.loadGroupRules(ctx, provider.Name(), group, u.opts.Labels, u.opts.SystemLocalStorage)
+	if err != nil {
+		return nil, &Failure{Result: NotPossible, Detail: err.Error(), Err: err}
+	}
+	retirements, err := u.opts.Cluster.listUnfinishedRetirements(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.pairing = matching.Pair(w.pool.Machines, w.nodes, u.opts.Backend)
+	w.retiring = matching.FindRetirements(w.pairing.Members, retirements, u.opts.Backend)
+	for i := range retirements {
+		w.leavingNodes[retirements[i].Spec.NodeName] = true
+	}
+	return w, nil
+}
+
+// Decide returns which machines an update to the desired size would remove. It changes nothing.
+func (u *Updater) Decide(ctx context.Context, desired int) (*matching.Decision, error) {
+	w, err := u.observePool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want := Update{Kind: SetSize, DesiredSize: desired}
+	return u.chooseMachines(w, &v1alpha1.PoolUpdate{Spec: want.toSpec(u.opts.Pool)}, nil)
+}
+
+func (u *Updater) chooseMachines(w *observation, up *v1alpha1.PoolUpdate, only map[string]bool) (*matching.Decision, error) {
+	q := matching.Question{
+		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: only,
+		Registration: u.opts.Pace.Registration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
+		KeepLast: !u.opts.RemoveLastWorker, Retiring: w.leavingNodes, Choose: u.opts.Cluster.chooseNodes,
+	}
+	for _, m := range up.Status.Machines {
+		switch m.State {
+		case v1alpha1.MachineRefused:
+			q.Refused[m.ID] = m.Reason
+		case v1alpha1.MachineLeaving, v1alpha1.MachineLeft:
+			q.Leaving[m.ID] = true
+		}
+	}
+	for machine := range w.retiring {
+		if up.Machine(machine) == nil {
+			q.Leaving[machine] = true
+		}
+	}
+	began := time.Now()
+	d, err := matching.Decide(q)
+	u.opts.Metrics.recordDecision(time.Since(began))
+	return d, err
+}
+
+// JudgeSize returns an error if an update to a smaller size cannot start.
+func (u *Updater) JudgeSize(ctx context.Context, want *Update) error {
+	d, err := u.Decide(ctx, want.DesiredSize)
+	switch {
+	case err != nil:
+		return err
+	case len(d.Unclear) > 0 || d.Excess() > 0 && len(d.Victims) == 0:
+		return Failuref(NotPossible, "%s", d.Reasons())
+	case d.Excess() > v1alpha1.MaxPoolMachines:
+		return Failuref(NotPossible, "removing %d machines is more than one PoolUpdate supports: want a desiredSize of at least %d first, then a "+
+			"smaller one", d.Excess(), d.Active-v1alpha1.MaxPoolMachines)
+	}
+	return nil
+}
+
+// JudgeMachine returns an error if the machine cannot be removed.
+func (u *Updater) JudgeMachine(ctx context.Context, want *Update) error {
+	w, err := u.observePool(ctx)
+	if err != nil {
+		return err
+	}
+	m := w.pairing.Find(want.MachineID)
+	switch {
+	case m == nil:
+		return Failuref(NotFound, "machine %s is not a member of the pool", want.MachineID)
+	case m.Machine.State == api.Terminating:
+		return ErrAlready
+	case len(w.pairing.Unclear) > 0:
+		return Failuref(NotPossible, "%s", (&matching.Decision{Unclear: w.pairing.Unclear}).Reasons())
+	case w.retiring[want.MachineID] != nil:
+		return nil // the update follows the existing retirement
+	}
+	refused, err := u.checkRemoval(w, m, want.Kind == Dispose)
+	if err == nil && refused != nil {
+		err = Failuref(NotPossible, "%s", refused)
+	}
+	return err
+}
+
+// checkRemoval returns why a machine cannot be removed, or nil if it can.
+func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictable bool) (*matching.Passed, error) {
+	rule, text := matching.CheckMachine(m, &matching.Question{Registration: u.opts.Pace.Registration, Now: time.Now(), Disposed: makesEvictable})
+	p := &matching.Passed{Machine: m.Machine.ID, Rule: rule, Text: text}
+	if m.Node != nil {
+		p.Node = m.Node.Name
+	}
+	switch {
+	case rule != "":
+		return p, nil
+	case m.Node == nil && m.Machine.State != api.Rejected: // a machine that the cloud failed to create registers no node
+		p.Rule, p.Text = matching.RuleRegistering, "machine "+m.Machine.ID+" has no node: no Kubernetes node belongs to it, and it may be about to "+
+			"register: want a smaller desired size, which removes machines without a node first"
+		return p, nil
+	case m.Node == nil:
+		return nil, nil
+	}
+	leaving := maps.Clone(w.leavingNodes)
+	leaving[p.Node] = true
+	if !u.opts.RemoveLastWorker && matching.IsLastWorker(w.nodes, leaving) {
+		p.Rule, p.Text = matching.RuleLastWorker, matching.LastWorkerText
+		return p, nil
+	}
+	rules := w.rules
+	if makesEvictable { // the update makes the machine evictable first
+		rules.Lifted = map[string]string{p.Node: drainability.Membership}
+	}
+	answer, err := u.opts.Cluster.planEvacuation(p.Node, u.opts.Policy, rules)
+	if err != nil || answer.Feasible() {
+		return nil, err
+	}
+	all := matching.ToPassed(answer.Refusals[0])
+	all.Machine, all.Node = p.Machine, p.Node
+	for _, more := range answer.Refusals[1:] {
+		all.Text += "; " + more.String()
+	}
+	return &all, nil
+}
+
+// mayHaveNode reports whether a machine has, or may have, one of the live Nodes.
+func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (bool, error) {
+	nodes, err := u.opts.Cluster.NodesNow(ctx)
+	if err != nil {
+		return false, err
+	}
+	now := matching.Pair(pool.Machines, nodes, u.opts.Backend)
+	is := now.Find(machine)
+	return is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0, nil
+}
+
+// findMachine returns a machine of the pool that has not ended, or nil.
+func (u *Updater) findMachine(pool *api.Pool, machine string) *api.Machine {
+	i := slices.IndexFunc(pool.Machines, func(m api.Machine) bool { return m.ID == machine && !matching.HasEnded(&m, u.opts.Backend) })
+	if i < 0 {
+		return nil
+	}
+	return &pool.Machines[i]
+}
+
+// HasNodeAlone reports whether a Node has the identity of a machine that the pool does not list.
+func (u *Updater) HasNodeAlone(machine string) bool {
+	identity, ok := u.opts.Backend.Identity(&api.Machine{ID: machine})
+	nodes, err := u.opts.Cluster.Nodes()
+	return err == nil && ok && slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+		is, err := u.opts.Backend.NodeIdentity(n.Spec.ProviderID)
+		return err == nil && is == identity
+	})
+}

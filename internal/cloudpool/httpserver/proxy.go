@@ -1,0 +1,106 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+)
+
+// forwardRequest forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
+// metrics.
+func (s *Server) forwardRequest(w http.ResponseWriter, r *http.Request, f *Front, t target) string {
+	if f.proxy == nil {
+		s.serveNative(w, r, f.Native, t)
+		return "native"
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.BackendTimeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	r.Body = http.MaxBytesReader(w, r.Body, s.opts.MaxBody)
+	f.proxy.ServeHTTP(w, r)
+	return "passed"
+}
+
+// overrideHeaders are removed from forwarded requests. With them some servers use another method or path, or switch to a
+// protocol that is not checked here.
+var overrideHeaders = []string{
+	"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "Upgrade", "Connection", "HTTP2-Settings",
+}
+
+func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Transport: f.Transport,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL, p.Out.Host = f.backendURL(p.In.URL), ""
+			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+			p.SetXForwarded()
+			for _, name := range overrideHeaders {
+				p.Out.Header.Del(name)
+			}
+			if !s.opts.KeepCredentials {
+				p.Out.Header.Del("Authorization")
+				p.Out.Header.Del("Cookie")
+			}
+		},
+		ModifyResponse: s.checkResponse, ErrorHandler: s.handleProxyError,
+		BufferPool: &s.buffers,
+		ErrorLog:   slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// bufferPool reuses copy buffers. A new buffer per answer would cause most of the garbage of a read.
+type bufferPool struct{ free sync.Pool }
+
+// bufferSize is the buffer size of httputil.ReverseProxy in bytes.
+const bufferSize = 32 << 10
+
+func (b *bufferPool) Get() []byte {
+	if is, ok := b.free.Get().(*[bufferSize]byte); ok {
+		return is[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+func (b *bufferPool) Put(is []byte) {
+	if len(is) == bufferSize {
+		b.free.Put((*[bufferSize]byte)(is))
+	}
+}
+
+// checkResponse refuses a response that turns the connection into a tunnel. It also refuses one about this process's own
+// credentials, which the client would relate to its credentials.
+func (s *Server) checkResponse(r *http.Response) error {
+	switch {
+	case r.StatusCode == http.StatusSwitchingProtocols:
+		return fmt.Errorf("the server switches to the protocol %.40q without a request", r.Header.Get("Upgrade"))
+	case isAuthFailure(r.StatusCode) && !s.opts.KeepCredentials && !s.opts.StrictCompat:
+		return fmt.Errorf("the server answered %d %s to this process's own credentials", r.StatusCode, http.StatusText(r.StatusCode))
+	}
+	return nil
+}
+
+// isAuthFailure reports whether a status code denies the client's credentials.
+func isAuthFailure(code int) bool {
+	return code == http.StatusUnauthorized || code == http.StatusForbidden
+}
+
+// handleProxyError answers a forwarded request that the server did not answer. If the client has disconnected, it panics to
+// close the connection.
+func (s *Server) handleProxyError(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case isBodyTooLarge(err):
+		writeError(w, http.StatusRequestEntityTooLarge, "the body is too long", err.Error())
+		return
+	case errors.Is(context.Cause(r.Context()), errShuttingDown):
+		writeError(w, http.StatusServiceUnavailable, "failed to forward request to backend: this process is shutting down", "it is unknown whether the server carried out the request")
+		return
+	case errors.Is(r.Context().Err(), context.Canceled):
+		panic(http.ErrAbortHandler) // a return would answer 200
+	}
+	s.opts.Log.Warn("cannot forward a request", "method", r.Method, "path", r.URL.Path, "err", err)
+	writeError(w, http.StatusBadGateway, "failed to forward request to backend: failed to complete backend cloudpool request", err.Error())
+}

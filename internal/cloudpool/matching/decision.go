@@ -1,0 +1,318 @@
+package matching
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// Decision says which machines to remove so that a pool reaches a size, and why the other machines stay. It is plain data:
+// it is returned to clients, stored, and carried out.
+type Decision struct {
+	// Desired is the requested size. Active is the number of machines that count now, without leaving ones.
+	Desired int `json:"desiredSize"`
+	Active  int `json:"active"`
+	// Victims are the machines to remove, in this order.
+	Victims []Victim `json:"victims,omitempty"`
+	// Passed are the machines that cannot be removed, each with the decisive reason.
+	Passed []Passed `json:"passed,omitempty"`
+	// Unclear are contradictions between machines and nodes. If it is not empty, Victims is empty.
+	Unclear []string `json:"unclear,omitempty"`
+}
+
+// Excess returns the number of machines to remove.
+func (d *Decision) Excess() int { return max(0, d.Active-d.Desired) }
+
+// Victim is a machine to remove.
+type Victim struct {
+	Machine string `json:"machine"`
+	// Node is empty for a machine without a node.
+	Node string `json:"node,omitempty"`
+	// Pods is the number of pods that must be rescheduled.
+	Pods int     `json:"pods,omitempty"`
+	Cost float64 `json:"cost,omitempty"`
+}
+
+// Passed is a machine that cannot be removed.
+type Passed struct {
+	Machine string `json:"machine"`
+	Node    string `json:"node,omitempty"`
+	// Rule is the name of the rule, for example "disruption-budget". Pod is the pod that it concerns, as namespace/name.
+	Rule   string `json:"rule"`
+	Pod    string `json:"pod,omitempty"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// String returns why the machine cannot be removed, on one line.
+func (p Passed) String() string {
+	name := p.Node
+	if name == "" {
+		name = p.Machine
+	}
+	text := p.Text
+	if p.Pod != "" {
+		text = "pod " + p.Pod + " " + text
+	}
+	return fmt.Sprintf("%s is not a viable scale-down candidate: %s (%s)", name, text, p.Rule)
+}
+
+// Rules of this package, in addition to those of package placement.
+const (
+	ruleNotEvictable = "machine-not-evictable"
+	ruleMayBeNode    = "machine-may-be-a-node"
+	ruleUnconfirmed  = "machine-not-confirmed"
+	RuleRegistering  = "machine-may-register"
+	ruleRefused      = "retirement-refused"
+	RuleLastWorker   = "last-worker"
+	ruleMinimum      = "group-minimum" // same name as in package placement, where it counts nodes
+)
+
+// Question is the input of Decide.
+type Question struct {
+	Desired int
+	Pairing *Pairing
+	// Leaving are the IDs of machines that are being removed. Refused maps the IDs of machines that cannot be removed to the reason.
+	Leaving map[string]bool
+	Refused map[string]string
+	// Only, if set, limits the victims to these machine IDs.
+	Only map[string]bool
+	// Disposed means that the request itself makes the machine evictable.
+	Disposed bool
+	// Registration is the time a running machine has to register its node.
+	Registration time.Duration
+	Now          time.Time
+	// Policy and Rules are passed to package placement.
+	Policy planner.Policy
+	Rules  planner.Options
+	// Nodes are all nodes of the cluster. Retiring are the names of all nodes with an unfinished NodeRetirement, of any pool.
+	// KeepLast protects the last Ready and schedulable node.
+	Nodes    []*corev1.Node
+	Retiring map[string]bool
+	KeepLast bool
+	// Choose chooses up to k nodes that no rule protects.
+	Choose func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error)
+}
+
+// Decide chooses the machines to remove. Machines without a node come first, and among those the machines that were only
+// requested.
+func Decide(q Question) (*Decision, error) {
+	d := &Decision{Desired: q.Desired, Unclear: q.Pairing.Unclear}
+	for _, m := range q.Pairing.Members {
+		if m.Machine.Active() && !q.Leaving[m.Machine.ID] {
+			d.Active++
+		}
+	}
+	if d.Excess() == 0 || len(d.Unclear) > 0 {
+		return d, nil
+	}
+	candidates := d.findCandidates(&q)
+	d.chooseWithoutNode(candidates, q.Rules.Groups)
+	if len(d.Victims) == d.Excess() {
+		return d, nil
+	}
+	return d, d.chooseNodes(&q, candidates)
+}
+
+// findCandidates returns the active members that no rule of this package protects. It records the others in Passed.
+func (d *Decision) findCandidates(q *Question) []*Member {
+	var list []*Member
+	for i := range q.Pairing.Members {
+		m := &q.Pairing.Members[i]
+		if !m.Machine.Active() || q.Leaving[m.Machine.ID] || q.Only != nil && !q.Only[m.Machine.ID] {
+			continue
+		}
+		if rule, text := CheckMachine(m, q); rule != "" {
+			d.addPassed(m, Passed{Rule: rule, Text: text})
+			continue
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// CheckMachine returns the rule that forbids to remove a machine, judged by the machine alone. Both results are empty if it
+// can be removed.
+func CheckMachine(m *Member, q *Question) (rule, text string) {
+	switch {
+	case q.Refused[m.Machine.ID] != "":
+		return ruleRefused, q.Refused[m.Machine.ID]
+	case m.Unconfirmed != "":
+		return ruleUnconfirmed, m.Unconfirmed
+	case !m.Machine.Evictable() && !q.Disposed:
+		return ruleNotEvictable, "its machine's membershipStatus is not evictable"
+	case m.Node != nil:
+		return "", ""
+	case m.Doubt != "": // also for a machine that its cloud reports as failed: it may exist and run pods
+		return ruleMayBeNode, "machine " + m.Machine.ID + " has no known node, but " + m.Doubt
+	case m.Machine.State == api.Rejected:
+		return "", ""
+	case m.Machine.State == api.Running && (m.Machine.LaunchTime == nil || q.Now.Sub(*m.Machine.LaunchTime) < q.Registration):
+		return RuleRegistering, "machine " + m.Machine.ID + " is running without a node: it may be about to register"
+	case m.Machine.State != api.Requested && m.Machine.State != api.Pending && m.Machine.State != api.Running:
+		return RuleRegistering, fmt.Sprintf("machine %s has the unknown state %q", m.Machine.ID, m.Machine.State)
+	}
+	return "", ""
+}
+
+func (d *Decision) addPassed(m *Member, p Passed) {
+	p.Machine = m.Machine.ID
+	if m.Node != nil {
+		p.Node = m.Node.Name
+	}
+	d.Passed = append(d.Passed, p)
+}
+
+// startupOrder returns the removal order of machines without a node: the earlier in its startup, the lower.
+func startupOrder(s api.MachineState) int {
+	return slices.Index([]api.MachineState{api.Requested, api.Pending, api.Running}, s)
+}
+
+// chooseWithoutNode chooses machines without a node, as far as their group's minimum allows.
+func (d *Decision) chooseWithoutNode(candidates []*Member, groups []planner.Group) {
+	var list []*Member
+	for _, m := range candidates {
+		if m.Node == nil {
+			list = append(list, m)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *Member) int {
+		return cmp.Compare(startupOrder(a.Machine.State), startupOrder(b.Machine.State))
+	})
+	for _, m := range list[:min(len(list), d.Excess())] {
+		if reason, tooFew := checkGroupMinimums(groups, d.Active-len(d.Victims)-1); tooFew {
+			d.addPassed(m, Passed{Rule: ruleMinimum, Text: reason})
+			continue
+		}
+		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID})
+	}
+}
+
+// checkGroupMinimums reports whether a group would fall below its minimum with this number of machines, and which one.
+func checkGroupMinimums(groups []planner.Group, machines int) (reason string, tooFew bool) {
+	for _, g := range groups {
+		if machines < g.MinSize {
+			return fmt.Sprintf("group %s would have %d machines left and has a minimum of %d", g.Name, max(0, machines), g.MinSize), true
+		}
+	}
+	return "", false
+}
+
+// chooseNodes chooses machines with nodes that can be removed together.
+func (d *Decision) chooseNodes(q *Question, candidates []*Member) error {
+	byNode := map[string]*Member{}
+	for _, m := range candidates {
+		if m.Node != nil {
+			byNode[m.Node.Name] = m
+		}
+	}
+	rules := q.Rules
+	rules.Excluded = map[string]string{}
+	for _, n := range q.Nodes {
+		if byNode[n.Name] == nil {
+			rules.Excluded[n.Name] = "is not a candidate"
+		}
+	}
+	selection, err := chooseAmongCandidates(byNode, q, d.Excess()-len(d.Victims), rules)
+	if err != nil {
+		return err
+	}
+	for _, v := range selection.Victims {
+		m := byNode[v.Node]
+		if q.KeepLast && IsLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
+			d.addPassed(m, Passed{Rule: RuleLastWorker, Text: LastWorkerText})
+			continue
+		}
+		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID, Node: v.Node, Pods: len(v.Moves), Cost: v.Cost})
+	}
+	for _, p := range selection.Passed {
+		if m := byNode[p.Node]; m != nil && len(p.Refusals) > 0 {
+			d.addPassed(m, ToPassed(p.Refusals[0]))
+		}
+	}
+	return nil
+}
+
+// chooseAmongCandidates chooses nodes among the candidates only. A node that joined after the nodes were read is not
+// excluded yet. If it is chosen, it is excluded and the choice is repeated.
+func chooseAmongCandidates(candidates map[string]*Member, q *Question, k int, rules planner.Options) (*planner.Selection, error) {
+	for {
+		selection, err := q.Choose(k, q.Policy, rules)
+		if err != nil {
+			return nil, fmt.Errorf("choosing nodes: %w", err)
+		}
+		retry := false
+		for _, v := range selection.Victims {
+			switch why, excluded := rules.Excluded[v.Node]; {
+			case candidates[v.Node] != nil:
+			case excluded:
+				return nil, fmt.Errorf("choosing nodes: node %s was chosen, although it %s", v.Node, why)
+			default:
+				rules.Excluded[v.Node], retry = "joined after the pool was read", true
+			}
+		}
+		if !retry {
+			return selection, nil
+		}
+	}
+}
+
+// LastWorkerText is the reason why the last worker stays.
+const LastWorkerText = "no other schedulable nodes to evacuate to: want --remove-last-worker to allow its removal"
+
+// leavingNodes returns the names of all nodes that leave, including the victims so far and one more.
+func (d *Decision) leavingNodes(q *Question, more string) map[string]bool {
+	leaving := map[string]bool{more: true}
+	maps.Copy(leaving, q.Retiring)
+	for _, v := range d.Victims {
+		leaving[v.Node] = true
+	}
+	for i := range q.Pairing.Members {
+		if m := &q.Pairing.Members[i]; m.Node != nil && q.Leaving[m.Machine.ID] {
+			leaving[m.Node.Name] = true
+		}
+	}
+	return leaving
+}
+
+// IsLastWorker reports whether the cluster has no Ready and schedulable node besides the leaving ones. Control plane nodes
+// do not count.
+func IsLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
+	return !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+		return !leaving[n.Name] && ready && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && !retirement.IsControlPlane(n.Labels)
+	})
+}
+
+// ToPassed converts a refusal of package placement.
+func ToPassed(r planner.Refusal) Passed {
+	text := r
+	text.Pod = ""
+	return Passed{Rule: r.Rule, Pod: r.Pod, Text: text.String(), Remedy: r.Remedy}
+}
+
+// Reasons returns why no machine, or not enough machines, can be removed.
+func (d *Decision) Reasons() string {
+	if len(d.Unclear) > 0 {
+		return "it is not clear which machine is which node, so nothing is removed: " + strings.Join(d.Unclear, "; ")
+	}
+	all := make([]string, 0, len(d.Passed))
+	for _, p := range d.Passed {
+		all = append(all, p.String())
+	}
+	if len(all) == 0 {
+		all = append(all, "the pool has no removable machine")
+	}
+	return "found no viable candidates for scaling down: " + strings.Join(all, "; ")
+}

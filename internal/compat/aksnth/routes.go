@@ -1,0 +1,67 @@
+package aksnth
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Inside gives the HTTP handlers access to the agent.
+type Inside struct {
+	// Live returns an error if the process is not healthy.
+	Live func() error
+	// Drain requests a drain of the node and waits until it has finished or failed. The drain continues if ctx ends. Release
+	// cancels the request.
+	Drain   func(ctx context.Context) error
+	Release func()
+	// Private returns an error if a client may not request a drain.
+	Private func(*http.Request) error
+	// Metrics serves Slipway's metrics page.
+	Metrics http.Handler
+}
+
+// Routes returns the handlers of the tool's paths that differ from Slipway's.
+func Routes(in Inside) map[string]http.Handler {
+	return map[string]http.Handler{"/healthz": newHealthzHandler(in.Live), "/drainNode": newDrainNodeHandler(in), "/metrics": Page(in.Metrics)}
+}
+
+// newHealthzHandler returns the liveness handler. It contacts no other machine: a restart would not repair that machine, and
+// the node would be unprotected meanwhile.
+func newHealthzHandler(live func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := live(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = fmt.Fprint(w, "LIVE")
+	}
+}
+
+// newDrainNodeHandler returns the handler that drains the node and answers when the drain has finished. DELETE restores the
+// node. The tool also accepted GET, which crawlers and probes send.
+func newDrainNodeHandler(in Inside) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := in.Private(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		switch r.Method {
+		case http.MethodPost:
+		case http.MethodDelete:
+			in.Release()
+			_, _ = fmt.Fprint(w, "released")
+			return
+		default:
+			w.Header().Set("Allow", "POST, DELETE")
+			http.Error(w, "want POST to drain the node, DELETE to restore it", http.StatusMethodNotAllowed)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // an error means that there is no deadline
+		if err := in.Drain(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = fmt.Fprint(w, "done")
+	}
+}
