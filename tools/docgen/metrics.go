@@ -203,8 +203,8 @@ func agentLabels() map[string]labelSays {
 	return map[string]labelSays{
 		"slipway_agent_notices_total.action":             {values: texts(agent.Actions())},
 		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), texts(azure.Classes())...)},
-		"slipway_drain_pods.state":                       {values: given("internal/agent", "pods.With", 0)},
-		"slipway_drain_blocked_pods.reason":              {values: elements("internal/agent", "obstacles", "internal/drain")},
+		"slipway_drain_pods.state":                       {values: given("internal/agent", "drainPods.With", 0)},
+		"slipway_drain_blocked_pods.reason":              {values: elements("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
 		"slipway_notifications_total.result":             {values: given("internal/notify", "results.With", 1)},
