@@ -20,14 +20,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// follow lists and watches a resource of all namespaces in the terms of a field selector, until done says so.
+// follow lists and watches a resource in all namespaces until done returns true.
 func (t *Testbed) follow(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
 	return t.followFrom(ctx, resource, selector, kind, nil, done)
 }
 
-// followFrom is follow which first shows what there is when the watch begins: of nothing, a watch tells nothing.
+// followFrom is follow with a check of the initial list. A watch of an empty list sends no event.
 func (t *Testbed) followFrom(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	already func(cache.Store) (bool, error), done func(watch.Event) bool,
 ) error {
@@ -37,8 +37,8 @@ func (t *Testbed) followFrom(ctx context.Context, resource string, selector fiel
 	return err
 }
 
-// AwaitNode waits for a state of a node, and returns it.
-func (t *Testbed) AwaitNode(ctx context.Context, name, what string, is func(*corev1.Node) bool) (*corev1.Node, error) {
+// AwaitNode waits until matches returns true for a node, and returns the node.
+func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches func(*corev1.Node) bool) (*corev1.Node, error) {
 	var last *corev1.Node
 	err := t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
 		func(e watch.Event) bool {
@@ -47,18 +47,18 @@ func (t *Testbed) AwaitNode(ctx context.Context, name, what string, is func(*cor
 				return false
 			}
 			last = n
-			return is(n)
+			return matches(n)
 		})
 	if err != nil {
-		return last, fmt.Errorf("waiting for node %s to be %s: %w; it is: %s", name, what, err, describe(last))
+		return last, fmt.Errorf("wait until node %s is %s: %w; it is: %s", name, state, err, describe(last))
 	}
 	return last, nil
 }
 
-// describe says of a node what Slipway may have changed.
+// describe prints the parts of a node that Slipway may change.
 func describe(n *corev1.Node) string {
 	if n == nil {
-		return "not there"
+		return "missing"
 	}
 	var conditions []string
 	for _, c := range n.Status.Conditions {
@@ -68,8 +68,8 @@ func describe(n *corev1.Node) string {
 		n.Spec.Taints, n.Labels, n.Annotations, conditions)
 }
 
-// AwaitPods waits until the pods bound to a node are as wanted, and returns them.
-func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]corev1.Pod) bool) ([]corev1.Pod, error) {
+// AwaitPods waits until match returns true for the pods bound to a node, and returns the pods.
+func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func([]corev1.Pod) bool) ([]corev1.Pod, error) {
 	pods := map[types.UID]corev1.Pod{}
 	list := func() []corev1.Pod {
 		var all []corev1.Pod
@@ -80,15 +80,15 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 		return all
 	}
 	bound := fields.OneTermEqualSelector("spec.nodeName", node)
-	// Asked of all at once before it is asked after each change: that no pod is there, and that another's is not the first
-	// to be told of, is seen in this way only.
+	// Checks the whole list before it checks each change. Only this finds an empty list, and does not mistake the first
+	// event for the whole list.
 	already := func(store cache.Store) (bool, error) {
 		for _, o := range store.List() {
 			if p, ok := o.(*corev1.Pod); ok {
 				pods[p.UID] = *p
 			}
 		}
-		return are(list()), nil
+		return match(list()), nil
 	}
 	err := t.followFrom(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
@@ -98,10 +98,10 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 		if pods[p.UID] = *p; e.Type == watch.Deleted {
 			delete(pods, p.UID)
 		}
-		return are(list())
+		return match(list())
 	})
 	if err != nil {
-		return list(), fmt.Errorf("waiting for the pods on %s to be %s: %w; they are %s", node, what, err, names(list()))
+		return list(), fmt.Errorf("wait until the pods on %s are %s: %w; they are %s", node, state, err, names(list()))
 	}
 	return list(), nil
 }
@@ -114,7 +114,6 @@ func names(pods []corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// AwaitEvent waits for a Kubernetes Event about a node, and returns it.
 func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.Event, error) {
 	var found *corev1.Event
 	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
@@ -127,25 +126,25 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 		return found != nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("waiting for an Event %s about node %s: %w", reason, node, err)
+		return nil, fmt.Errorf("wait for an Event %s about node %s: %w", reason, node, err)
 	}
 	return found, nil
 }
 
-// AwaitNotice waits for a state of an emulated event, and returns it.
-func (t *Testbed) AwaitNotice(ctx context.Context, id, what string, is func(azure.Record) bool) (azure.Record, error) {
+// AwaitNotice waits until an emulated event has a state, and returns the event.
+func (t *Testbed) AwaitNotice(ctx context.Context, id, state string, matches func(azure.Record) bool) (azure.Record, error) {
 	state, err := t.Azure.Wait(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
-		return ok && is(r)
+		return ok && matches(r)
 	})
 	r, _ := state.Event(id)
 	if err != nil {
-		return r, fmt.Errorf("waiting for event %s to be %s: %w; it is %+v", id, what, err, r)
+		return r, fmt.Errorf("wait until event %s is %s: %w; it is %+v", id, state, err, r)
 	}
 	return r, nil
 }
 
-// NodeHistory is every state of a node that a watch has seen.
+// NodeHistory holds every state of a node that a watch has seen.
 type NodeHistory struct {
 	stop func()
 	over sync.WaitGroup
@@ -154,7 +153,7 @@ type NodeHistory struct {
 	states []*corev1.Node
 }
 
-// RecordNode records a node's states until Stop, or ctx's end.
+// RecordNode records a node's states until Stop is called or ctx ends.
 func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, error) {
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}
@@ -168,7 +167,7 @@ func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, er
 		return h, nil
 	case <-ctx.Done():
 		h.Stop()
-		return nil, fmt.Errorf("recording node %s: %w", name, ctx.Err())
+		return nil, fmt.Errorf("record node %s: %w", name, ctx.Err())
 	}
 }
 
@@ -185,35 +184,34 @@ func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
 	h.states = append(h.states, n)
 }
 
-// Stop ends the recording.
 func (h *NodeHistory) Stop() {
 	h.stop()
 	h.over.Wait()
 }
 
-// States are the states so far, in their order.
+// States returns the states so far, oldest first.
 func (h *NodeHistory) States() []*corev1.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.states)
 }
 
-// Poll asks until the answer is yes, for what cannot be watched: a process's metrics, its log, its end.
-func Poll(ctx context.Context, what string, yes func() bool) error {
+// Poll repeats a check until it returns true. Use it for what cannot be watched: a process's metrics, log or exit.
+func Poll(ctx context.Context, condition string, check func() bool) error {
 	const pause = 50 * time.Millisecond
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
-	for !yes() {
+	for !check() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
+			return fmt.Errorf("wait until %s: %w", condition, ctx.Err())
 		case <-ticker.C:
 		}
 	}
 	return nil
 }
 
-// Pause waits so long, or until ctx ends, and then returns the cause of that.
+// Pause sleeps for d. If ctx ends first, it returns the cause.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

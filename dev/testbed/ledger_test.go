@@ -20,20 +20,20 @@ import (
 
 const ledgerNamespace = "ledger"
 
-// fate is a pod, what is done to it before its machine goes, and what the ledger is to say of it.
+// fate is a pod, the action on it before its machine is deleted, and the outcome that the ledger must report.
 type fate struct {
 	app workload.App
-	// grace is what it is deleted with; negative is not at all.
+	// grace is the grace period of the pod's deletion in seconds. A negative value means no deletion.
 	grace int64
 	want  azure.Outcome
-	// before is what the ledger is to say as long as the machine lives; empty is the same.
+	// before is the outcome while the machine lives. Empty means the same as want.
 	before azure.Outcome
 }
 
-// ofDaemonSet is the name of the DaemonSet whose pod stays on the machine.
+// ofDaemonSet is the name of the DaemonSet with the pod that stays on the machine.
 const ofDaemonSet = "belongs-to-its-node"
 
-// untouched is the grace of a pod that nobody deletes.
+// untouched is the grace period of a pod that is not deleted.
 const untouched = -1
 
 func fates() []fate {
@@ -51,8 +51,8 @@ func fates() []fate {
 	}
 }
 
-// The kubelets are kwok's, all else is real: what the API server, the controllers and the played machines do to a pod is
-// what the ledger judges by.
+// The kubelets are emulated by kwok, everything else is real. The ledger must judge what the API server, the controllers
+// and the emulated machines do to a pod.
 func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
 	bed, err := Start(t.Context(), Options{})
 	if err != nil {
@@ -94,7 +94,7 @@ func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
 	awaitNone(t, bed)
 }
 
-// awaitNone holds that where no pod is, of which a watch tells nothing, nobody waits for one.
+// awaitNone checks that waiting for no pods on an empty node returns. A watch of an empty list sends no event.
 func awaitNone(t *testing.T, bed *Testbed) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -118,12 +118,12 @@ func deletePods(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// awaitOutcomes waits until the ledger says of every pod of the event what it is to say, and of no other pods anything.
-func awaitOutcomes(t *testing.T, bed *Testbed, event string, of func(fate) azure.Outcome) {
+// awaitOutcomes waits until the ledger has the wanted outcome for every pod of the event, and for no other pods.
+func awaitOutcomes(t *testing.T, bed *Testbed, event string, wantOutcome func(fate) azure.Outcome) {
 	t.Helper()
 	want := map[string]azure.Outcome{ofDaemonSet: azure.OutcomeStayed}
 	for _, f := range fates() {
-		want[f.app.Name] = of(f)
+		want[f.app.Name] = wantOutcome(f)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -133,7 +133,7 @@ func awaitOutcomes(t *testing.T, bed *Testbed, event string, of func(fate) azure
 	}
 }
 
-// outcomes gives what the ledger says of the pods of an event, by name; the DaemonSet's pod goes by its owner's.
+// outcomes returns the ledger's outcomes of an event's pods by pod name. The DaemonSet's pod has the DaemonSet's name.
 func outcomes(bed *Testbed, event string) map[string]azure.Outcome {
 	ledger, _ := bed.Azure.Ledger().Event(event)
 	found := map[string]azure.Outcome{}

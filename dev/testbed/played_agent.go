@@ -13,13 +13,13 @@ import (
 type PlayedAgent struct {
 	begin func(ctx context.Context) (kill func())
 
-	ctx context.Context //nolint:containedctx // the agent's own, beyond the calls
+	ctx context.Context //nolint:containedctx // the agent's own context outlives the calls
 	supply
 	kill    func()
 	playing sync.WaitGroup
 }
 
-// PlayAgent starts an agent on a node, behind a proxy. Run has the transports of one life.
+// PlayAgent starts an agent on a node behind a proxy. Each start calls run with new transports.
 func (t *Testbed) PlayAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
 	run func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL),
 ) (*PlayedAgent, error) {
@@ -58,10 +58,10 @@ func (a *PlayedAgent) Revive(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.off && a.kill == nil {
-		a.kill = a.begin(a.ctx) //nolint:contextcheck // it lives longer than the call
+		a.kill = a.begin(a.ctx) //nolint:contextcheck // it outlives the call
 	}
 	return nil
 }
 
-// Wait waits until all that were killed have ended.
+// Wait waits until all killed agents have ended.
 func (a *PlayedAgent) Wait() { a.playing.Wait() }

@@ -1,6 +1,5 @@
-// Package testbed puts together what Slipway is shown, tested and measured on: a real control plane, the Azure
-// emulator that owns the machines behind its nodes, and the real agent binaries, each with the credentials that the
-// shipped manifests give it.
+// Package testbed runs what demos, tests and benchmarks need: a real control plane, the Azure emulator that owns the
+// machines behind its nodes, and the real agent binaries with the credentials of the shipped manifests.
 package testbed
 
 import (
@@ -19,18 +18,18 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Options configure a testbed.
+// Options configures a testbed.
 type Options struct {
 	Cluster controlplane.Options
-	// Azure configures the emulator; Machines and Bookkeeper are set by Start.
+	// Azure configures the emulator. Start sets Machines and Bookkeeper.
 	Azure azure.Options
-	// ARM configures Azure Resource Manager; what it is called and its Joiner are set by Start.
+	// ARM configures Azure Resource Manager. Start sets its names and its Joiner.
 	ARM azure.ARMOptions
-	// Listen is the loopback address that the emulator is served at; empty is any free port.
+	// Listen is the loopback address of the emulator. Empty means any free port.
 	Listen string
 }
 
-// Testbed is a control plane with an emulated cloud under it.
+// Testbed is a control plane with an emulated cloud.
 type Testbed struct {
 	*controlplane.Cluster
 
@@ -52,13 +51,13 @@ type Testbed struct {
 	}
 
 	mu         sync.Mutex
-	agents     map[string]powered              // by node, the one that runs there now
-	starts     map[string]int                  // how many were started on each node
+	agents     map[string]powered              // the current agent of each node
+	starts     map[string]int                  // number of agents started on each node
 	pools      map[string]controlplane.AKSPool // by scale set in lower case
 	agentPools []string
 }
 
-// Start starts everything but agents.
+// Start starts everything except agents.
 func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	cluster, err := controlplane.Start(ctx, o.Cluster)
 	if err != nil {
@@ -94,9 +93,9 @@ func (t *Testbed) serve(address string) error {
 	if address == "" {
 		address = anyPort
 	}
-	listener, err := net.Listen("tcp", address) //nolint:noctx // it is done in a moment
+	listener, err := net.Listen("tcp", address) //nolint:noctx // returns at once
 	if err != nil {
-		return fmt.Errorf("azure emulator: %w", err)
+		return fmt.Errorf("start the Azure emulator: %w", err)
 	}
 	t.base = &url.URL{Scheme: "http", Host: listener.Addr().String()}
 	t.server = &http.Server{Handler: t.Azure.Handler(), ReadHeaderTimeout: 10 * time.Second}
@@ -111,10 +110,10 @@ func newTestbed(cluster *controlplane.Cluster, o Options) *Testbed {
 	}
 }
 
-// Stop ends everything. A testbed that was started in part can be stopped too.
+// Stop stops everything, also after a Start that failed halfway.
 func (t *Testbed) Stop() error { return errors.Join(t.closeAzure(), t.Cluster.Stop()) }
 
-// closeAzure ends the emulator and its watches.
+// closeAzure stops the emulator and its watches.
 func (t *Testbed) closeAzure() error {
 	if t.stop != nil {
 		t.stop()
@@ -132,36 +131,35 @@ func (t *Testbed) closeAzure() error {
 	return errors.Join(errs...)
 }
 
-// AddPool adds n machines of an AKS pool: their nodes, and the scale set in the emulator.
+// AddPool adds an AKS pool with n machines: their nodes, and the scale set in the emulator.
 func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int) error {
 	t.addScaleSet(pool, n)
 	return t.AddNodes(ctx, pool.Nodes(n)...)
 }
 
-// Endpoint is the Scheduled Events URL of one machine of a pool.
+// Endpoint returns the Scheduled Events URL of one machine of a pool.
 func (t *Testbed) Endpoint(pool controlplane.AKSPool, instance int) string {
 	u := t.base.JoinPath("scalesets", pool.ScaleSet(), "virtualMachines", pool.Resource(instance), "metadata/scheduledevents")
 	u.RawQuery = "api-version=2020-07-01"
 	return u.String()
 }
 
-// ARMURL is where the emulator stands in for Azure Resource Manager.
+// ARMURL returns the address of the emulated Azure Resource Manager.
 func (t *Testbed) ARMURL() string { return t.base.String() }
 
-// ControlURL is where the emulator's control API is served, for people.
+// ControlURL returns the address of the emulator's control API, for manual use.
 func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
 
-// Report writes the emulator's ledger, for a test that failed.
+// Report writes the emulator's ledger, for a failed test.
 func (t *Testbed) Report(w io.Writer) {
 	fmt.Fprint(w, t.Azure.Ledger().Summary(CutTolerance))
 }
 
-// CutTolerance is how close to the end of its machine a pod may be cut short without having been robbed of time: the
-// agent's margin, and a second each for the API's whole seconds and for the way.
+// CutTolerance is the time that a pod may lose at the end of its machine and still count as complete: the agent's
+// margin, 1 s because the API has whole seconds, and 1 s for the requests.
 const CutTolerance = 4 * time.Second
 
-// power switches a machine off with all that runs on it, its agent included, and on again. A machine whose node was
-// deleted before it can be switched off too.
+// power switches a machine, its pods and its agent off and on. It works also for a machine without a Node.
 type power struct{ t *Testbed }
 
 func (p power) PowerOff(ctx context.Context, node string) error {
@@ -174,7 +172,7 @@ func (p power) PowerOff(ctx context.Context, node string) error {
 	return unlessGone(p.t.PowerOff(ctx, node))
 }
 
-// PowerOn brings the node back, and its agent as the kubelet would: the same command again.
+// PowerOn restores the node, and restarts its agent with the same command, as the kubelet does.
 func (p power) PowerOn(ctx context.Context, node string) error {
 	if err := p.t.PowerOn(ctx, node); err != nil {
 		return err
@@ -186,14 +184,14 @@ func (p power) PowerOn(ctx context.Context, node string) error {
 	return nil
 }
 
-// powered is an agent that ends and begins with its machine.
+// powered is an agent that stops and starts with its machine.
 type powered interface {
 	setPower(on bool)
 	Crash() error
 	Revive(ctx context.Context) error
 }
 
-// supply says whether the machine of an agent has power. Its mutex is also held while the agent is ended or started.
+// supply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.
 type supply struct {
 	mu  sync.Mutex
 	off bool
