@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// AgentPoolSpec is a node pool of a managed cluster to make.
+// AgentPoolSpec describes a node pool of a managed cluster to create.
 type AgentPoolSpec struct {
-	// Cluster and ResourceGroup are the managed cluster's own, which is not the group that its machines are in.
+	// Cluster and ResourceGroup are the managed cluster's own. Its machines are in another resource group.
 	Cluster, ResourceGroup string
 	Name                   string
-	// ScaleSet is what the pool's machines are in. It has to exist, unless the pool has no machine.
+	// ScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
 	ScaleSet string
-	// AutoScaling has the cluster autoscaler keep the pool between Min and Max.
+	// AutoScaling lets the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool
 	Min, Max    int
-	// Drifts keeps a count of its own, which only AKS changes: what compute deletes or takes away stays counted.
+	// Drifts gives the pool its own count, which only AKS changes. Machines that compute deletes or evicts stay counted.
 	Drifts bool
-	// Type is VirtualMachineScaleSets, which is the default, or VirtualMachines.
+	// Type is VirtualMachineScaleSets (default) or VirtualMachines.
 	Type string
-	// ScaleDownMode is Delete, which is the default, or Deallocate.
+	// ScaleDownMode is Delete (default) or Deallocate.
 	ScaleDownMode string
-	// Labels, Taints ("key=value:effect") and MaxPods are those that the pool's nodes join with; MaxPods 0 is not said.
+	// Labels, Taints ("key=value:effect") and MaxPods apply to the pool's new nodes. MaxPods 0 means not set.
 	Labels  map[string]string
 	Taints  []string
 	MaxPods int
 }
 
-// armPool is an agent pool. Its count is that of its scale set, unless it drifts.
+// armPool is an agent pool. Its count is the capacity of its scale set, unless it drifts.
 type armPool struct {
 	AgentPoolSpec
 	counted int // the count of a pool that drifts
@@ -40,7 +40,7 @@ type armPool struct {
 	set     *armSet
 }
 
-// AgentPool is an agent pool as those outside of the emulator see it.
+// AgentPool is the public state of an agent pool.
 type AgentPool struct {
 	Cluster     string            `json:"cluster"`
 	Name        string            `json:"name"`
@@ -52,7 +52,7 @@ type AgentPool struct {
 	State       ProvisioningState `json:"provisioningState"`
 }
 
-// AddAgentPool makes an agent pool over a scale set.
+// AddAgentPool creates an agent pool for a scale set.
 func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +72,6 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	return nil
 }
 
-// AgentPool gives the pool of that name.
 func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +82,7 @@ func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	return p.shown(), true
 }
 
-// ChangeAgentPool alters a pool's bounds, tags or autoscaling, as somebody else would.
+// ChangeAgentPool modifies a pool's bounds, tags or autoscaling, as another user would.
 func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +120,7 @@ func (p *armPool) count() int {
 	return p.set.capacity
 }
 
-// poolOf finds the pool that a path names.
+// poolOf returns the pool in a request's path.
 func (a *ARM) poolOf(r *http.Request) (*armPool, *armError) {
 	cluster, name := r.PathValue("cluster"), r.PathValue("pool")
 	pool := a.pools[poolKey(cluster, name)]
@@ -174,7 +173,7 @@ func (a *ARM) poolJSON(p *armPool) any {
 	if p.MaxPods > 0 {
 		properties["maxPods"] = p.MaxPods
 	}
-	if p.Type == "VirtualMachines" { // which counts by size
+	if p.Type == "VirtualMachines" { // it counts by size
 		properties["virtualMachinesProfile"] = map[string]any{"scale": map[string]any{"manual": []any{
 			map[string]any{"size": properties["vmSize"], "count": p.count()},
 		}}}
@@ -190,7 +189,7 @@ func (a *ARM) poolJSON(p *armPool) any {
 	}
 }
 
-// busyLocked refuses a change while another one of the pool is under way: AKS does one at a time.
+// busyLocked refuses a change during another change of the pool, because AKS makes one change at a time.
 func (a *ARM) busyLocked(pool *armPool) *armError {
 	if pool.state == Succeeded || pool.state == Failed {
 		return nil
@@ -200,7 +199,7 @@ func (a *ARM) busyLocked(pool *armPool) *armError {
 			"starting a new operation. See https://aka.ms/aks-pending-operation for more details", pool.Name, pool.state)}
 }
 
-// poolRequest is what can be changed of a pool. A field that is not given stays.
+// poolRequest holds the changeable fields of a pool. A missing field stays unchanged.
 type poolRequest struct {
 	Properties struct {
 		Count             *int              `json:"count"`
@@ -244,7 +243,7 @@ func (a *ARM) putPool(r *http.Request) (armAnswer, *armError) {
 		}
 		pool.counted = *p.Count
 	} else {
-		op = a.deleteLocked(aksNamespace, poolWrite, nil) // nothing to wait for but the operation itself
+		op = a.deleteLocked(aksNamespace, poolWrite, nil) // nothing to wait for except the operation
 	}
 	a.occupyLocked(pool, Updating, op)
 	return a.accepted(r, op, http.StatusOK, a.poolJSON(pool)), nil
@@ -259,20 +258,20 @@ func set[T any](field *T, value *T) {
 // check refuses bounds and counts that AKS refuses.
 func (request poolRequest) check(pool *armPool) *armError {
 	p := request.Properties
-	least, most, count := pool.Min, pool.Max, pool.count()
+	minCount, maxCount, count := pool.Min, pool.Max, pool.count()
 	scaling := pool.AutoScaling
-	set(&least, p.MinCount)
-	set(&most, p.MaxCount)
+	set(&minCount, p.MinCount)
+	set(&maxCount, p.MaxCount)
 	set(&count, p.Count)
 	set(&scaling, p.EnableAutoScaling)
 	var problem, target string
 	switch {
 	case count < 0 || count > maxCapacity:
 		problem, target = fmt.Sprintf("The value of parameter agentPoolProfile.count is %d: 0 to %d is allowed.", count, maxCapacity), "agentPoolProfile.count"
-	case scaling && (least < 0 || most < 1 || least > most || most > maxCapacity):
-		problem, target = fmt.Sprintf("minCount %d and maxCount %d are not valid for autoscaling.", least, most), "agentPoolProfile.maxCount"
-	case scaling && (count < least || count > most):
-		problem, target = fmt.Sprintf("The count %d is not within minCount %d and maxCount %d.", count, least, most), "agentPoolProfile.count"
+	case scaling && (minCount < 0 || maxCount < 1 || minCount > maxCount || maxCount > maxCapacity):
+		problem, target = fmt.Sprintf("minCount %d and maxCount %d are not valid for autoscaling.", minCount, maxCount), "agentPoolProfile.maxCount"
+	case scaling && (count < minCount || count > maxCount):
+		problem, target = fmt.Sprintf("The count %d is not within minCount %d and maxCount %d.", count, minCount, maxCount), "agentPoolProfile.count"
 	default:
 		return nil
 	}
@@ -281,13 +280,13 @@ func (request poolRequest) check(pool *armPool) *armError {
 	return err
 }
 
-// occupyLocked has a pool be in a state until an operation has ended.
+// occupyLocked sets a pool's state until an operation ends.
 func (a *ARM) occupyLocked(pool *armPool, state ProvisioningState, op *armOperation) {
 	pool.state = state
 	go a.release(pool, op)
 }
 
-// release waits for an operation's end.
+// release waits for the end of an operation, and resets the pool's state.
 func (a *ARM) release(pool *armPool, op *armOperation) {
 	for {
 		a.mu.Lock()
@@ -355,7 +354,7 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
 	return a.accepted(r, op, http.StatusAccepted, nil), nil
 }
 
-// poolMachineLocked finds a machine by the name that AKS has for it, which is its computer name.
+// poolMachineLocked finds a machine by its AKS name, which is its computer name.
 func (a *ARM) poolMachineLocked(pool *armPool, name string) *armMachine {
 	if pool.set == nil {
 		return nil

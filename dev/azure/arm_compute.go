@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// setOf finds the scale set that a path names. It is called with the lock held.
+// setOf returns the scale set in a request's path. The caller holds the lock.
 func (a *ARM) setOf(r *http.Request) (*armSet, *armError) {
 	set := a.sets[strings.ToLower(r.PathValue("set"))]
 	if set == nil || !strings.EqualFold(r.PathValue("group"), a.opts.ResourceGroup) {
@@ -67,7 +67,7 @@ func (a *ARM) setJSON(set *armSet) any {
 	}
 }
 
-// state is Updating during the last change that compute was asked for, and then how it ended.
+// state returns Updating during the last change through compute, and then its result.
 func (s *armSet) state() ProvisioningState {
 	switch {
 	case s.busy == nil:
@@ -82,12 +82,12 @@ func (s *armSet) state() ProvisioningState {
 
 func etag(n int) string { return `"` + strconv.Itoa(n) + `"` }
 
-// shouted writes an ID as Azure's answers do, with the resource group in capitals.
+// shouted writes an ID as Azure's responses do, with the resource group in capitals.
 func (a *ARM) shouted(id string) string {
 	return strings.Replace(id, a.opts.ResourceGroup, strings.ToUpper(a.opts.ResourceGroup), 1)
 }
 
-// checkETag refuses a change of something that has changed since it was read.
+// checkETag refuses a change of a resource that has changed since the client read it.
 func checkETag(r *http.Request, now int) *armError {
 	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != etag(now) {
 		return &armError{
@@ -138,7 +138,7 @@ func (a *ARM) patchSet(r *http.Request) (armAnswer, *armError) {
 	return a.accepted(r, op, http.StatusOK, a.setJSON(set)), nil
 }
 
-// setBusyLocked refuses a change of a scale set while another one is under way, if ARM is so.
+// setBusyLocked refuses a change during another change of the scale set, if OneAtATime is set.
 func (a *ARM) setBusyLocked(set *armSet) *armError {
 	if !a.opts.OneAtATime || set.busy == nil || !set.busy.ended.IsZero() {
 		return nil
@@ -181,7 +181,7 @@ func (a *ARM) deleteInstances(r *http.Request) (armAnswer, *armError) {
 	return a.delete(r, setDelete, machines)
 }
 
-// delete begins a deletion in compute, unless one of the machines is protected.
+// delete starts a deletion in compute, unless a machine is protected.
 func (a *ARM) delete(r *http.Request, action string, machines []*armMachine) (armAnswer, *armError) {
 	for _, m := range machines {
 		if m.Protected {
@@ -238,7 +238,7 @@ func (a *ARM) machinePage(r *http.Request, wanted func(VM) bool) armAnswer {
 	})
 }
 
-// oneInstance finds the instance that a path names.
+// oneInstance returns the instance in a request's path.
 func (a *ARM) oneInstance(r *http.Request) (*armMachine, *armError) {
 	set, err := a.setOf(r)
 	if err != nil {
@@ -263,7 +263,7 @@ func (a *ARM) getVM(r *http.Request) (armAnswer, *armError) { return a.one(r, a.
 
 func (a *ARM) getVMView(r *http.Request) (armAnswer, *armError) { return a.view(r, a.oneVM) }
 
-// one answers with a machine, if the path is of its kind.
+// one returns a machine, if it matches the kind of the path.
 func (a *ARM) one(r *http.Request, find func(*http.Request) (*armMachine, *armError), inSet bool) (armAnswer, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -298,7 +298,7 @@ func (a *ARM) deleteInstance(r *http.Request) (armAnswer, *armError) {
 	return a.delete(r, instanceDel, []*armMachine{m})
 }
 
-// oneVM finds the machine on its own, or of a flexible scale set, that a path names.
+// oneVM returns the standalone machine, or machine of a flexible scale set, in a request's path.
 func (a *ARM) oneVM(r *http.Request) (*armMachine, *armError) {
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
@@ -332,7 +332,7 @@ func (a *ARM) deleteVM(r *http.Request) (armAnswer, *armError) {
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
-		return armAnswer{status: http.StatusNoContent}, nil // a deletion of nothing is done
+		return armAnswer{status: http.StatusNoContent}, nil // deleting a missing machine succeeds
 	}
 	return a.delete(r, vmDelete, []*armMachine{m})
 }
@@ -370,7 +370,7 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 	return body
 }
 
-// attach describes what a machine has attached, as compute does.
+// attach adds the attached resources of a machine in compute's form.
 func (a *ARM) attach(properties map[string]any, attached []Attachment) {
 	storage, disks, interfaces := map[string]any{}, []any{}, []any{}
 	for _, at := range attached {
@@ -409,7 +409,7 @@ func viewJSON(m VM) any {
 		provisioning["message"] = failureMessage
 	}
 	statuses := []any{provisioning}
-	if m.Power != "" { // it could not be made
+	if m.Power != "" { // the machine could not be created
 		statuses = append(statuses, map[string]any{
 			"code": "PowerState/" + string(m.Power), "level": "Info", "displayStatus": "VM " + string(m.Power),
 		})
@@ -417,13 +417,13 @@ func viewJSON(m VM) any {
 	return map[string]any{"computerName": m.ComputerName, "statuses": statuses}
 }
 
-// What Azure says of a deletion that failed on its own account.
+// Azure's error for a deletion that failed without another reason.
 const (
 	failureCode    = "InternalExecutionError"
 	failureMessage = "An internal execution error occurred. Please retry later."
 )
 
-// deletionFault waits and fails as a fault on the deletion of a machine wants it.
+// deletionFault waits and fails as the fault for this machine's deletion demands.
 func (a *ARM) deletionFault(ctx context.Context, resource string) *armError {
 	for {
 		a.mu.Lock()
@@ -436,7 +436,7 @@ func (a *ARM) deletionFault(ctx context.Context, resource string) *armError {
 		case fault.Kind == ARMDeletionFails:
 			return &armError{Code: cmp.Or(fault.Code, failureCode), Message: cmp.Or(fault.Message, failureMessage)}
 		}
-		select { // it hangs until the fault is cleared
+		select { // hangs until the fault is cleared
 		case <-changed:
 		case <-ctx.Done():
 			return nil

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// The control API of ARM, beside that of events:
+// routeControl adds the control API of ARM, in addition to the API of events:
 //
 //	GET    /emulator/arm/state                         machines, scale sets' capacities and agent pools
 //	GET    /emulator/arm/requests                      the requests so far, by action
-//	POST   /emulator/arm/machines/{name}/lose          a machine goes without anybody's request
-//	GET    /emulator/arm/faults                        the faults that are not over
+//	POST   /emulator/arm/machines/{name}/lose          remove a machine as an eviction does
+//	GET    /emulator/arm/faults                        the active faults
 //	POST   /emulator/arm/faults                        inject one, or a list: {"kind":"throttled","retryAfter":"7s","times":3}
-//	DELETE /emulator/arm/faults                        remove them all; deletions that hang go on
-//	POST   /emulator/arm/operations/forget             operations are not known any more
+//	DELETE /emulator/arm/faults                        remove all faults; hanging deletions continue
+//	POST   /emulator/arm/operations/forget             make all operations unknown
 func (a *ARM) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/arm/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.State(), nil) })
 	mux.HandleFunc("GET /emulator/arm/requests", func(w http.ResponseWriter, _ *http.Request) {
@@ -37,7 +37,7 @@ func (a *ARM) routeControl(mux *http.ServeMux) {
 	})
 }
 
-// ARMState is everything an ARM knows at one moment.
+// ARMState is the state of an ARM at one moment.
 type ARMState struct {
 	At         time.Time      `json:"at"`
 	Capacities map[string]int `json:"capacities"`
@@ -45,7 +45,7 @@ type ARMState struct {
 	Machines   []VM           `json:"machines"`
 }
 
-// State gives a snapshot, which shares nothing with the emulator but the machines' tags.
+// State returns a snapshot. It shares only the machines' tags with the emulator.
 func (a *ARM) State() ARMState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,7 +59,7 @@ func (a *ARM) State() ARMState {
 	return s
 }
 
-// armFaultJSON is an ARMFault as JSON.
+// armFaultJSON is the JSON form of an ARMFault.
 type armFaultJSON struct {
 	Kind       ARMFaultKind `json:"kind"`
 	Times      int          `json:"times,omitempty"`
@@ -91,7 +91,7 @@ func faultsJSON(faults []ARMFault) []armFaultJSON {
 	return list
 }
 
-// ParseARMFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+// ParseARMFaults parses one fault or a list of faults. Every error is ErrInvalid and names the field.
 func ParseARMFaults(body []byte) ([]ARMFault, error) {
 	list, err := oneOrMore[armFaultJSON](body)
 	if err != nil {

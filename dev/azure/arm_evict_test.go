@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// evictionBed is an ARM with a scale set of two machines, which are evicted as soon as that is announced.
+// evictionBed returns an ARM with a scale set of two machines that are evicted as soon as the eviction is announced.
 func evictionBed(t *testing.T, spec ScaleSetSpec) *armClient {
 	t.Helper()
 	c := newARM(t, ARMOptions{}, Options{Notices: map[EventType]time.Duration{Preempt: time.Millisecond}})
@@ -19,7 +19,7 @@ func evictionBed(t *testing.T, spec ScaleSetSpec) *armClient {
 	return c
 }
 
-// evict asks for an eviction, and gives the status and the code of the answer.
+// evict requests an eviction, and returns the status and the error code of the response.
 func (c *armClient) evict(t *testing.T, machine string) (int, string) {
 	t.Helper()
 	head, answer := c.ask(t, http.MethodPost, c.groupID()+"/providers/Microsoft.Compute"+machine+
@@ -83,7 +83,7 @@ func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
 	}
 	must.NoError(t, a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}))
 	if status, code := a.evict(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
-		t.Errorf("without the right: %d %s", status, code)
+		t.Errorf("without permission: %d %s", status, code)
 	}
 	if len(a.emulator.State().Events) > 0 {
 		t.Errorf("announced %+v", a.emulator.State().Events)

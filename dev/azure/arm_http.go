@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Resource providers, and the actions by which Azure's roles grant what is done to their resources.
+// Resource providers, and the actions that Azure's roles permit on their resources.
 const (
 	computeNamespace = "Microsoft.Compute"
 	aksNamespace     = "Microsoft.ContainerService"
@@ -38,14 +38,13 @@ const (
 	aksOps        = aksNamespace + "/locations/operations/read"
 )
 
-// armError is an error in ARM's form.
 type armError struct {
 	Status     int
 	Code       string
 	Message    string
 	Target     string
 	RetryAfter time.Duration
-	// flat leaves out the outer "error", as AKS does.
+	// flat omits the outer "error", as AKS does.
 	flat bool
 }
 
@@ -60,11 +59,11 @@ func (e *armError) body() any {
 	return map[string]any{"error": inner}
 }
 
-// armAnswer is what a handler answers.
+// armAnswer is the response of a handler.
 type armAnswer struct {
 	status int
 	header http.Header
-	body   any // nil is none
+	body   any // nil means no body
 }
 
 func (e *armError) answer() armAnswer {
@@ -91,7 +90,7 @@ func badParameter(target, format string, args ...any) *armError {
 // armHandler serves one kind of request.
 type armHandler func(r *http.Request) (armAnswer, *armError)
 
-// route is one kind of request: its pattern below a subscription, and the action that a role must grant.
+// route is one kind of request: its pattern below a subscription, and the action that a role must permit.
 type route struct {
 	pattern string
 	action  string
@@ -131,7 +130,7 @@ func (a *ARM) routes() []route {
 	}, a.permissionRoutes("/resourceGroups/{group}", set, vm, pools+"/{pool}")...)
 }
 
-// Handler serves ARM and the token service. It has to be behind TLS: the SDK sends no token otherwise.
+// Handler serves ARM and the token service. It must be behind TLS, because the SDK otherwise sends no token.
 func (a *ARM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range a.routes() {
@@ -149,7 +148,7 @@ func (a *ARM) Handler() http.Handler {
 	})
 }
 
-// canonicalPath gives the fixed segments of an ARM path the letter case that the routes have: ARM cares for none.
+// canonicalPath changes the fixed segments of an ARM path to the letter case of the routes, because ARM ignores case.
 func canonicalPath(path string) string {
 	fixed := []string{
 		"subscriptions", "resourceGroups", "providers", computeNamespace, aksNamespace, "virtualMachineScaleSets",
@@ -172,25 +171,25 @@ func canonicalPath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// ARMRequest is a request that was made of ARM.
+// ARMRequest is a request that ARM received.
 type ARMRequest struct {
 	At     time.Time `json:"at"`
 	Method string    `json:"method"`
 	Path   string    `json:"path"`
 	Action string    `json:"action"`
-	Status int       `json:"status"` // 0 is none, as for one that hung
+	Status int       `json:"status"` // 0 means no response, as for a request that hung
 	Body   string    `json:"body,omitempty"`
 }
 
-// maxARMBody bounds the body of a request in bytes.
+// maxARMBody is the maximum size of a request body in bytes.
 const maxARMBody = 1 << 20
 
-// serve wraps a handler with what all of ARM has in common.
+// serve wraps a handler with the common behaviour of ARM.
 func (a *ARM) serve(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxARMBody))
 		if err != nil {
-			return // the client has gone, or sends without end
+			return // the client has disconnected, or the body is too long
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
 		record := a.record(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
@@ -217,7 +216,7 @@ func (a *ARM) serve(route route) http.HandlerFunc {
 	}
 }
 
-// record keeps a request, and gives the function that notes its status.
+// record stores a request, and returns the function that stores its status.
 func (a *ARM) record(request ARMRequest) func(int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,14 +231,14 @@ func (a *ARM) record(request ARMRequest) func(int) {
 	}
 }
 
-// Requests gives the requests so far, those for tokens left out.
+// Requests returns the requests so far, without those for tokens.
 func (a *ARM) Requests() []ARMRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// admit refuses what no resource provider would see.
+// admit refuses requests that no resource provider would receive.
 func (a *ARM) admit(r *http.Request) *armError {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a.mu.Lock()
@@ -271,7 +270,7 @@ func (a *ARM) admit(r *http.Request) *armError {
 	return nil
 }
 
-// hasGroup reports whether there is such a resource group: that of the machines, or one of a managed cluster.
+// hasGroup reports whether a resource group exists: the group of the machines, or of a managed cluster.
 func (a *ARM) hasGroup(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -286,7 +285,7 @@ func (a *ARM) hasGroup(name string) bool {
 	return false
 }
 
-// send writes an answer with the headers that ARM gives all of them.
+// send writes a response with ARM's common headers.
 func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
 	for name, values := range answer.header {
 		w.Header()[name] = values
@@ -301,10 +300,10 @@ func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(answer.status)
-	_, _ = w.Write(marshal(answer.body)) // a client that has gone cannot be told
+	_, _ = w.Write(marshal(answer.body)) // a client that has disconnected cannot be told
 }
 
-// accepted is the answer of an operation that has begun: 202, and where to ask.
+// accepted returns the response for a started operation: 202 and the address of the operation.
 func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) armAnswer {
 	u := url.URL{
 		Scheme: "https", Host: r.Host,
@@ -321,7 +320,7 @@ func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) 
 		header.Set("Location", u.String())
 	}
 	if a.opts.Follow == FollowLocation {
-		status = http.StatusAccepted // by which alone the header says so
+		status = http.StatusAccepted // only this status has the header
 	}
 	a.askAgain(header)
 	return armAnswer{status: status, header: header, body: body}
@@ -333,8 +332,8 @@ func (a *ARM) askAgain(header http.Header) {
 	}
 }
 
-// getOperation answers both ways of asking: that of Azure-AsyncOperation with 200 and a status, that of Location with
-// 202 while the operation is under way.
+// getOperation serves both polling styles: Azure-AsyncOperation with 200 and a status, Location with 202 while the
+// operation runs.
 func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -368,15 +367,15 @@ func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 	return armAnswer{status: http.StatusOK, header: header}, nil
 }
 
-// ForgetOperations makes every operation one that ARM does not know any more. What they do goes on.
+// ForgetOperations makes every operation unknown to ARM. Their work continues.
 func (a *ARM) ForgetOperations() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.ops)
 }
 
-// page cuts a list, and says where its next page is. The mark of a page is the last entry before it, so that nothing is
-// left out when entries go in between.
+// page returns one page of a list, with the link to the next page. The link holds the last entry before that page, so
+// that deletions in between skip no entry.
 func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armAnswer {
 	query := r.URL.Query()
 	if after := query.Get("$skiptoken"); after != "" {
@@ -396,7 +395,7 @@ func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry f
 	return armAnswer{status: http.StatusOK, body: body}
 }
 
-// decode reads the body of a request, of which a field may be unknown here.
+// decode parses the body of a request. Unknown fields are allowed.
 func decode(r *http.Request, into any) *armError {
 	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
 		return &armError{

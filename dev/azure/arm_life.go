@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// begin starts a long-running operation. work runs on its own and says how it ended.
+// beginLocked starts a long-running operation. work runs concurrently and returns the error.
 func (a *ARM) beginLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
 	op := &armOperation{id: uuid.NewString(), namespace: namespace, action: action, started: time.Now().UTC()}
 	a.ops[op.id] = op
@@ -25,7 +25,7 @@ func (a *ARM) beginLocked(namespace, action string, work func(context.Context) *
 	return op
 }
 
-// goLocked runs something until the emulator is closed.
+// goLocked runs work until the emulator is closed.
 func (a *ARM) goLocked(work func(context.Context)) {
 	e := a.emulator
 	e.mu.Lock()
@@ -35,8 +35,8 @@ func (a *ARM) goLocked(work func(context.Context)) {
 	}
 }
 
-// deleteLocked begins to delete machines: their capacity goes at once, their power next, they themselves at last. Those
-// that are being deleted already are waited for.
+// deleteLocked starts the deletion of machines: first their capacity decreases, then they lose power, finally they are
+// removed. It waits for machines that are being deleted already.
 func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *armOperation {
 	mine := map[*armMachine]bool{}
 	for _, m := range machines {
@@ -64,13 +64,13 @@ func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *ar
 	})
 }
 
-// deleteMachine leads one machine to its end, or to the failure that a fault wants.
+// deleteMachine deletes one machine, or fails as a fault demands.
 func (a *ARM) deleteMachine(ctx context.Context, m *armMachine) *armError {
 	a.powerOff(ctx, m)
 	if err := a.deletionFault(ctx, m.Resource); err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		m.State, m.Failure = Failed, err.Code // and runs on, unless it was switched off
+		m.State, m.Failure = Failed, err.Code // it runs on, unless it was switched off
 		a.shrinkLocked(m, -1)
 		a.announceLocked()
 		return err
@@ -79,12 +79,12 @@ func (a *ARM) deleteMachine(ctx context.Context, m *armMachine) *armError {
 	return nil
 }
 
-// powerOff takes the power from a machine that is being deleted, and waits as long as a deletion takes.
+// powerOff switches off a machine that is being deleted, and waits for DeleteTime.
 func (a *ARM) powerOff(ctx context.Context, m *armMachine) {
 	if power := a.emulator.opts.Machines; power != nil {
 		err := power.PowerOff(ctx, m.Resource)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("a deleted machine could not be switched off", "resource", m.Resource, "err", err)
+			a.log.Error("cannot switch off a deleted machine", "resource", m.Resource, "err", err)
 		}
 		if err == nil {
 			a.mu.Lock()
@@ -95,7 +95,7 @@ func (a *ARM) powerOff(ctx context.Context, m *armMachine) {
 	rest(ctx, a.opts.DeleteTime)
 }
 
-// endMachine takes out a machine that was deleted.
+// endMachine removes a deleted machine.
 func (a *ARM) endMachine(ctx context.Context, m *armMachine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +104,7 @@ func (a *ARM) endMachine(ctx context.Context, m *armMachine) {
 	}
 }
 
-// awaitDeletion waits until somebody else's deletion of a machine is over.
+// awaitDeletion waits for the end of another deletion of a machine.
 func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
 	for {
 		a.mu.Lock()
@@ -121,8 +121,8 @@ func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
 	}
 }
 
-// resizeLocked sets a scale set's capacity: machines come, or those that came last go. Machines that the capacity counted
-// before and that could not be made come too.
+// resizeLocked sets a scale set's capacity. It creates machines, or deletes the newest ones. It also creates machines
+// that an earlier increase could not create.
 func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) (*armOperation, *armError) {
 	var live []*armMachine
 	for _, m := range a.membersLocked(set) {
@@ -138,7 +138,7 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 		}
 	}
 	if grow <= 0 {
-		set.capacity = capacity - grow // a deletion lowers it
+		set.capacity = capacity - grow // the deletion lowers it
 		return a.deleteLocked(namespace, action, live[max(0, len(live)+grow):]), nil
 	}
 	set.capacity = capacity
@@ -153,7 +153,7 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 	return a.makeLocked(namespace, action, set, grow), nil
 }
 
-// allocationFailed is the fault as what compute says of machines that it cannot make.
+// allocationFailed returns compute's error for machines that it cannot create.
 func (f *armedARMFault) allocationFailed() *armError {
 	return &armError{
 		Code:    cmp.Or(f.Code, "AllocationFailed"),
@@ -161,7 +161,7 @@ func (f *armedARMFault) allocationFailed() *armError {
 	}
 }
 
-// makeLocked begins to make machines of a scale set, and one more where it overprovisions.
+// makeLocked starts the creation of machines of a scale set, and of one more if it overprovisions.
 func (a *ARM) makeLocked(namespace, action string, set *armSet, count int) *armOperation {
 	extra := 0
 	if set.Overprovision {
@@ -184,7 +184,7 @@ func (a *ARM) makeLocked(namespace, action string, set *armSet, count int) *armO
 	})
 }
 
-// dropExtra deletes machines that were made beyond the capacity, which does not change.
+// dropExtra deletes the machines beyond the capacity, which does not change.
 func (a *ARM) dropExtra(ctx context.Context, machines []*armMachine) {
 	for _, m := range machines {
 		a.mu.Lock()
@@ -201,7 +201,7 @@ func (a *ARM) dropExtra(ctx context.Context, machines []*armMachine) {
 	}
 }
 
-// boot brings a new machine up: its node joins. A fault may have it fail before it has power.
+// boot starts a new machine and lets its node join. A fault may make it fail before it has power.
 func (a *ARM) boot(ctx context.Context, m *armMachine) *armError {
 	rest(ctx, a.opts.BootTime)
 	a.mu.Lock()
@@ -236,7 +236,7 @@ func (a *ARM) boot(ctx context.Context, m *armMachine) *armError {
 	return nil
 }
 
-// eventEnded is told of the machines that an event took away for good.
+// eventEnded removes the machines that an event has ended for good.
 func (a *ARM) eventEnded(t EventType, resources []string) {
 	for _, resource := range resources {
 		if t == Preempt {
@@ -247,7 +247,7 @@ func (a *ARM) eventEnded(t EventType, resources []string) {
 	}
 }
 
-// evicted does to a machine what the eviction policy of its scale set says.
+// evicted applies the eviction policy of its scale set to a machine.
 func (a *ARM) evicted(resource string) {
 	a.mu.Lock()
 	m := a.machines[strings.ToLower(resource)]
@@ -268,7 +268,7 @@ func (a *ARM) evicted(resource string) {
 	}
 }
 
-// restore brings a machine in the place of one that was evicted.
+// restore creates a machine to replace an evicted one.
 func (a *ARM) restore(set *armSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

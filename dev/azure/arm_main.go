@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// armSettings are the flags of an Azure Resource Manager that Main serves beside the emulator.
+// armSettings holds the flags of an Azure Resource Manager that Main serves next to the emulator.
 type armSettings struct{ listen, caFile string }
 
 func (s armSettings) check() error {
 	if (s.listen == "") != (s.caFile == "") {
-		return errors.New("--arm-listen and --arm-ca-file: want both or neither, as clients have to trust its certificate")
+		return errors.New("--arm-listen and --arm-ca-file must be set together, because clients must trust the certificate")
 	}
 	if s.listen == "" {
 		return nil
@@ -23,8 +23,8 @@ func (s armSettings) check() error {
 	return requireLoopback("--arm-listen", s.listen)
 }
 
-// serve serves an Azure Resource Manager whose scale sets have the machines that the nodes say, until ctx ends. New
-// machines are made nodes by the joiner, if there is one.
+// serve serves an Azure Resource Manager until ctx ends. Its scale sets have the machines of the existing nodes. The
+// joiner, if any, adds the nodes of new machines.
 func (s armSettings) serve(ctx context.Context, e *Emulator, nodes *Nodes, joiner Joiner) error {
 	if s.listen == "" {
 		return nil
@@ -41,12 +41,12 @@ func (s armSettings) serve(ctx context.Context, e *Emulator, nodes *Nodes, joine
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := os.WriteFile(s.caFile, server.CA, 0o600); err != nil {
-		return fmt.Errorf("certificate of ARM: %w", err)
+		return fmt.Errorf("write the certificate of ARM: %w", err)
 	}
 	return nil
 }
 
-// adopt makes a scale set with the machines of these instance IDs, which run already.
+// adopt creates a scale set with running machines of these instance IDs.
 func (a *ARM) adopt(spec ScaleSetSpec, instances []int) {
 	a.AddScaleSet(spec, 0)
 	a.mu.Lock()
@@ -60,7 +60,7 @@ func (a *ARM) adopt(spec ScaleSetSpec, instances []int) {
 	a.announceLocked()
 }
 
-// instances lists the instance IDs of the machines of a uniform scale set that are nodes, ascending.
+// instances returns the instance IDs of the nodes of a uniform scale set, ascending.
 func (n *Nodes) instances(scaleSet string) []int {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -75,7 +75,7 @@ func (n *Nodes) instances(scaleSet string) []int {
 	return ids
 }
 
-// spot reports a scale set whose nodes say that they are Spot machines, by the label that AKS sets.
+// spot reports whether a scale set's nodes have the Spot label of AKS.
 func (n *Nodes) spot(scaleSet string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

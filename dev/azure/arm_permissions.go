@@ -12,7 +12,7 @@ const (
 	permissionsRead        = authorizationNamespace + "/permissions/read"
 )
 
-// permissionRoutes are those of the permissions on a resource group, and on the resources in it that exist.
+// permissionRoutes returns the routes of the permissions on a resource group, and on existing resources in it.
 func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 	on := func(scope string, exists func(*http.Request) *armError) route {
 		return route{"GET " + scope + permissionsSuffix, permissionsRead, func(r *http.Request) (armAnswer, *armError) {
@@ -25,15 +25,15 @@ func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 		}}
 	}
 	return []route{
-		on(group, func(*http.Request) *armError { return nil }), // as every request's was found
+		on(group, func(*http.Request) *armError { return nil }), // admit has checked the group
 		on(set, func(r *http.Request) *armError { _, err := a.setOf(r); return err }),
 		on(vm, func(r *http.Request) *armError { _, err := a.oneVM(r); return err }),
 		on(pool, func(r *http.Request) *armError { _, err := a.poolOf(r); return err }),
 	}
 }
 
-// permissionsLocked lists what the credential may do on a scope: by two roles, neither of which grants what it is denied
-// there by the first fault that would serve such a request.
+// permissionsLocked lists the permissions on a scope, as two roles. Neither includes an action that the first matching
+// fault would deny.
 func (a *ARM) permissionsLocked(r *http.Request) armAnswer {
 	scope := strings.TrimSuffix(r.URL.Path, permissionsSuffix)
 	denied := a.deniedLocked(scope)
@@ -44,7 +44,7 @@ func (a *ARM) permissionsLocked(r *http.Request) armAnswer {
 	return page(a, r, roles, func(role string) string { return role }, entry)
 }
 
-// deniedLocked lists the actions that requests below a scope are denied for, and uses no fault up.
+// deniedLocked lists the actions that are denied below a scope, without using up a fault.
 func (a *ARM) deniedLocked(scope string) []string {
 	a.dropOverLocked()
 	denied := []string{}

@@ -6,12 +6,12 @@ import (
 	"net/http"
 )
 
-// The part of Azure Resource Manager that announces the end of a Spot machine, in both of its forms:
+// routeSimulateEviction adds the ARM requests that evict a Spot machine, in both forms:
 //
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachineScaleSets/{set}/virtualMachines/{i}/simulateEviction
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachines/{vm}/simulateEviction
 //
-// The answer is 204, and a Preempt appears in Scheduled Events with the notice of its type, 30 s unless configured.
+// The response is 204. A Preempt appears in Scheduled Events with the notice of its type, 30 s by default.
 func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	const group = "POST /subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute/"
 	mux.HandleFunc(group+"virtualMachineScaleSets/{set}/virtualMachines/{instance}/simulateEviction",
@@ -23,7 +23,7 @@ func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	})
 }
 
-// serveSimulateEviction is for users of the plain address, which needs neither TLS nor a token.
+// serveSimulateEviction serves the plain address, which needs neither TLS nor a token.
 func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request, set, resource string) {
 	if r.URL.Query().Get("api-version") == "" {
 		sendARMError(w, &armError{
@@ -39,7 +39,6 @@ func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request,
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// simulateEviction announces the end of a machine.
 func (e *Emulator) simulateEviction(set, resource string) *armError {
 	_, err := e.Announce(Announcement{ScaleSet: set, Type: Preempt, Resources: []string{resource}})
 	switch {
@@ -51,7 +50,7 @@ func (e *Emulator) simulateEviction(set, resource string) *armError {
 	return &armError{Status: statusOf(err), Code: "OperationNotAllowed", Message: err.Error()}
 }
 
-// evictInstance and evictVM are for users of ARM itself: the machine has to be there, of priority Spot, and running.
+// evictInstance and evictVM serve ARM itself: the machine must exist, have priority Spot, and run.
 func (a *ARM) evictInstance(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneInstance) }
 
 func (a *ARM) evictVM(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneVM) }
@@ -69,7 +68,7 @@ func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *arm
 		return armAnswer{}, failed
 	case !vm.Spot || vm.Power != Running:
 		return armAnswer{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
-			"Simulate Eviction is not allowed on VM %s: want one of priority Spot that is running.", vm.Resource)}
+			"Simulate Eviction is not allowed on VM %s: it must have priority Spot and be running.", vm.Resource)}
 	}
 	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil {
 		return armAnswer{}, err

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// armClient asks an ARM over TLS as no SDK does: byte for byte.
+// armClient sends raw requests to an ARM over TLS, without the SDK.
 type armClient struct {
 	*ARM
 	server *ARMServer
@@ -41,13 +41,13 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
 }
 
-// answerHead is what comes before the body of an answer.
+// answerHead is a response without its body.
 type answerHead struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// ask sends a request with the token, and gives the answer and what it says.
+// ask sends a request with the token, and returns the response and its parsed body.
 func (c *armClient) ask(t *testing.T, method, path, body string) (answerHead, map[string]any) {
 	t.Helper()
 	address := path
@@ -97,9 +97,9 @@ func TestARMRefusesAsARMDoes(t *testing.T) {
 		{"no such set", "GET", setPath + "x" + armVersion, "", 404, "ResourceNotFound"},
 		{"no such instance", "GET", setPath + "/virtualMachines/9" + armVersion, "", 404, "ResourceNotFound"},
 		{"no such type", "GET", groupPath + "/providers/Microsoft.Compute/disks/x" + armVersion, "", 404, "InvalidResourceType"},
-		{"an instance that is not there", "POST", setPath + "/delete" + armVersion, `{"instanceIds":["0","9"]}`, 400, "InvalidParameter"},
+		{"a missing instance", "POST", setPath + "/delete" + armVersion, `{"instanceIds":["0","9"]}`, 400, "InvalidParameter"},
 		{"nothing to delete", "POST", setPath + "/delete" + armVersion, `{}`, 400, "InvalidParameter"},
-		{"no JSON", "POST", setPath + "/delete" + armVersion, `{`, 400, "InvalidRequestContent"},
+		{"invalid JSON", "POST", setPath + "/delete" + armVersion, `{`, 400, "InvalidRequestContent"},
 		{"too many", "PATCH", setPath + armVersion, `{"sku":{"capacity":1001}}`, 400, "InvalidParameter"},
 		{"no such operation", "GET", "/subscriptions/" + DefaultSubscription + "/providers/Microsoft.Compute/locations/x/operations/1" + armVersion, "", 404, "OperationNotFound"},
 	} {
@@ -113,9 +113,9 @@ func TestARMRefusesAsARMDoes(t *testing.T) {
 	if len(c.VMs()) != 1 || c.Capacity(testSet) != 1 {
 		t.Error("a refused request had an effect")
 	}
-	c.token = "of nobody"
+	c.token = "unknown"
 	if response, answer := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusUnauthorized || codeOf(answer) != "InvalidAuthenticationToken" {
-		t.Errorf("a token of nobody: %d %v", response.StatusCode, answer)
+		t.Errorf("an unknown token: %d %v", response.StatusCode, answer)
 	}
 }
 
@@ -156,10 +156,10 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
 	}
 	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
-		t.Errorf("under way: %d %v", response.StatusCode, answer)
+		t.Errorf("running: %d %v", response.StatusCode, answer)
 	}
 	if response, _ := c.ask(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
-		t.Errorf("under way: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
+		t.Errorf("running: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
 	}
 	_, instance := c.ask(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
 	check.Is(t, "Deleting", instance["properties"].(map[string]any)["provisioningState"])
@@ -196,7 +196,7 @@ func TestDeletedInstanceLosesPowerAndPreemptedItsPlace(t *testing.T) {
 	}
 }
 
-// joined is a Joiner that notes who joins.
+// joined is a Joiner that records the machines that join.
 type joined chan VM
 
 func (j joined) Join(_ context.Context, vm VM) error {
@@ -211,7 +211,7 @@ func TestANewMachineJoinsUnderItsOwnName(t *testing.T) {
 	c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":11}}`)
 	vm := <-nodes
 	if vm.ComputerName != strings.ToLower(testSet)+"00000a" || vm.InstanceID != "10" || vm.Resource != testSet+"_10" {
-		t.Errorf("%+v joined, want instance 10 with the name that ends in 00000a", vm)
+		t.Errorf("%+v joined, want instance 10 with a name ending in 00000a", vm)
 	}
 	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
 		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
@@ -241,12 +241,12 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 		says               string
 	}{
 		{"POST", "/emulator/arm/faults", `{"kind":"throttled","retryAfter":"7s","times":1}`, 200, `"retryAfter":"7s"`},
-		{"POST", "/emulator/arm/faults", `[{"kind":"explode"}]`, 400, `kind \"explode\" is not usable`},
-		{"POST", "/emulator/arm/faults", `{"kind":"status","status":200}`, 400, "want one from 400 to 599"},
+		{"POST", "/emulator/arm/faults", `[{"kind":"explode"}]`, 400, `kind \"explode\" is invalid`},
+		{"POST", "/emulator/arm/faults", `{"kind":"status","status":200}`, 400, "must be 400 to 599"},
 		{"POST", "/emulator/arm/faults", `{"kind":"hang","colour":"red"}`, 400, "colour"},
 		{"GET", "/emulator/arm/faults", "", 200, `"kind":"throttled"`},
 		{"POST", "/emulator/arm/machines/" + testSet + "_1/lose", "", 200, "{}"},
-		{"POST", "/emulator/arm/machines/nobody/lose", "", 404, "no such resource"},
+		{"POST", "/emulator/arm/machines/missing/lose", "", 404, "no such resource"},
 		{"GET", "/emulator/arm/state", "", 200, `"resource":"` + testSet + `_0"`},
 		{"POST", "/emulator/arm/operations/forget", "", 200, "{}"},
 	} {
@@ -261,7 +261,7 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 		t.Errorf("the requests: %d %s", status, text)
 	}
 	if _, text := send("DELETE", "/emulator/arm/faults", ""); text != "[]" {
-		t.Errorf("after their removal the faults are %s", text)
+		t.Errorf("after removal the faults are %s", text)
 	}
 }
 
@@ -278,7 +278,7 @@ func FuzzParseARMFaults(f *testing.F) {
 		}
 		again, err := ParseARMFaults(marshal(faultsJSON(faults)))
 		if err != nil || len(again) != len(faults) {
-			t.Errorf("%q is %v, written and read again %v, %v", body, faults, again, err)
+			t.Errorf("%q parses as %v; encoded and parsed again: %v, %v", body, faults, again, err)
 		}
 	})
 }

@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// The control API, for the demo and for people. Bodies and answers are JSON; durations are text such as "30s".
+// routeControl adds the control API, for the demo and for manual use. Bodies and responses are JSON; durations are text
+// such as "30s".
 //
 //	GET    /emulator/state                    scale sets, and all events with their history
-//	GET    /emulator/events                   the events alone
+//	GET    /emulator/events                   only the events
 //	POST   /emulator/events                   announce: {"type":"Preempt","resources":["aks-spot-12345678-vmss_3"]}, or
 //	                                          {"scenario":"live-migration","resources":[…]}; see announceRequest
 //	GET    /emulator/events/{id}              one event
-//	POST   /emulator/events/{id}/start        start, cancel, finish: now
+//	POST   /emulator/events/{id}/start        start it now; also cancel and finish
 //	POST   /emulator/events/{id}/reschedule   {"notBefore":"2026-08-01T12:00:00Z"} or {"notice":"2m"} from now
-//	GET    /emulator/faults                   the faults that are not over
+//	GET    /emulator/faults                   the active faults
 //	POST   /emulator/faults                   inject one, or a list: {"kind":"status","status":429,"times":3}
-//	DELETE /emulator/faults                   remove them all
-//	GET    /emulator/ledger                   the ledger; ?event=ID of one event, ?format=summary as lines of text with
+//	DELETE /emulator/faults                   remove all faults
+//	GET    /emulator/ledger                   the ledger; ?event=ID for one event, ?format=summary for text lines with
 //	                                          ?tolerance=1s
 //
-// A request that cannot be carried out is answered with {"error": …} and changes nothing: 400 for bad input, 404 for
-// what does not exist, 409 for what is not possible now.
+// A failed request changes nothing and returns {"error": …}: 400 for invalid input, 404 for missing objects, 409 for
+// what the current state does not allow.
 func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, e.State(), nil) })
 	mux.HandleFunc("GET /emulator/events", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,10 +56,10 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/ledger", e.serveLedger)
 }
 
-// maxControlBody bounds the body of a control request in bytes.
+// maxControlBody is the maximum size of a control request's body in bytes.
 const maxControlBody = 1 << 20
 
-// announceRequest is an Announcement as JSON. A scenario gives the fields that are left out.
+// announceRequest is the JSON form of an Announcement. A scenario sets the missing fields.
 type announceRequest struct {
 	Scenario        string      `json:"scenario,omitempty"`
 	ScaleSet        string      `json:"scaleSet,omitempty"`
@@ -74,8 +75,8 @@ type announceRequest struct {
 	Outage          string      `json:"outage,omitempty"`
 }
 
-// ParseAnnouncement reads an announcement as JSON. Every error is ErrInvalid and names the field. The result is sound
-// in itself; whether its scale set exists is for Announce to say.
+// ParseAnnouncement parses an announcement in JSON. Every error is ErrInvalid and names the field. Announce checks
+// whether the scale set exists.
 func ParseAnnouncement(body []byte) (Announcement, error) {
 	var request announceRequest
 	if err := unmarshalOne(body, &request, true); err != nil {
@@ -94,7 +95,7 @@ func ParseAnnouncement(body []byte) (Announcement, error) {
 	return a, a.validate()
 }
 
-// apply sets the fields that the request gives.
+// apply sets the fields of the request.
 func (r announceRequest) apply(a *Announcement) (err error) {
 	a.ScaleSet, a.EventID, a.Resources = r.ScaleSet, r.EventID, r.Resources
 	if r.Type != "" {
@@ -122,31 +123,31 @@ func (r announceRequest) apply(a *Announcement) (err error) {
 	return err
 }
 
-// parseDuration reads a duration, empty being zero.
+// parseDuration parses a duration. Empty means zero.
 func parseDuration(field, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%s %q is %w: want a positive duration such as 30s or 5m", field, text, ErrInvalid)
+		return 0, fmt.Errorf("%s %q is %w: must be a positive duration such as 30s or 5m", field, text, ErrInvalid)
 	}
 	return d, nil
 }
 
-// parseTime reads a time, empty being zero.
+// parseTime parses a time. Empty means zero.
 func parseTime(field, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s %q is %w: want RFC 3339, such as 2026-08-01T12:00:00Z", field, text, ErrInvalid)
+		return time.Time{}, fmt.Errorf("%s %q is %w: must be RFC 3339, such as 2026-08-01T12:00:00Z", field, text, ErrInvalid)
 	}
 	return t, nil
 }
 
-// faultJSON is a Fault as JSON.
+// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Kind       FaultKind       `json:"kind"`
 	Times      int             `json:"times,omitempty"`
@@ -162,7 +163,7 @@ type faultJSON struct {
 	Size       int             `json:"size,omitempty"`
 }
 
-// ParseFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+// ParseFaults parses one fault or a list of faults in JSON. Every error is ErrInvalid and names the field.
 func ParseFaults(body []byte) ([]Fault, error) {
 	list, err := oneOrMore[faultJSON](body)
 	if err != nil {
@@ -179,7 +180,7 @@ func ParseFaults(body []byte) ([]Fault, error) {
 	return faults, nil
 }
 
-// oneOrMore reads one JSON value, or a list of one at least.
+// oneOrMore parses one JSON value, or a non-empty list.
 func oneOrMore[T any](body []byte) ([]T, error) {
 	var list []T
 	into := any(&list)
@@ -191,7 +192,7 @@ func oneOrMore[T any](body []byte) ([]T, error) {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, errors.New("an empty list: give one at least")
+		return nil, errors.New("the list is empty: give at least one")
 	}
 	return list, nil
 }
@@ -211,7 +212,6 @@ func (j faultJSON) fault() (Fault, error) {
 	return f, f.validate()
 }
 
-// MarshalJSON writes the fault in the form that ParseFaults reads.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	j := faultJSON{
 		Kind: f.Kind, Times: f.Times, Method: f.Method, ScaleSet: f.ScaleSet, Machine: f.Machine,
@@ -241,7 +241,7 @@ func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
 	reply(w, record, err)
 }
 
-// serveCommand runs a command on the event that the path names, and answers with the event as it is then.
+// serveCommand runs a command on the event in the path, and returns the event afterwards.
 func (e *Emulator) serveCommand(run func(r *http.Request, id string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
@@ -269,7 +269,7 @@ func (e *Emulator) reschedule(r *http.Request, id string) error {
 	return e.Reschedule(id, notBefore)
 }
 
-// parseReschedule reads a new NotBefore, given as a time or as a notice from now.
+// parseReschedule parses a new NotBefore, given as a time or as a notice from now.
 func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 	var request struct {
 		NotBefore string `json:"notBefore"`
@@ -279,7 +279,7 @@ func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reschedule is %w: %w", ErrInvalid, err)
 	}
 	if (request.NotBefore == "") == (request.Notice == "") {
-		return time.Time{}, fmt.Errorf("reschedule is %w: give either notBefore or notice", ErrInvalid)
+		return time.Time{}, fmt.Errorf("reschedule is %w: set either notBefore or notice", ErrInvalid)
 	}
 	if request.NotBefore != "" {
 		return parseTime("notBefore", request.NotBefore)
@@ -303,10 +303,10 @@ func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
 	reply(w, e.Faults(), err)
 }
 
-// errNoLedger is the answer of an emulator that watches no cluster.
-var errNoLedger = errors.New("no ledger is kept, as the emulator was given no cluster to watch")
+// errNoLedger is the error of an emulator that watches no cluster.
+var errNoLedger = errors.New("there is no ledger because the emulator watches no cluster")
 
-// Ledger is the ledger as of now. It is empty when Options.Bookkeeper was nil.
+// Ledger returns the current ledger. It is empty if Options.Bookkeeper is nil.
 func (e *Emulator) Ledger() Ledger {
 	if e.opts.Bookkeeper == nil {
 		return Ledger{At: time.Now(), Events: []EventLedger{}}
@@ -341,7 +341,7 @@ func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, ledger.Summary(tolerance))
 	default:
-		reply(w, nil, fmt.Errorf("format %q is %w: want json or summary", format, ErrInvalid))
+		reply(w, nil, fmt.Errorf("format %q is %w: must be json or summary", format, ErrInvalid))
 	}
 }
 
@@ -353,7 +353,7 @@ func readControl(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// reply sends a value, or the error with the status that fits it.
+// reply writes a value, or an error with its HTTP status.
 func reply(w http.ResponseWriter, value any, err error) {
 	if err != nil {
 		errorAnswer(statusOf(err), err.Error()).send(w)

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// control makes a request of the control API and reads the answer into a value, unless that is nil.
+// control sends a request to the control API and parses the response into a value, unless it is nil.
 func control(t testing.TB, method, url, body string, into any) int {
 	t.Helper()
 	status, answer := callWith(t, method, url, body, http.Header{})
@@ -64,7 +64,7 @@ func TestControlLeadsAnEventThroughItsLife(t *testing.T) {
 		t.Errorf("finish answered %d %+v", status, record)
 	}
 
-	record = Record{} // as reading JSON keeps what the JSON leaves out
+	record = Record{} // because parsing keeps fields that the JSON omits
 	status = control(t, "POST", events, `{"scenario":"live-migration","resources":["`+vm1+`"]}`, &record)
 	if status != 200 || record.Type != Freeze || !strings.Contains(record.Description, "Live Migration") {
 		t.Errorf("announce answered %d %+v", status, record)
@@ -76,16 +76,16 @@ func TestControlLeadsAnEventThroughItsLife(t *testing.T) {
 
 	var got Record
 	if status := control(t, "GET", events+"/"+record.EventID, "", &got); status != 200 || !cmp.Equal(got, record) {
-		t.Errorf("the event is answered with %d %+v", status, got)
+		t.Errorf("the event: %d %+v", status, got)
 	}
 	var list []Record
 	if status := control(t, "GET", events, "", &list); status != 200 || len(list) != 2 || !cmp.Equal(list[1], record) {
-		t.Errorf("the list is answered with %d %+v", status, list)
+		t.Errorf("the list: %d %+v", status, list)
 	}
 	var state State
 	status = control(t, "GET", base+"/emulator/state", "", &state)
 	if status != 200 || len(state.Events) != 2 || state.ScaleSets[0].Incarnation != 8 {
-		t.Errorf("the state is answered with %d %+v", status, state)
+		t.Errorf("the state: %d %+v", status, state)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestControlInjectsListsAndClearsFaults(t *testing.T) {
 		t.Errorf("inject answered %d %v", status, got)
 	}
 	if status := control(t, "GET", faults, "", &got); status != 200 || len(got) != 3 {
-		t.Errorf("the list is answered with %d %v", status, got)
+		t.Errorf("the list: %d %v", status, got)
 	}
 	if status := control(t, "DELETE", faults, "", &got); status != 200 || len(got) != 0 {
 		t.Errorf("clear answered %d %v", status, got)
@@ -126,14 +126,14 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 		status             int
 		message            string
 	}{
-		"announcement without JSON":      {"POST", "events", "hello", 400, "announcement"},
-		"announcement with more behind":  {"POST", "events", `{} {}`, 400, "more behind"},
-		"announcement's unknown field":   {"POST", "events", `{"colour":"red"}`, 400, "colour"},
-		"announcement's wrong type":      {"POST", "events", `{"resources":"a"}`, 400, "resources"},
-		"announcement's bad notice":      {"POST", "events", `{"type":"Reboot","notice":"soon"}`, 400, `notice "soon"`},
-		"announcement's negative outage": {"POST", "events", `{"type":"Reboot","outage":"-1s"}`, 400, `outage "-1s"`},
-		"announcement's bad time":        {"POST", "events", `{"type":"Reboot","notBefore":"noon"}`, 400, `notBefore "noon"`},
-		"unknown scenario":               {"POST", "events", `{"scenario":"flood"}`, 400, "live-migration"},
+		"announcement without JSON":       {"POST", "events", "hello", 400, "announcement"},
+		"announcement with trailing data": {"POST", "events", `{} {}`, 400, "data after the first value"},
+		"announcement's unknown field":    {"POST", "events", `{"colour":"red"}`, 400, "colour"},
+		"announcement's wrong type":       {"POST", "events", `{"resources":"a"}`, 400, "resources"},
+		"announcement's bad notice":       {"POST", "events", `{"type":"Reboot","notice":"soon"}`, 400, `notice "soon"`},
+		"announcement's negative outage":  {"POST", "events", `{"type":"Reboot","outage":"-1s"}`, 400, `outage "-1s"`},
+		"announcement's bad time":         {"POST", "events", `{"type":"Reboot","notBefore":"noon"}`, 400, `notBefore "noon"`},
+		"unknown scenario":                {"POST", "events", `{"scenario":"flood"}`, 400, "live-migration"},
 		"unknown scale set": {
 			"POST", "events", `{"type":"Reboot","resources":["a"],"scaleSet":"nope"}`, 404, testSet,
 		},
@@ -149,7 +149,7 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 		"start of a cancelled event":  {"POST", "events/" + gone.EventID + "/start", "", 409, "vanished"},
 		"cancel of a cancelled event": {"POST", "events/" + gone.EventID + "/cancel", "", 409, "vanished"},
 		"finish before the start":     {"POST", "events/" + live.EventID + "/finish", "", 409, "Scheduled"},
-		"reschedule to nothing":       {"POST", "events/" + live.EventID + "/reschedule", `{}`, 400, "either"},
+		"reschedule without time":     {"POST", "events/" + live.EventID + "/reschedule", `{}`, 400, "either"},
 		"reschedule to two times": {
 			"POST", "events/" + live.EventID + "/reschedule",
 			`{"notice":"1s","notBefore":"2099-01-01T00:00:00Z"}`, 400, "either",
@@ -176,7 +176,7 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 	}
 }
 
-// books is a Bookkeeper of pods that were all seen on the node "node", which is every machine.
+// books is a Bookkeeper of pods that all ran on one node, which stands behind every machine.
 type books []Pod
 
 func (b books) Ledger(state State) Ledger {
@@ -247,7 +247,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 			}
 			return
 		}
-		// What the parser lets through can only fail for reasons that it cannot know.
+		// Announce may only fail for reasons that the parser cannot know.
 		e := New(Options{})
 		defer e.Close()
 		e.ScaleSet(testSet)
@@ -255,7 +255,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 		record, err := e.Announce(a)
 		must.NoError(t, err)
 		if record.Status == Scheduled && record.NotBefore.IsZero() {
-			t.Fatalf("scheduled for no time: %+v", record)
+			t.Fatalf("the event has no time: %+v", record)
 		}
 	})
 }
@@ -281,7 +281,7 @@ func FuzzParseFaults(f *testing.F) {
 		}
 		rewritten, err := json.Marshal(again)
 		if err != nil || string(rewritten) != string(written) {
-			t.Fatalf("%s is read and written as %s, %v", written, rewritten, err)
+			t.Fatalf("%s is parsed and encoded as %s, %v", written, rewritten, err)
 		}
 	})
 }

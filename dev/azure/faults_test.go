@@ -25,13 +25,13 @@ func inject(t testing.TB, e *Emulator, faults ...Fault) {
 	must.NoError(t, e.Inject(faults...))
 }
 
-// head is what an answer says before its body.
+// head is a response without its body.
 type head struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// get makes a GET whose failure is what the test is about. The body is what could be read of it.
+// get sends a GET that is expected to fail. It returns the part of the body that it could read.
 func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -41,12 +41,12 @@ func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // It was only read.
+	defer func() { _ = resp.Body.Close() }() // read only
 	body, err := io.ReadAll(resp.Body)
 	return &head{resp.StatusCode, resp.Header}, body, err
 }
 
-// send sends a request whose answer, if there is one, is of no interest.
+// send sends a request and ignores the response.
 func send(client *http.Client, r *http.Request) error {
 	resp, err := client.Do(r)
 	if err != nil {
@@ -67,7 +67,7 @@ func TestFaultOfTheNextThreeAnswers(t *testing.T) {
 					t.Errorf("got %+v with %q, %v", resp, body, err)
 				}
 			}
-			read(t, base) // fails unless it is answered with the document
+			read(t, base) // fails unless the response is the document
 			if left := e.Faults(); len(left) != 0 {
 				t.Errorf("faults left: %+v", left)
 			}
@@ -143,13 +143,13 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 		must.NoError(t, json.Unmarshal([]byte(body), &doc))
 		return doc
 	}()
-	// differing lists the fields that have another JSON type than those of the healthy document.
+	// differing returns the fields with a JSON type that differs from the healthy document.
 	differing := func(t *testing.T, doc map[string]any) (fields []string) {
 		t.Helper()
 		kind := func(v any) string {
 			text, err := json.Marshal(v)
 			must.NoError(t, err)
-			return strings.TrimLeft(string(text[:1]), "-0123456789") // all numbers are of one kind
+			return strings.TrimLeft(string(text[:1]), "-0123456789") // all numbers are of the same type
 		}
 		compare := func(a, b map[string]any) {
 			for _, field := range documentFields() {
@@ -171,14 +171,14 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 	}
 	t.Run("all", func(t *testing.T) {
 		got := differing(t, spoiled(t, "", ""))
-		if want := len(documentFields()) - 1; len(got) != want { // all but the list itself
+		if want := len(documentFields()) - 1; len(got) != want { // all except the list itself
 			t.Errorf("fields of a wrong type: %v, want %d", got, want)
 		}
 	})
 	t.Run("unknown event type", func(t *testing.T) {
 		event := spoiled(t, "EventType", `"Explode"`)["Events"].([]any)[0].(map[string]any)
 		if event["EventType"] != "Explode" || event["EventStatus"] != "Scheduled" {
-			t.Errorf("the event is shown as %v", event)
+			t.Errorf("the document shows the event as %v", event)
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestHangEndsWhenTheClientGivesUp(t *testing.T) {
 	}
 }
 
-// signal is a log that says when it is first written to.
+// signal is a log that closes a channel at the first write.
 type signal struct {
 	once sync.Once
 	c    chan struct{}
@@ -213,7 +213,7 @@ func (s *signal) Write(line []byte) (int, error) {
 }
 
 func TestHangEndsWhenTheEmulatorCloses(t *testing.T) {
-	hanging := &signal{c: make(chan struct{})} // the fault is the only thing that is logged here
+	hanging := &signal{c: make(chan struct{})} // only the fault logs here
 	e := newEmulator(t, Options{Log: slog.New(slog.NewTextHandler(hanging, nil))})
 	base := serveEmulator(t, e)
 	inject(t, e, Fault{Kind: FaultHang})
@@ -228,7 +228,7 @@ func TestHangEndsWhenTheEmulatorCloses(t *testing.T) {
 	<-hanging.c
 	e.Close()
 	if err := <-done; err == nil {
-		t.Error("the request was answered")
+		t.Error("the request got a response")
 	}
 }
 
@@ -236,7 +236,7 @@ func TestReset(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
 	inject(t, e, Fault{Kind: FaultReset})
-	// A transport of its own: http.DefaultClient would try a kept-alive connection again.
+	// A separate transport, because http.DefaultClient would retry a kept-alive connection.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+metadataPath+query, nil)
 	must.NoError(t, err)
@@ -281,7 +281,7 @@ func TestFaultForATime(t *testing.T) {
 		}
 		for range 100 {
 			if !took(FaultEmpty) {
-				t.Fatal("the fault is over before its time")
+				t.Fatal("the fault ended too early")
 			}
 		}
 		time.Sleep(time.Minute - time.Nanosecond)
@@ -289,7 +289,7 @@ func TestFaultForATime(t *testing.T) {
 			t.Errorf("faults left: %+v", left)
 		}
 		if !took(FaultEmpty) {
-			t.Error("the fault is over before its time")
+			t.Error("the fault ended too early")
 		}
 		time.Sleep(time.Nanosecond)
 		if left := e.Faults(); len(left) != 0 {
@@ -306,7 +306,7 @@ func TestSpoiledApproval(t *testing.T) {
 			record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 			inject(t, e, Fault{Kind: FaultStatus, Status: 500, Processed: processed})
 			if status, _ := call(t, "POST", base+metadataPath+query, startRequest(record.EventID)); status != 500 {
-				t.Errorf("answered with %d", status)
+				t.Errorf("status %d", status)
 			}
 			record, _ = e.State().Event(record.EventID)
 			if started := record.Status == Started; started != processed {
@@ -338,7 +338,7 @@ func TestFaultThatIsRefused(t *testing.T) {
 		}
 	}
 	if left := e.Faults(); len(left) != 0 {
-		t.Errorf("the sound ones of refused lists were injected: %+v", left)
+		t.Errorf("valid faults of refused lists were injected: %+v", left)
 	}
 	inject(t, e, Fault{Kind: FaultEmpty, Times: 7})
 	e.ClearFaults()

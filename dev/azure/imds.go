@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Versions are the api-versions of Scheduled Events, newest first. What each one added:
-// 2020-07-01 DurationInSeconds, 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate,
-// 2017-11-01 events of type Preempt, 2017-08-01 resource names without a leading underscore.
+// Versions returns the api-versions of Scheduled Events, newest first. They added: 2020-07-01 DurationInSeconds,
+// 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate, 2017-11-01 events of type
+// Preempt, 2017-08-01 resource names without a leading underscore.
 func Versions() []string {
 	return []string{
 		"2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01",
@@ -25,15 +25,15 @@ func Versions() []string {
 
 const (
 	metadataPath = "/metadata/scheduledevents"
-	// maxStartRequests bounds the body of a POST; a list for a hundred events needs a tenth of it.
+	// maxStartRequests limits the body of a POST. A list of a hundred events needs a tenth of it.
 	maxStartRequests = 64 << 10
-	// disabledAfter is how long a scale set may go without a call before the service is switched off for it.
+	// disabledAfter is the time without calls until the service is switched off for a scale set.
 	disabledAfter = 24 * time.Hour
-	// newestVersions is how many versions the answer to a bad api-version names.
+	// newestVersions is the number of versions in the response to a bad api-version.
 	newestVersions = 3
 )
 
-// document is the answer to a GET. The order of the fields is that of the documentation's examples.
+// document is the response to a GET. The fields are in the order of the documentation's examples.
 type document struct {
 	DocumentIncarnation int             `json:"DocumentIncarnation"`
 	Events              []documentEvent `json:"Events"`
@@ -51,14 +51,14 @@ type documentEvent struct {
 	DurationInSeconds *int        `json:"DurationInSeconds,omitempty"`
 }
 
-// answer is one HTTP answer, made before it is sent so that a fault can spoil it.
+// answer is a response. It is complete before it is sent, so that a fault can change it.
 type answer struct {
 	status int
 	body   []byte
 }
 
-// Handler serves the metadata service of this scale set alone, as a listener of its own needs it, at
-// /metadata/scheduledevents and at /virtualMachines/{machine}/metadata/scheduledevents.
+// Handler serves the metadata service of this scale set only, at /metadata/scheduledevents and at
+// /virtualMachines/{machine}/metadata/scheduledevents.
 func (s *ScaleSet) Handler() http.Handler {
 	mux := http.NewServeMux()
 	serve := func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +69,6 @@ func (s *ScaleSet) Handler() http.Handler {
 	return mux
 }
 
-// routeMetadata adds the metadata service of all scale sets.
 func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		set, err := e.lookUp(r.PathValue("scaleSet"))
@@ -84,10 +83,10 @@ func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 	mux.HandleFunc("/scalesets/{scaleSet}/virtualMachines/{machine}"+metadataPath, serve)
 }
 
-// serveScheduledEvents answers one request. machine is who asks, or empty when the path does not say.
+// serveScheduledEvents serves one request. machine is the client in the path, or empty.
 func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, set *ScaleSet, machine string) {
 	if err := e.awaitEnabled(r.Context(), set); err != nil {
-		panic(http.ErrAbortHandler) // to return would be an answer of 200 without a body
+		panic(http.ErrAbortHandler) // a return would send 200 without a body
 	}
 	fault, faulty := e.takeFault(target{method: r.Method, scaleSet: set.name, machine: machine})
 	var a answer
@@ -95,15 +94,15 @@ func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, 
 		a = e.answer(r, set, machine)
 	}
 	if faulty {
-		e.log.Info("answering with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
+		e.log.Info("respond with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
 			"machine", machine)
-		fault.spoil(e.ctx, w, r, a) //nolint:contextcheck // a fault that hangs ends with the emulator; the client may be long gone
+		fault.spoil(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
 		return
 	}
 	a.send(w)
 }
 
-// awaitEnabled counts the request and holds it up while the service is being switched on for the scale set.
+// awaitEnabled counts the request and delays it while the service is being switched on for the scale set.
 func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	e.mu.Lock()
 	now := time.Now()
@@ -117,7 +116,7 @@ func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	return sleep(ctx, e.ctx, wait)
 }
 
-// sleep waits for d; it fails when the client or the emulator ends first.
+// sleep waits for d. It fails if the client or the emulator ends first.
 func sleep(client, emulator context.Context, d time.Duration) error {
 	if d <= 0 {
 		return client.Err()
@@ -134,7 +133,7 @@ func sleep(client, emulator context.Context, d time.Duration) error {
 	}
 }
 
-// answer says what the healthy service answers.
+// answer returns the healthy response.
 func (e *Emulator) answer(r *http.Request, set *ScaleSet, machine string) answer {
 	if refusal, ok := refuse(r); ok {
 		return refusal
@@ -145,8 +144,8 @@ func (e *Emulator) answer(r *http.Request, set *ScaleSet, machine string) answer
 	return answer{status: http.StatusOK, body: marshal(e.document(set, r.URL.Query().Get("api-version")))}
 }
 
-// refuse makes the checks that come before the method's own. The messages are those of the real service where they are
-// documented; those on X-Forwarded-For and on the method are not.
+// refuse makes the checks that precede the method's own. The messages are those of the real service as far as they are
+// documented. Those for X-Forwarded-For and for the method are not.
 func refuse(r *http.Request) (answer, bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
@@ -165,7 +164,7 @@ func refuse(r *http.Request) (answer, bool) {
 	return answer{}, false
 }
 
-// document is what the scale set's machines are shown, in the terms of that api-version.
+// document returns the scale set's document in an api-version.
 func (e *Emulator) document(set *ScaleSet, version string) document {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +177,7 @@ func (e *Emulator) document(set *ScaleSet, version string) document {
 	return doc
 }
 
-// knows reports whether that api-version has events of the type. Versions compare as strings: they are ISO dates.
+// knows reports whether an api-version has events of the type. Versions are ISO dates, so they compare as strings.
 func knows(version string, t EventType) bool {
 	switch t {
 	case Terminate:
@@ -189,7 +188,7 @@ func knows(version string, t EventType) bool {
 	return true
 }
 
-// shown is one event in the terms of that api-version.
+// shown returns one event in an api-version.
 func shown(r *Record, version string) documentEvent {
 	de := documentEvent{
 		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
@@ -230,7 +229,7 @@ func (e *Emulator) answerPost(r *http.Request, set *ScaleSet, machine string) an
 	return answer{status: http.StatusOK}
 }
 
-// approver says who approves. On a loopback address only the machine in the path tells one agent from another.
+// approver names the client that approves. On a loopback address only the machine in the path identifies an agent.
 func approver(r *http.Request, machine string) string {
 	if machine != "" {
 		return machine
@@ -242,12 +241,12 @@ func approver(r *http.Request, machine string) string {
 	return host + " " + r.UserAgent()
 }
 
-// ErrMalformed is the error of a StartRequests body that cannot be understood, for errors.Is.
+// ErrMalformed is the error of an invalid StartRequests body, for errors.Is.
 var ErrMalformed = errors.New("malformed StartRequests")
 
-// ParseStartRequests reads the body of a POST and returns the event IDs it approves: at least one, GUIDs in the letter
-// case they were sent in, none twice. Fields that it does not know are ignored, as older clients send the document's
-// incarnation along. Every error is ErrMalformed.
+// ParseStartRequests parses the body of a POST and returns the approved event IDs: at least one GUID, unchanged and
+// without duplicates. It ignores unknown fields, because older clients send the document's incarnation. Every error is
+// ErrMalformed.
 func ParseStartRequests(body []byte) ([]string, error) {
 	var request struct {
 		StartRequests []struct {
@@ -263,7 +262,7 @@ func ParseStartRequests(body []byte) ([]string, error) {
 	var ids []string
 	for i, start := range request.StartRequests {
 		if !isGUID(start.EventID) {
-			return nil, fmt.Errorf("%w: StartRequests[%d].EventId is %q: want a GUID", ErrMalformed, i, start.EventID)
+			return nil, fmt.Errorf("%w: StartRequests[%d].EventId is %q: must be a GUID", ErrMalformed, i, start.EventID)
 		}
 		if !slices.ContainsFunc(ids, func(id string) bool { return strings.EqualFold(id, start.EventID) }) {
 			ids = append(ids, start.EventID)
@@ -272,22 +271,22 @@ func ParseStartRequests(body []byte) ([]string, error) {
 	return ids, nil
 }
 
-// unmarshalOne reads exactly one JSON value, refusing fields it does not know when strict.
+// unmarshalOne parses exactly one JSON value. If strict, it refuses unknown fields.
 func unmarshalOne(data []byte, into any, strict bool) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if strict {
 		dec.DisallowUnknownFields()
 	}
 	if err := dec.Decode(into); err != nil {
-		return fmt.Errorf("not the JSON expected: %w", err)
+		return fmt.Errorf("unexpected JSON: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("not the JSON expected: there is more behind the first value")
+		return errors.New("unexpected JSON: there is data after the first value")
 	}
 	return nil
 }
 
-// marshal encodes a value of this package's own types, none of which can fail to encode.
+// marshal encodes a value of this package, which cannot fail.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -302,7 +301,7 @@ func badRequest(message string) answer {
 	return errorAnswer(http.StatusBadRequest, "Bad request. "+message)
 }
 
-// badVersion names the newest versions, as the documentation shows for a request without one.
+// badVersion lists the newest versions, as the documentation shows for a request without version.
 func badVersion(message string) answer {
 	return answer{status: http.StatusBadRequest, body: marshal(struct {
 		Error  string   `json:"error"`
@@ -316,9 +315,9 @@ func errorAnswer(status int, message string) answer {
 	}{message})}
 }
 
-// send writes the answer as the real service does.
+// send writes the response as the real service does.
 func (a answer) send(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a client that has gone cannot be told
+	_, _ = w.Write(a.body) // a client that has disconnected cannot be told
 }

@@ -22,7 +22,7 @@ const (
 	query   = "?api-version=2020-07-01"
 )
 
-// newEmulator gives an emulator with one scale set, closed when the test is over.
+// newEmulator returns an emulator with one scale set for one test.
 func newEmulator(t testing.TB, opts Options) *Emulator {
 	t.Helper()
 	e := New(opts)
@@ -31,7 +31,7 @@ func newEmulator(t testing.TB, opts Options) *Emulator {
 	return e
 }
 
-// serveEmulator serves it over real HTTP and gives the base URL.
+// serveEmulator serves the emulator over HTTP and returns the base URL.
 func serveEmulator(t testing.TB, e *Emulator) string {
 	t.Helper()
 	server := httptest.NewServer(e.Handler())
@@ -40,7 +40,7 @@ func serveEmulator(t testing.TB, e *Emulator) string {
 	return server.URL
 }
 
-// call makes one request with the Metadata header, and gives the status and the body.
+// call sends a request with the Metadata header, and returns the status and the body.
 func call(t testing.TB, method, url, body string) (int, string) {
 	t.Helper()
 	return callWith(t, method, url, body, http.Header{"Metadata": {"true"}})
@@ -55,7 +55,7 @@ func callWith(t testing.TB, method, url, body string, header http.Header) (int, 
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, url, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // It was only read.
+	defer func() { _ = resp.Body.Close() }() // read only
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatalf("%s %s: reading the body: %v", method, url, err)
@@ -63,16 +63,16 @@ func callWith(t testing.TB, method, url, body string, header http.Header) (int, 
 	return resp.StatusCode, string(got)
 }
 
-// read gets the document, which must be answered with 200.
+// read gets the document, and fails if the status is not 200.
 func read(t testing.TB, base string) document {
 	t.Helper()
 	status, body := call(t, http.MethodGet, base+metadataPath+query, "")
 	if status != http.StatusOK {
-		t.Fatalf("GET answered %d %s", status, body)
+		t.Fatalf("GET: %d %s", status, body)
 	}
 	var doc document
 	if err := json.Unmarshal([]byte(body), &doc); err != nil {
-		t.Fatalf("GET answered %s: %v", body, err)
+		t.Fatalf("GET: %s: %v", body, err)
 	}
 	return doc
 }
@@ -84,7 +84,7 @@ func announce(t testing.TB, e *Emulator, a Announcement) Record {
 	return r
 }
 
-// startRequest is the body of a POST that approves these events.
+// startRequest returns the body of a POST that approves these events.
 func startRequest(ids ...string) string {
 	var list []string
 	for _, id := range ids {
@@ -127,7 +127,7 @@ func TestRequestThatTheServiceRefuses(t *testing.T) {
 			status, body := callWith(t, tt.method, base+tt.path, "", tt.header)
 			var got map[string]any
 			if err := json.Unmarshal([]byte(body), &got); err != nil {
-				t.Fatalf("the answer %q is not JSON: %v", body, err)
+				t.Fatalf("the response %q is not JSON: %v", body, err)
 			}
 			message, _ := got["error"].(string)
 			if status != tt.status || !strings.Contains(message, tt.message) {
@@ -182,7 +182,7 @@ func TestOlderVersionsKnowLess(t *testing.T) {
 		version  string
 		types    []string
 		resource string
-		later    []string // which of the fields that came later are shown
+		later    []string // the later fields that are shown
 	}{
 		{"2020-07-01", all, vm0, []string{"Description", "EventSource", "DurationInSeconds"}},
 		{"2019-08-01", all, vm0, []string{"Description", "EventSource"}},
@@ -193,7 +193,7 @@ func TestOlderVersionsKnowLess(t *testing.T) {
 		{"2017-03-01", []string{"Reboot"}, "_" + vm0, nil},
 	}
 	if len(tests) != len(Versions()) {
-		t.Errorf("%d versions are tested of %d", len(tests), len(Versions()))
+		t.Errorf("%d of %d versions are tested", len(tests), len(Versions()))
 	}
 	for _, tt := range tests {
 		t.Run(tt.version, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestScaleSetsHaveSeparateDocuments(t *testing.T) {
 		}
 	}
 	if status, body := call(t, "GET", base+metadataPath+query, ""); status != http.StatusNotFound {
-		t.Errorf("with two scale sets the bare path answers %d %s", status, body)
+		t.Errorf("with two scale sets the path without scale set returns %d %s", status, body)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
 	// The letter case of a GUID does not matter.
 	url := base + "/scalesets/" + testSet + "/virtualMachines/" + vm0 + metadataPath + query
 	if status, body := call(t, "POST", url, startRequest(strings.ToLower(approved.EventID))); status != 200 || body != "" {
-		t.Fatalf("the approval is answered with %d %q", status, body)
+		t.Fatalf("approval: %d %q", status, body)
 	}
 	doc := read(t, base)
 	if doc.DocumentIncarnation != 4 { // empty, two announcements, one start
@@ -261,14 +261,14 @@ func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
 		t.Errorf("the approved event is shown as %+v", first)
 	}
 	if second.EventID != other.EventID || second.EventStatus != Scheduled || second.NotBefore == "" {
-		t.Errorf("the event that was not in the list is shown as %+v", second)
+		t.Errorf("the event outside the list is shown as %+v", second)
 	}
 
-	// Repeated, also by another machine: 200, and nothing changes.
+	// Repeated approvals, also by another machine, return 200 and change nothing.
 	url1 := base + "/scalesets/" + testSet + "/virtualMachines/" + vm1 + metadataPath + query
 	for _, u := range []string{url, url1} {
 		if status, body := call(t, "POST", u, startRequest(approved.EventID)); status != 200 {
-			t.Errorf("the repeated approval is answered with %d %s", status, body)
+			t.Errorf("repeated approval: %d %s", status, body)
 		}
 	}
 	if got := read(t, base).DocumentIncarnation; got != 4 {
@@ -277,7 +277,7 @@ func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
 	record, _ := e.State().Event(approved.EventID)
 	if len(record.Approvals) != 2 || record.Approvals[0].By != vm0 || record.Approvals[0].Times != 2 ||
 		record.Approvals[1].By != vm1 || record.StartedBy != ByApproval {
-		t.Errorf("the history says %+v", record)
+		t.Errorf("the history is %+v", record)
 	}
 }
 
@@ -303,21 +303,21 @@ func TestRefusedApprovalApprovesNothing(t *testing.T) {
 	must.NoError(t, e.Cancel(gone.EventID))
 	before := e.State()
 	for name, body := range map[string]string{
-		"no JSON":                       `StartRequests`,
-		"half of it":                    `{"StartRequests":[{"EventId":"` + known.EventID,
-		"two values":                    startRequest(known.EventID) + `{}`,
-		"empty body":                    ``,
-		"no list":                       `{}`,
-		"empty list":                    `{"StartRequests":[]}`,
-		"list of a wrong type":          `{"StartRequests":"` + known.EventID + `"}`,
-		"ID of a wrong type":            `{"StartRequests":[{"EventId":7}]}`,
-		"ID left out":                   `{"StartRequests":[{}]}`,
-		"ID that is no GUID":            startRequest("event-1"),
-		"unknown ID":                    startRequest("602d9444-d2cd-49c7-8624-8643e7171297"),
-		"known and unknown ID":          startRequest(known.EventID, "602d9444-d2cd-49c7-8624-8643e7171297"),
-		"event of another scale set":    startRequest(foreign.EventID),
-		"event that is no longer there": startRequest(gone.EventID),
-		"body of a megabyte":            startRequest(known.EventID) + strings.Repeat(" ", 1<<20),
+		"invalid JSON":               `StartRequests`,
+		"cut JSON":                   `{"StartRequests":[{"EventId":"` + known.EventID,
+		"two values":                 startRequest(known.EventID) + `{}`,
+		"empty body":                 ``,
+		"no list":                    `{}`,
+		"empty list":                 `{"StartRequests":[]}`,
+		"list of a wrong type":       `{"StartRequests":"` + known.EventID + `"}`,
+		"ID of a wrong type":         `{"StartRequests":[{"EventId":7}]}`,
+		"missing ID":                 `{"StartRequests":[{}]}`,
+		"ID that is not a GUID":      startRequest("event-1"),
+		"unknown ID":                 startRequest("602d9444-d2cd-49c7-8624-8643e7171297"),
+		"known and unknown ID":       startRequest(known.EventID, "602d9444-d2cd-49c7-8624-8643e7171297"),
+		"event of another scale set": startRequest(foreign.EventID),
+		"vanished event":             startRequest(gone.EventID),
+		"body of a megabyte":         startRequest(known.EventID) + strings.Repeat(" ", 1<<20),
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, answer := call(t, "POST", base+"/scalesets/"+testSet+metadataPath+query, body)
@@ -341,24 +341,24 @@ func FuzzParseStartRequests(f *testing.F) {
 		ids, err := ParseStartRequests(body)
 		if err != nil {
 			if len(ids) > 0 {
-				t.Fatalf("an error beside the IDs %q: %v", ids, err)
+				t.Fatalf("an error together with the IDs %q: %v", ids, err)
 			}
 			return
 		}
 		if len(ids) == 0 {
-			t.Fatal("neither an ID nor an error")
+			t.Fatal("no ID and no error")
 		}
 		for i, id := range ids {
 			if !isGUID(id) {
-				t.Fatalf("%q is no GUID", id)
+				t.Fatalf("%q is not a GUID", id)
 			}
 			if slices.ContainsFunc(ids[:i], func(other string) bool { return strings.EqualFold(id, other) }) {
-				t.Fatalf("%q is there twice", id)
+				t.Fatalf("%q is listed twice", id)
 			}
 		}
 		again, err := ParseStartRequests([]byte(startRequest(ids...)))
 		if err != nil || !slices.Equal(ids, again) {
-			t.Fatalf("%q reads as %q, %v when written again", ids, again, err)
+			t.Fatalf("%q parses as %q, %v after encoding", ids, again, err)
 		}
 	})
 }

@@ -11,13 +11,13 @@ import (
 
 var zero = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 
-// at is a moment of the stories below.
+// at returns a time, in seconds after the event's announcement.
 func at(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
 
-// bound is a pod that was on its node long before, and wants a grace of 30 s.
+// bound returns a pod that was on its node long before, with a grace period of 30 s.
 func bound() Pod { return Pod{Name: "web", Node: "node", BoundAt: at(-1000), WantedSeconds: 30} }
 
-// asked is such a pod, asked to go at second 1.
+// asked returns such a pod, deleted at second 1.
 func asked(granted int64) Pod {
 	p := bound()
 	p.AskedAt, p.AskedSeenAt, p.GrantedSeconds, p.FirstGrantedSeconds = at(1), at(1), granted, granted
@@ -36,7 +36,7 @@ func (p Pod) vanished(seconds float64) Pod {
 
 func (p Pod) wanting(seconds int64) Pod { return p.with(func(p *Pod) { p.WantedSeconds = seconds }) }
 
-func (p Pod) staying(why string) Pod { return p.with(func(p *Pod) { p.Stays = why }) }
+func (p Pod) staying(reason string) Pod { return p.with(func(p *Pod) { p.Stays = reason }) }
 
 func (p Pod) seenAskedAt(seconds float64) Pod {
 	return p.with(func(p *Pod) { p.AskedSeenAt = at(seconds) })
@@ -58,46 +58,46 @@ func TestClassify(t *testing.T) {
 		died time.Time
 		want Outcome
 	}{
-		"runs on":                       {bound(), lives, OutcomeRunning},
-		"is stopping":                   {asked(30), lives, OutcomeStopping},
-		"finished in its grace":         {asked(30).terminated(11, 0), lives, OutcomeFinished},
-		"finished in a shorter grace":   {asked(20).terminated(11, 0), lives, OutcomeFinished},
-		"finished, then machine died":   {asked(20).terminated(11, 0), died, OutcomeFinished},
-		"completed without being asked": {bound().terminated(11, 0), lives, OutcomeFinished},
-		"killed after its own grace":    {asked(30).terminated(31, 137), lives, OutcomeSpentGrace},
-		"killed after a longer grace":   {asked(60).terminated(61, 137), lives, OutcomeSpentGrace},
-		"killed after a shorter grace":  {asked(20).terminated(21, 137), lives, OutcomeCutShort},
-		"cut short, then machine died":  {asked(20).terminated(21, 137), died, OutcomeCutShort},
+		"running":                      {bound(), lives, OutcomeRunning},
+		"stopping":                     {asked(30), lives, OutcomeStopping},
+		"finished in its grace":        {asked(30).terminated(11, 0), lives, OutcomeFinished},
+		"finished in a shorter grace":  {asked(20).terminated(11, 0), lives, OutcomeFinished},
+		"finished, then machine died":  {asked(20).terminated(11, 0), died, OutcomeFinished},
+		"completed without deletion":   {bound().terminated(11, 0), lives, OutcomeFinished},
+		"killed after its own grace":   {asked(30).terminated(31, 137), lives, OutcomeSpentGrace},
+		"killed after a longer grace":  {asked(60).terminated(61, 137), lives, OutcomeSpentGrace},
+		"killed after a shorter grace": {asked(20).terminated(21, 137), lives, OutcomeCutShort},
+		"cut short, then machine died": {asked(20).terminated(21, 137), died, OutcomeCutShort},
 		"shortened later": {
 			asked(30).with(func(p *Pod) { p.GrantedSeconds = 10 }).terminated(11, 137), lives, OutcomeCutShort,
 		},
 		"shortened later to nothing": {
 			asked(30).with(func(p *Pod) { p.GrantedSeconds = 0 }).vanished(5), lives, OutcomeKilledAtOnce,
 		},
-		"deleted at once":              {bound().vanished(5), lives, OutcomeKilledAtOnce},
-		"deleted with grace 0":         {asked(0).vanished(1), lives, OutcomeKilledAtOnce},
-		"killed with grace 0":          {asked(0).terminated(1, 137), lives, OutcomeKilledAtOnce},
-		"gone with its end unseen":     {asked(30).vanished(5), lives, OutcomeKilledAtOnce},
-		"wanted none, vanished":        {bound().wanting(0).vanished(5), lives, OutcomeSpentGrace},
-		"wanted no grace, was killed":  {asked(0).wanting(0).terminated(1, 137), lives, OutcomeSpentGrace},
-		"exited with an error":         {asked(30).terminated(11, 1), lives, OutcomeFailed},
-		"crashed by itself":            {bound().terminated(11, 1), lives, OutcomeFailed},
-		"killed though never asked":    {bound().terminated(11, 137), lives, OutcomeFailed},
-		"rejected by the kubelet":      {bound().with(func(p *Pod) { p.EndedAt = at(5) }), lives, OutcomeFailed},
-		"still running at the death":   {bound(), died, OutcomeLost},
-		"still stopping at the death":  {asked(60), died, OutcomeLost},
-		"removed after the death":      {asked(60).vanished(40), died, OutcomeLost},
-		"said to end after the death":  {asked(60).terminated(40, 0), died, OutcomeLost},
-		"asked after the death":        {bound().seenAskedAt(35), died, OutcomeLost},
-		"came after the death":         {bound().with(func(p *Pod) { p.BoundAt = at(31) }), died, OutcomeRunning},
-		"DaemonSet pod runs on":        {bound().staying("DaemonSet"), lives, OutcomeStayed},
-		"DaemonSet pod at the death":   {bound().staying("DaemonSet"), died, OutcomeStayed},
-		"mirror pod at the death":      {bound().staying("mirror"), died, OutcomeStayed},
-		"DaemonSet pod killed at once": {bound().staying("DaemonSet").vanished(5), lives, OutcomeStayed},
-		"gone while the watch was not": {
+		"deleted at once":               {bound().vanished(5), lives, OutcomeKilledAtOnce},
+		"deleted with grace 0":          {asked(0).vanished(1), lives, OutcomeKilledAtOnce},
+		"killed with grace 0":           {asked(0).terminated(1, 137), lives, OutcomeKilledAtOnce},
+		"vanished without observed end": {asked(30).vanished(5), lives, OutcomeKilledAtOnce},
+		"no grace, vanished":            {bound().wanting(0).vanished(5), lives, OutcomeSpentGrace},
+		"no grace, killed":              {asked(0).wanting(0).terminated(1, 137), lives, OutcomeSpentGrace},
+		"exited with an error":          {asked(30).terminated(11, 1), lives, OutcomeFailed},
+		"crashed":                       {bound().terminated(11, 1), lives, OutcomeFailed},
+		"killed without deletion":       {bound().terminated(11, 137), lives, OutcomeFailed},
+		"rejected by the kubelet":       {bound().with(func(p *Pod) { p.EndedAt = at(5) }), lives, OutcomeFailed},
+		"running at power-off":          {bound(), died, OutcomeLost},
+		"stopping at power-off":         {asked(60), died, OutcomeLost},
+		"removed after power-off":       {asked(60).vanished(40), died, OutcomeLost},
+		"reported end after power-off":  {asked(60).terminated(40, 0), died, OutcomeLost},
+		"deleted after power-off":       {bound().seenAskedAt(35), died, OutcomeLost},
+		"bound after power-off":         {bound().with(func(p *Pod) { p.BoundAt = at(31) }), died, OutcomeRunning},
+		"DaemonSet pod running":         {bound().staying("DaemonSet"), lives, OutcomeStayed},
+		"DaemonSet pod at power-off":    {bound().staying("DaemonSet"), died, OutcomeStayed},
+		"mirror pod at power-off":       {bound().staying("mirror"), died, OutcomeStayed},
+		"DaemonSet pod killed at once":  {bound().staying("DaemonSet").vanished(5), lives, OutcomeStayed},
+		"vanished during an interrupted watch": {
 			asked(30).vanished(5).with(func(p *Pod) { p.Unobserved = true }), lives, OutcomeUnknown,
 		},
-		"finished right before the death, seen right after": {
+		"finished right before power-off, seen right after": {
 			asked(60).terminated(30.2, 0).finishedAt(29), died, OutcomeFinished,
 		},
 	} {
@@ -107,7 +107,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// spotNotice is an event visible at second 0 whose machine died at second 30.
+// spotNotice returns an event that was visible at second 0, with a machine that went down at second 30.
 func spotNotice() Record {
 	return Record{
 		ScaleSet: testSet, EventID: "602D9444-D2CD-49C7-8624-8643E7171297", Type: Preempt, Resources: []string{vm0},
@@ -129,17 +129,17 @@ func TestEventConcernsPodsWhileItIsListed(t *testing.T) {
 		return bound().with(func(p *Pod) { p.Name = name }).with(change)
 	}
 	ledger := settled(spotNotice(),
-		named("there all the time", func(*Pod) {}),
+		named("present throughout", func(*Pod) {}),
 		named("ended before", func(p *Pod) { *p = p.terminated(-1, 0) }),
 		named("on another node", func(p *Pod) { p.Node = "other" }),
 		named("came later", func(p *Pod) { p.BoundAt = at(10) }),
-		named("came after the end", func(p *Pod) { p.BoundAt = at(32) }),
+		named("came after the event", func(p *Pod) { p.BoundAt = at(32) }),
 	)
 	got := map[string]bool{}
 	for _, entry := range ledger.Pods {
 		got[entry.Name] = entry.Late
 	}
-	check.Equal(t, map[string]bool{"there all the time": false, "came later": true}, got)
+	check.Equal(t, map[string]bool{"present throughout": false, "came later": true}, got)
 	want := []Machine{{Resource: vm0, Node: "node", DiedAt: at(30.1)}}
 	check.Equal(t, want, ledger.Machines)
 }
@@ -160,13 +160,13 @@ func TestNothingIsBlamedOnACancelledEvent(t *testing.T) {
 		pod  Pod
 		want Outcome
 	}{
-		"asked before, cut short after":   {asked(20).terminated(21, 137), OutcomeCutShort},
-		"asked before, still stopping":    {asked(20), OutcomeStopping},
-		"asked and cut short after":       {asked(5).seenAskedAt(11).terminated(16, 137), OutcomeRunning},
-		"asked after, still stopping":     {asked(5).seenAskedAt(11), OutcomeRunning},
+		"deleted before, cut short after": {asked(20).terminated(21, 137), OutcomeCutShort},
+		"deleted before, still stopping":  {asked(20), OutcomeStopping},
+		"deleted and cut short after":     {asked(5).seenAskedAt(11).terminated(16, 137), OutcomeRunning},
+		"deleted after, still stopping":   {asked(5).seenAskedAt(11), OutcomeRunning},
 		"deleted at once after":           {bound().vanished(16), OutcomeRunning},
-		"completed by itself before":      {bound().terminated(5, 0), OutcomeFinished},
-		"completed by itself, seen later": {bound().terminated(10.1, 0).finishedAt(9), OutcomeFinished},
+		"completed before":                {bound().terminated(5, 0), OutcomeFinished},
+		"completed before, seen later":    {bound().terminated(10.1, 0).finishedAt(9), OutcomeFinished},
 	} {
 		if got := settled(record, tt.pod).Pods[0].Outcome; got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
@@ -185,11 +185,11 @@ func TestTimeLeftCountsToTheNotice(t *testing.T) {
 		pod    Pod
 		want   *float64
 	}{
-		"cut short, machine died on time":      {spotNotice(), cut, new(25.0)},
-		"cut short, then the machine given up": {early, cut, new(25.0)},
-		"no notice: to the death":              {failure, cut, new(25.1)},
-		"ended behind the notice":              {spotNotice(), asked(30).terminated(31, 137), new(-1.0)},
-		"not ended":                            {spotNotice(), asked(30), nil},
+		"cut short, machine died on time": {spotNotice(), cut, new(25.0)},
+		"cut short, then approved early":  {early, cut, new(25.0)},
+		"no notice: to power-off":         {failure, cut, new(25.1)},
+		"ended after the notice":          {spotNotice(), asked(30).terminated(31, 137), new(-1.0)},
+		"not ended":                       {spotNotice(), asked(30), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check.Equal(t, tt.want, settled(tt.record, tt.pod).Pods[0].LeftSeconds)

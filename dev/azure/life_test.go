@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// switchboard is Machines that notes what it was told, with the time since it was made.
+// switchboard is a Machines that records its calls with the time since its creation.
 type switchboard struct {
 	began time.Time
 	takes time.Duration
@@ -42,7 +42,7 @@ func (s *switchboard) PowerOn(ctx context.Context, resource string) error {
 	return s.change(ctx, "on", resource)
 }
 
-func (s *switchboard) change(ctx context.Context, what, resource string) error {
+func (s *switchboard) change(ctx context.Context, state, resource string) error {
 	if err := s.fail[resource]; err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (s *switchboard) change(ctx context.Context, what, resource string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log = append(s.log, fmt.Sprintf("%v %s %s", time.Since(s.began), resource, what))
+	s.log = append(s.log, fmt.Sprintf("%v %s %s", time.Since(s.began), resource, state))
 	slices.Sort(s.log)
 	return nil
 }
@@ -62,8 +62,8 @@ func (s *switchboard) done() []string {
 	return slices.Clone(s.log)
 }
 
-// shownNow is the document as a machine would be shown it now. It goes through the handler without a network, as
-// virtual time stands still while a goroutine waits for one.
+// shownNow returns the current document. It calls the handler without a network, because virtual time stops while a
+// goroutine waits for the network.
 func shownNow(t testing.TB, e *Emulator) document {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -81,7 +81,7 @@ func documentRequest() *http.Request {
 	return r
 }
 
-// statuses are those of the events shown now.
+// statuses returns the statuses of the listed events.
 func statuses(t testing.TB, e *Emulator) []EventStatus {
 	t.Helper()
 	list := []EventStatus{}
@@ -91,7 +91,7 @@ func statuses(t testing.TB, e *Emulator) []EventStatus {
 	return list
 }
 
-// after lets virtual time pass, and everything happen that is due then.
+// after lets virtual time pass until everything due has happened.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -101,7 +101,7 @@ func TestEventLastsFromMinimumNoticeToItsEnd(t *testing.T) {
 	tests := []struct {
 		typ    EventType
 		notice time.Duration
-		power  []string // what happens to the machine, since the announcement
+		power  []string // power changes since the announcement
 		over   time.Duration
 	}{
 		{Freeze, 15 * time.Minute, nil, 5 * time.Second},
@@ -219,7 +219,7 @@ func TestApprovedEventTakesAllItsInstancesDown(t *testing.T) {
 		after(time.Minute)
 		must.NoError(t, e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0))
 		after(time.Hour)
-		// At once, not one after the other.
+		// Concurrently, not one after the other.
 		want := []string{
 			"1m1s " + vm0 + " off", "1m1s " + vm1 + " off", "1m22s " + vm0 + " on", "1m22s " + vm1 + " on",
 		}
@@ -236,8 +236,8 @@ func TestApprovalDelay(t *testing.T) {
 		approved, want time.Duration // after the announcement
 		cause          Cause
 	}{
-		"long before NotBefore": {time.Minute, 3 * time.Minute, ByApproval},
-		"right before it":       {14 * time.Minute, 15 * time.Minute, ByNotBefore},
+		"long before NotBefore":  {time.Minute, 3 * time.Minute, ByApproval},
+		"right before NotBefore": {14 * time.Minute, 15 * time.Minute, ByNotBefore},
 	} {
 		t.Run(name, virtual.Time(func(t *testing.T) {
 			e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
@@ -395,11 +395,11 @@ func TestWaitSeesEveryChange(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := e.Wait(ctx, func(State) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a wait in vain ended with %v", err)
+			t.Errorf("the unsatisfied wait ended with %v", err)
 		}
 		go e.Close()
 		if _, err := e.Wait(t.Context(), func(State) bool { return false }); !errors.Is(err, ErrClosed) {
-			t.Errorf("a wait for a closed emulator ended with %v", err)
+			t.Errorf("the wait on a closed emulator ended with %v", err)
 		}
 	})
 }
@@ -409,7 +409,7 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 	e.ScaleSet("other")
 	known := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
 	for name, tt := range map[string]struct {
-		spoil   func(*Announcement) // of a sound announcement
+		spoil   func(*Announcement) // changes a valid announcement
 		want    error
 		message string
 	}{
@@ -427,9 +427,9 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 		"duration below -1":    {func(a *Announcement) { a.DurationSeconds = new(-2) }, ErrInvalid, "durationSeconds -2"},
 		"negative outage":      {func(a *Announcement) { a.Outage = -1 }, ErrInvalid, "outage -1ns"},
 		"ID that is no GUID":   {func(a *Announcement) { a.EventID = "7" }, ErrInvalid, `eventId "7"`},
-		"ID known already":     {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
+		"duplicate ID":         {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
 		"unknown scale set":    {func(a *Announcement) { a.ScaleSet = "nope" }, ErrUnknownScaleSet, testSet},
-		"untold scale set":     {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
+		"ambiguous scale set":  {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Type: Reboot, Resources: []string{vm0, vm1}}
@@ -461,7 +461,7 @@ func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
 	})
 }
 
-// TestDocumentKeepsItsPromises runs random commands and looks at the document after each.
+// TestDocumentKeepsItsPromises runs random commands and checks the document after each.
 func TestDocumentKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type step struct {
@@ -501,7 +501,7 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 				case "announce":
 					ids = append(ids, announce(t, e, a).EventID)
 				case "approve":
-					_ = e.approve(e.ScaleSet(testSet), []string{id}, vm0) // refused when there is no such event
+					_ = e.approve(e.ScaleSet(testSet), []string{id}, vm0) // fails if the event does not exist
 				case "start":
 					_ = e.Start(id)
 				case "cancel":
@@ -532,14 +532,14 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// promises compares a document with the one before.
+// promises compares a document with the previous one.
 type promises struct {
 	last        document
 	vanished    []string
-	rescheduled int // how often a NotBefore was moved
+	rescheduled int // number of moved NotBefores
 }
 
-// look returns the promises that are broken.
+// look returns the broken promises.
 func (p *promises) look(doc document, state State) (broken []string) {
 	fail := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 	if same := doc.DocumentIncarnation == p.last.DocumentIncarnation; same && !cmp.Equal(p.last.Events, doc.Events) {
@@ -561,7 +561,7 @@ func (p *promises) look(doc document, state State) (broken []string) {
 			fail("event %s is %s with NotBefore %q", is.EventID, is.EventStatus, is.NotBefore)
 		}
 		if slices.Contains(p.vanished, is.EventID) {
-			fail("event %s is back", is.EventID)
+			fail("event %s reappeared", is.EventID)
 		}
 	}
 	for _, r := range state.Events {
@@ -569,7 +569,7 @@ func (p *promises) look(doc document, state State) (broken []string) {
 			fail("event %s started at %v, before %v", r.EventID, r.StartedAt, r.NotBefore)
 		}
 		if r.StartedAt.IsZero() && len(r.Power) > 0 {
-			fail("event %s has not started, but did %+v", r.EventID, r.Power)
+			fail("event %s has not started, but switched %+v", r.EventID, r.Power)
 		}
 		if r.Ending == Finished {
 			broken = append(broken, powerOf(r)...)
@@ -579,7 +579,7 @@ func (p *promises) look(doc document, state State) (broken []string) {
 	return broken
 }
 
-// changes counts how often the list has changed.
+// changes counts the changes of the list.
 func (p *promises) changes(state State) int {
 	n := p.rescheduled
 	for _, r := range state.Events {
@@ -594,7 +594,7 @@ func (p *promises) changes(state State) int {
 	return n
 }
 
-// powerOf checks that a finished event left the machines as its type says.
+// powerOf checks that a finished event switched the machines as its type demands.
 func powerOf(r Record) (broken []string) {
 	want := map[EventType]int{Freeze: 0, Reboot: 4, Redeploy: 4, Preempt: 2, Terminate: 2}[r.Type]
 	if len(r.Power) != want {

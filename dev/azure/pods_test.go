@@ -21,8 +21,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// cluster is a fake API server with one node per machine, and the emulator that watches it. It serves to test the
-// plumbing; the fake deletes objects at once, so that graceful deletion is played by updates.
+// cluster is a fake API server with one node per machine, and an emulator that watches it. The fake deletes objects at
+// once, so graceful deletion is emulated by updates.
 type cluster struct {
 	t        *testing.T
 	client   *fake.Clientset
@@ -39,7 +39,7 @@ func azureNode(name, providerID string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 }
 
-// uniformID is the provider ID of an instance in the mixed letter case that Azure is known for.
+// uniformID returns the provider ID of an instance in Azure's mixed letter case.
 func uniformID(instance int) string {
 	return fmt.Sprintf("azure:///subscriptions/8ecadfc9-d1a3-4ea4-b844-0d9f87e4d7c8/resourceGroups/MC_Group/providers/"+
 		"Microsoft.Compute/virtualMachineScaleSets/AKS-spot-12345678-vmss/virtualMachines/%d", instance)
@@ -58,7 +58,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// create makes a running pod on a node.
+// create creates a running pod on a node.
 func (c *cluster) create(name, node string, change func(*corev1.Pod)) {
 	c.t.Helper()
 	pod := &corev1.Pod{
@@ -90,7 +90,7 @@ func (c *cluster) update(name string, change func(*corev1.Pod)) {
 	synctest.Wait()
 }
 
-// ask is what the API server does with a graceful deletion, also with a second one that shortens the first.
+// ask does what the API server does for a graceful deletion, and for a later one that shortens it.
 func (c *cluster) ask(name string, grace int64) {
 	c.t.Helper()
 	c.update(name, func(pod *corev1.Pod) {
@@ -134,7 +134,7 @@ func TestLedgerOfASpotNotice(t *testing.T) {
 		})
 		c.create("elsewhere", node1, plain)
 		c.create("unbound", "", plain)
-		after(time.Until(roundUp(time.Now()))) // the watches took a part of a second to begin
+		after(time.Until(roundUp(time.Now()))) // the watches took a fraction of a second to start
 		c.machines.began = time.Now()
 
 		record := announce(t, c.emulator, Announcement{Type: Preempt, Resources: []string{vm0}, Notice: time.Minute})
@@ -149,7 +149,7 @@ func TestLedgerOfASpotNotice(t *testing.T) {
 		c.remove("forced")
 		after(5 * time.Second)
 		c.terminate("quick", 0)
-		c.update("quick", func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = new(int64(0)) }) // the kubelet's own
+		c.update("quick", func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = new(int64(0)) }) // the kubelet's final deletion
 		c.remove("quick")
 		after(20 * time.Second)
 		c.terminate("slow", 137)
@@ -241,15 +241,15 @@ func TestEndOfAPodWithSeveralContainers(t *testing.T) {
 		ended   bool
 		code    *int32
 	}{
-		"all run":                          {states{running, running}, runs, true, false, nil},
-		"one of them has exited":           {states{exited(0), running}, runs, true, false, nil},
-		"all have exited":                  {states{exited(0), exited(0)}, runs, true, true, new(int32(0))},
-		"all have exited, to be restarted": {states{exited(0), exited(0)}, runs, false, false, nil},
-		"one was killed":                   {states{exited(1), exited(137), exited(0)}, runs, true, true, new(int32(137))},
-		"one failed":                       {states{exited(0), exited(3)}, corev1.PodFailed, false, true, new(int32(3))},
-		"succeeded without statuses":       {nil, corev1.PodSucceeded, false, true, new(int32(0))},
-		"failed without statuses":          {nil, corev1.PodFailed, false, true, nil},
-		"no statuses yet":                  {nil, corev1.PodPending, true, false, nil},
+		"all running":                {states{running, running}, runs, true, false, nil},
+		"one exited":                 {states{exited(0), running}, runs, true, false, nil},
+		"all exited":                 {states{exited(0), exited(0)}, runs, true, true, new(int32(0))},
+		"all exited and restarting":  {states{exited(0), exited(0)}, runs, false, false, nil},
+		"one was killed":             {states{exited(1), exited(137), exited(0)}, runs, true, true, new(int32(137))},
+		"one failed":                 {states{exited(0), exited(3)}, corev1.PodFailed, false, true, new(int32(3))},
+		"succeeded without statuses": {nil, corev1.PodSucceeded, false, true, new(int32(0))},
+		"failed without statuses":    {nil, corev1.PodFailed, false, true, nil},
+		"no statuses yet":            {nil, corev1.PodPending, true, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: corev1.PodStatus{Phase: tt.phase}}
@@ -299,7 +299,7 @@ func TestNodesAreFoundInAnyLetterCase(t *testing.T) {
 		}
 		must.NoError(t, client.CoreV1().Nodes().Delete(t.Context(), node1, metav1.DeleteOptions{}))
 		synctest.Wait()
-		// The machine 1 is remembered although its node is gone, and is not taken for 10.
+		// Machine 1 is remembered after its node was deleted, and not confused with 10.
 		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
 			if got, ok := nodes.Node(resource); got != want || ok != (want != "") {
 				t.Errorf("%s is node %q, want %q", resource, got, want)
@@ -324,12 +324,12 @@ func TestNodesAreFoundInAnyLetterCase(t *testing.T) {
 
 func TestWatchThatEndsBeforeItsFirstList(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("no answer")
-	cancel(why)
-	if _, err := WatchNodes(ctx, fake.NewClientset(), slog.New(slog.DiscardHandler)); !errors.Is(err, why) {
+	cause := errors.New("no answer")
+	cancel(cause)
+	if _, err := WatchNodes(ctx, fake.NewClientset(), slog.New(slog.DiscardHandler)); !errors.Is(err, cause) {
 		t.Errorf("WatchNodes: %v", err)
 	}
-	if _, err := WatchPods(ctx, fake.NewClientset(), nil); !errors.Is(err, why) {
+	if _, err := WatchPods(ctx, fake.NewClientset(), nil); !errors.Is(err, cause) {
 		t.Errorf("WatchPods: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// startMain runs Main and gives the URLs that it says it serves, by what they serve.
+// startMain runs Main and returns the URLs that it prints, by description.
 func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string) (map[string]string, <-chan error) {
 	t.Helper()
 	out, in := io.Pipe()
@@ -39,7 +39,7 @@ func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string)
 			urls[m[1]] = m[2]
 		}
 	}
-	go func() { _, _ = io.Copy(io.Discard, out) }() // the log that follows
+	go func() { _, _ = io.Copy(io.Discard, out) }() // discards the log that follows
 	if len(urls) < endpoints {
 		t.Fatalf("Main ended early: %v", <-done)
 	}
@@ -56,7 +56,7 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 	var record Record
 	body := fmt.Sprintf(`{"type":"Reboot","resources":[%q]}`, vm0)
 	if status := control(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
-		t.Fatalf("announce answered %d", status)
+		t.Fatalf("announce: %d", status)
 	}
 	if notice := record.NotBefore.Sub(record.VisibleAt); notice < 20*time.Second || notice > 21*time.Second {
 		t.Errorf("the notice is %v, want that of the flag", notice)
@@ -68,9 +68,9 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 		t.Errorf("the other scale set's own listener shows %+v", doc)
 	}
 
-	// A request that hangs does not hold up the end.
+	// A hanging request does not delay the end.
 	if status := control(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
-		t.Fatalf("inject answered %d", status)
+		t.Fatalf("inject: %d", status)
 	}
 	hanging := make(chan error, 1)
 	go func() {
@@ -86,7 +86,7 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 		t.Errorf("Main ended with %v", err)
 	}
 	if err := <-hanging; err == nil {
-		t.Error("the hanging request was answered")
+		t.Error("the hanging request got a response")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 		"notice without a type":     {[]string{"--notice=30s"}, "notice"},
 		"notice of an unknown type": {[]string{"--notice=Explode=30s"}, "Explode"},
 		"notice without a duration": {[]string{"--notice=Reboot"}, "notice"},
-		"kubeconfig not there":      {[]string{"--kubeconfig=/nowhere/at/all"}, "/nowhere/at/all"},
+		"missing kubeconfig":        {[]string{"--kubeconfig=/nowhere/at/all"}, "/nowhere/at/all"},
 		"kubeconfig unreadable":     {[]string{"--kubeconfig=" + garbage}, garbage},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestMainHelp(t *testing.T) {
 	}
 	for _, name := range []string{"listen", "kubeconfig", "scale-set", "notice", "outage", "linger", "first-call"} {
 		if !strings.Contains(out.String(), "-"+name) {
-			t.Errorf("the help does not tell of --%s:\n%s", name, out.String())
+			t.Errorf("the help does not mention --%s:\n%s", name, out.String())
 		}
 	}
 }

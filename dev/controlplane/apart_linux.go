@@ -12,22 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart divides this machine's cores: the processes that run now are kept to the first half, but for those that are named,
-// which get the other half, together with this process. What is measured in those does not wait then for what is only the
-// scene of it, as it would not in a cluster, where they are on machines of their own. It returns how many cores each side
-// has; where there is only one, nothing is divided and both are zero. It lasts until the processes end.
-func (c *Cluster) Apart(names ...string) (scene, measured int, err error) {
-	scene = runtime.NumCPU() / 2
-	measured = runtime.NumCPU() - scene
-	if scene == 0 {
+// Apart splits this machine's cores in two halves. The named processes and this one get the second half, all other
+// running processes the first. So what is measured does not wait for the rest, as on separate machines. Apart returns
+// the number of cores of each half, or zeros if there is only one core. The split lasts until the processes end.
+func (c *Cluster) Apart(names ...string) (others, measured int, err error) {
+	others = runtime.NumCPU() / 2
+	measured = runtime.NumCPU() - others
+	if others == 0 {
 		return 0, 0, nil
 	}
-	var here, there unix.CPUSet
-	for core := range scene {
-		there.Set(core)
+	var othersCores, measuredCores unix.CPUSet
+	for core := range others {
+		measuredCores.Set(core)
 	}
 	for core := range measured {
-		here.Set(scene + core)
+		othersCores.Set(others + core)
 	}
 	named := map[string]bool{}
 	for _, name := range names {
@@ -35,17 +34,17 @@ func (c *Cluster) Apart(names ...string) (scene, measured int, err error) {
 	}
 	var errs []error
 	for _, p := range c.started() {
-		cores := &there
+		cores := &measuredCores
 		if named[p.Name()] {
-			cores = &here
+			cores = &othersCores
 		}
 		errs = append(errs, keepTo(p.PID(), cores))
 	}
-	return scene, measured, errors.Join(append(errs, keepTo(os.Getpid(), &here))...)
+	return others, measured, errors.Join(append(errs, keepTo(os.Getpid(), &othersCores))...)
 }
 
-// keepTo keeps all threads of a process to some cores. Threads that come later are where the one is that made them, so
-// that it is over when a look finds none that is not known.
+// keepTo pins all threads of a process to cores. New threads inherit the cores of their creator. So it repeats until it
+// finds no new thread.
 func keepTo(pid int, cores *unix.CPUSet) error {
 	kept := map[int]bool{}
 	for {
@@ -61,7 +60,7 @@ func keepTo(pid int, cores *unix.CPUSet) error {
 			}
 			kept[thread] = true
 			if err := unix.SchedSetaffinity(thread, cores); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("keeping thread %d of process %d to its cores: %w", thread, pid, err)
+				return fmt.Errorf("pinning thread %d of process %d to its cores: %w", thread, pid, err)
 			}
 		}
 		if len(kept) == found {

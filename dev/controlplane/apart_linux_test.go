@@ -25,6 +25,6 @@ func TestAProcessIsKeptToItsCores(t *testing.T) {
 	must.NoError(t, keepTo(command.Process.Pid, &one))
 	must.NoError(t, unix.SchedGetaffinity(command.Process.Pid, &after))
 	if after != one || before.Count() > 1 && after == before {
-		t.Errorf("the process may run on %v, before on %v, want %v", after, before, one)
+		t.Errorf("the process runs on cores %v, before on %v, want %v", after, before, one)
 	}
 }

@@ -2,5 +2,5 @@
 
 package controlplane
 
-// Apart divides nothing: only Linux lets one keep another process to some cores. Both numbers are zero.
-func (c *Cluster) Apart(...string) (scene, measured int, err error) { return 0, 0, nil }
+// Apart does nothing and returns zeros, because only Linux can pin another process to cores.
+func (c *Cluster) Apart(...string) (others, measured int, err error) { return 0, 0, nil }

@@ -48,7 +48,7 @@ func TestAuditReaderWaitsForLineEnds(t *testing.T) {
 	half := auditLines[:strings.Index(auditLines, "\n")+40]
 	events, err := readAudit(strings.NewReader(half), AuditFilter{})
 	if err != nil || len(events) != 1 {
-		t.Errorf("a log whose second line is half written: %d events, %v, want 1", len(events), err)
+		t.Errorf("a log with an unfinished second line: %d events, %v, want 1", len(events), err)
 	}
 	_, err = readAudit(strings.NewReader(half+"\n"), AuditFilter{})
 	check.ErrorContains(t, err, "line 2")
@@ -65,7 +65,7 @@ func FuzzReadAudit(f *testing.F) {
 		}
 		for _, event := range events {
 			if event.ObjectRef == nil || event.ObjectRef.Resource != "pods" {
-				t.Errorf("the filter for pods let %+v through", event.ObjectRef)
+				t.Errorf("the filter for pods matches %+v", event.ObjectRef)
 			}
 		}
 	})

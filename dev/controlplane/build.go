@@ -20,28 +20,28 @@ import (
 	"time"
 )
 
-// VersionVariable is the environment variable that says which Kubernetes version is meant when none is named.
+// VersionVariable names the environment variable with the default Kubernetes version.
 const VersionVariable = "SLIPWAY_KUBE_VERSION"
 
-// CacheVariable is the environment variable that says where compiled binaries are kept. The default is slipway-dev in
+// CacheVariable names the environment variable with the directory of compiled binaries. The default is slipway-dev in
 // the user's cache directory.
 const CacheVariable = "SLIPWAY_DEV_CACHE"
 
-// moduleVariable is the environment variable that says where the dev module is, for a program that was moved away from
-// it.
+// moduleVariable names the environment variable with the directory of the dev module. A binary needs it if the module
+// has moved since the build.
 const moduleVariable = "SLIPWAY_DEV_MODULE"
 
-// moduleDir is where the dev module is, as `make slipway-dev` has the linker say it.
+// moduleDir is the directory of the dev module. `make slipway-dev` sets it with the linker.
 var moduleDir string
 
-// newest is the version that the dev module itself requires; the others have a module each below versions.
+// newest is the version that the dev module requires. Each other version has a module in versions/.
 const newest = "1.37"
 
-// Versions lists the Kubernetes minor versions that can be started, oldest first.
+// Versions returns the supported Kubernetes minor versions, oldest first.
 func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newest} }
 
-// ResolveVersion returns the version that is meant: the one named, or else the one in the environment, or else the
-// newest. It refuses a version that is not among Versions.
+// ResolveVersion returns the given version, or else the version in the environment, or else the newest. It returns an
+// error for a version that is not in Versions.
 func ResolveVersion(version string) (string, error) {
 	source := "Version"
 	if version == "" {
@@ -56,19 +56,19 @@ func ResolveVersion(version string) (string, error) {
 	return version, nil
 }
 
-// Binaries are the paths of a control plane's programs.
+// Binaries holds the paths of a control plane's binaries.
 type Binaries struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok string
 }
 
-// Build makes sure that the programs of a Kubernetes version are in the cache, and returns where. The first time takes
-// minutes of compiling; a line is written to progress then. Processes that build at the same time wait for each other.
+// Build compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
+// The first build takes minutes, and is announced in one line to progress. Concurrent builds wait for each other.
 func Build(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
 	module, err := devModule()
 	if err != nil {
 		return Binaries{}, err
 	}
-	// etcd and kwok are always those of the dev module.
+	// etcd and kwok always come from the dev module.
 	tools := buildPlan{module: module, packages: map[string]string{
 		Etcd: "go.etcd.io/etcd/server/v3",
 		Kwok: "sigs.k8s.io/kwok/cmd/kwok",
@@ -96,19 +96,19 @@ func Build(ctx context.Context, version string, progress io.Writer) (Binaries, e
 	}, nil
 }
 
-// buildPlan is a set of programs of one module.
+// buildPlan is a set of binaries of one module.
 type buildPlan struct {
 	module   string            // directory of the module
-	packages map[string]string // name of the program to its package
+	packages map[string]string // binary name to package
 }
 
-// kubernetesVersion finds the version of Kubernetes that a go.mod requires.
+// kubernetesVersion matches the Kubernetes version that a go.mod requires.
 var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
-// ensure returns the directory that the plan's programs are in, after compiling them if they are not.
+// ensure compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
-// A build is named after the versions of all modules that are compiled into it, so that branches which differ in other
-// requirements share it. Finding these out takes seconds, so a symbolic link named after go.mod and go.sum remembers it.
+// A build is named after the versions of all modules in it, so that branches with other differences share it. Finding
+// these versions takes seconds. So a symbolic link, named after go.mod and go.sum, points to the build.
 func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
 	key, err := p.key()
 	if err != nil {
@@ -123,7 +123,7 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 		return "", err
 	}
 	defer unlock()
-	if dir, ok := p.complete(link); ok { // Another process built it while this one waited.
+	if dir, ok := p.complete(link); ok { // another process built it during the wait
 		return dir, touch(dir)
 	}
 	modules, err := p.modules(ctx)
@@ -140,10 +140,10 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 	return dir, errors.Join(touch(dir), relink(dir, link), prune(prefix))
 }
 
-// buildKey is where a plan's programs are, as far as it is known without asking what they are made of.
+// buildKey locates a plan's binaries, as far as go.mod and go.sum determine it.
 type buildKey struct{ version, major, minor, prefix, link string }
 
-// key reads a plan's go.mod and go.sum.
+// key reads the plan's go.mod and go.sum.
 func (p buildPlan) key() (buildKey, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {
@@ -166,7 +166,7 @@ func (p buildPlan) key() (buildKey, error) {
 	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + digest(mod, sum)}, nil
 }
 
-// digest is a short name for what is given and for the compiler that is used.
+// digest returns a short hash of the parts, the compiler version and the platform.
 func digest(parts ...[]byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -176,7 +176,7 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-// modules lists the modules that are compiled into the plan's programs, with their versions.
+// modules lists the modules that are linked into the plan's binaries, with their versions.
 func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
 	const format = "{{with .Module}}{{.Path}} {{.Version}}{{with .Replace}} {{.Path}} {{.Version}}{{end}}{{end}}"
 	args := []string{"list", "-deps", "-f", format}
@@ -192,12 +192,12 @@ func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
 	return []byte(strings.Join(slices.Compact(lines), "\n")), nil
 }
 
-// goCommand runs the go command in the plan's module and returns what it printed. A workspace or flags of the caller's
-// would make it build something else than the module's go.sum says.
+// goCommand runs the go command in the plan's module and returns its output. It ignores the caller's workspace and
+// flags, because they would change the build.
 func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and what go.mod says
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and values of go.mod
 	cmd.Dir = p.module
-	// With the flags of `make build`, what the programs share with it is compiled once.
+	// Has the flags of `make build`, so that shared packages are compiled once.
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath", "GO111MODULE=on", "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -208,7 +208,7 @@ func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error
 	return output, nil
 }
 
-// relink makes a symbolic link to a build beside it.
+// relink points a symbolic link at a build in the same directory.
 func relink(dir, link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replacing a link to a build: %w", err)
@@ -219,18 +219,18 @@ func relink(dir, link string) error {
 	return nil
 }
 
-// touch notes that a build was used.
+// touch records that a build was used.
 func touch(dir string) error {
 	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
-		return fmt.Errorf("noting the use of a build: %w", err)
+		return fmt.Errorf("recording the use of a build: %w", err)
 	}
 	return nil
 }
 
-// buildKept is how long a build stays in the cache after its last use.
+// buildKept is the time that a build stays in the cache after its last use.
 const buildKept = 14 * 24 * time.Hour
 
-// prune removes the builds whose names begin with prefix and that were not used for long, and the links to them.
+// prune removes the builds with this name prefix that were not used for buildKept, and the links to them.
 func prune(prefix string) error {
 	paths, err := filepath.Glob(prefix + "*")
 	if err != nil {
@@ -258,7 +258,7 @@ func (p buildPlan) names() []string {
 	return names
 }
 
-// complete reports whether all of the plan's programs are in a directory, and which one that is after links.
+// complete returns the directory behind a path, and whether it has all of the plan's binaries.
 func (p buildPlan) complete(path string) (dir string, ok bool) {
 	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -272,14 +272,14 @@ func (p buildPlan) complete(path string) (dir string, ok bool) {
 	return dir, true
 }
 
-// build compiles the plan's programs beside dir, and moves them there once all are made.
+// build compiles the plan's binaries next to dir, and moves them to dir when all are complete.
 func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.Writer) error {
 	if progress == nil {
 		progress = os.Stderr
 	}
 	begun := time.Now()
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
-	// The lock makes the directory this process's own; a build that was killed may have left one.
+	// The caller holds the lock, so a directory found here is the rest of a killed build.
 	temporary := dir + ".building"
 	clean := func() error { return os.RemoveAll(temporary) }
 	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil {
@@ -296,14 +296,14 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
 	if err := os.Rename(temporary, dir); err != nil {
-		return fmt.Errorf("keeping what was built: %w", err)
+		return fmt.Errorf("moving the build to the cache: %w", err)
 	}
 	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
 		time.Since(begun).Round(time.Second))
 	return nil
 }
 
-// ldflags has the programs tell their version, as Kubernetes' own build does, and leaves out what debuggers need.
+// ldflags sets the version in the binaries, as Kubernetes' own build does, and omits debug information.
 func ldflags(version, major, minor string) string {
 	flags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
@@ -311,19 +311,18 @@ func ldflags(version, major, minor string) string {
 			"-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor,
 			"-X", pkg+".gitTreeState=clean")
 	}
-	// The version that helm renders for when it asks no cluster.
+	// The default Kubernetes version of `helm template`.
 	const helm = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"
 	flags = append(flags, "-X", helm+"Major="+major, "-X", helm+"Minor="+minor)
 	return strings.Join(flags, " ")
 }
 
-// cacheDir is where compiled programs are kept.
 func cacheDir() (string, error) {
 	dir := filepath.Clean(os.Getenv(CacheVariable))
 	if dir == "." {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("finding a place for compiled programs (%s names one): %w", CacheVariable, err)
+			return "", fmt.Errorf("finding the cache of compiled programs (set %s to a directory): %w", CacheVariable, err)
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}
@@ -333,7 +332,7 @@ func cacheDir() (string, error) {
 	return dir, nil
 }
 
-// devModule is the directory of the dev module, whose go.mod says what is compiled.
+// devModule returns the directory of the dev module, which has the go.mod of all builds.
 func devModule() (string, error) {
 	if dir := os.Getenv(moduleVariable); dir != "" {
 		return dir, nil
@@ -341,21 +340,21 @@ func devModule() (string, error) {
 	if moduleDir != "" {
 		return moduleDir, nil
 	}
-	// The path of this file as the compiler saw it; with -trimpath it is no path of this machine.
+	// The path of this file at compile time. With -trimpath it is not absolute.
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Dir(filepath.Dir(file))
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("the source of the dev module is not where it was when this program was compiled; "+
+	return "", fmt.Errorf("the directory of the dev module has moved since this program was compiled; "+
 		"set %s to its directory", moduleVariable)
 }
 
-// lockPoll is the pause between two attempts to get a lock that another process holds.
+// lockPoll is the interval between two attempts to lock.
 const lockPoll = 200 * time.Millisecond
 
-// lock takes a lock between processes. The system releases it when the process ends, however it does.
+// lock locks a file against other processes. The system unlocks it when the process ends, even by a crash.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 func TestVersionIsNamedOrFromEnvironmentOrNewest(t *testing.T) {
 	t.Setenv(VersionVariable, "")
 	if got, err := ResolveVersion(""); got != "1.37" || err != nil {
-		t.Errorf("nothing named: %q, %v, want 1.37", got, err)
+		t.Errorf("no version given: %q, %v, want 1.37", got, err)
 	}
 	t.Setenv(VersionVariable, "1.34")
 	if got, err := ResolveVersion(""); got != "1.34" || err != nil {
 		t.Errorf("1.34 in the environment: %q, %v, want 1.34", got, err)
 	}
 	if got, err := ResolveVersion("1.35"); got != "1.35" || err != nil {
-		t.Errorf("1.35 named, 1.34 in the environment: %q, %v, want 1.35", got, err)
+		t.Errorf("1.35 given, 1.34 in the environment: %q, %v, want 1.35", got, err)
 	}
 	t.Setenv(VersionVariable, "v1.37")
 	check.ErrorContains(t, check.Err(ResolveVersion("")), VersionVariable)
@@ -81,7 +81,7 @@ func TestProgramsAreCompiledOnceHoweverManyAsk(t *testing.T) {
 	}
 	group.Wait()
 	if got := strings.Count(lines.String(), "slipway-dev: compiling program"); got != 1 {
-		t.Errorf("4 who asked at once made it compile %d times, want once:\n%s", got, lines.String())
+		t.Errorf("4 concurrent builds compiled %d times, want once:\n%s", got, lines.String())
 	}
 }
 
@@ -110,7 +110,7 @@ func TestModulesShareABuildUnlessItsInputsDiffer(t *testing.T) {
 	second, err := plan.ensure(t.Context(), &lines)
 	must.NoError(t, err)
 	if first != second || strings.Count(lines.String(), "compiling") != 1 {
-		t.Errorf("a requirement that the program does not use led from %s to %s:\n%s", first, second, lines.String())
+		t.Errorf("an unused requirement changed the build from %s to %s:\n%s", first, second, lines.String())
 	}
 }
 
@@ -123,7 +123,7 @@ func TestBuildsNotUsedForLongAreRemoved(t *testing.T) {
 		must.NoError(t, relink(dir, dir+"-link"))
 		must.NoError(t, os.Chtimes(dir, used, used))
 	}
-	for range 2 { // A link is seen to be dangling once its build is gone.
+	for range 2 { // removes the build first, then its dangling link
 		must.NoError(t, prune(filepath.Join(cache, "v1-a-")))
 	}
 	entries, err := os.ReadDir(cache)
@@ -133,7 +133,7 @@ func TestBuildsNotUsedForLongAreRemoved(t *testing.T) {
 		left = append(left, entry.Name())
 	}
 	if got, want := strings.Join(left, " "), "v1-a-new v1-a-new-link v2-a-old v2-a-old-link"; got != want {
-		t.Errorf("left are %s, want %s", got, want)
+		t.Errorf("remaining: %s, want %s", got, want)
 	}
 }
 
@@ -144,17 +144,17 @@ func TestWaitingForALockEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a lock that is held: %v, want %v", err, context.DeadlineExceeded)
+		t.Errorf("a held lock: %v, want %v", err, context.DeadlineExceeded)
 	}
 	unlock()
 	unlock, err = lock(t.Context(), path)
 	if err != nil {
-		t.Fatalf("a lock that was released: %v", err)
+		t.Fatalf("a released lock: %v", err)
 	}
 	unlock()
 }
 
-// lockedBuilder is a strings.Builder for several writers.
+// lockedBuilder is a strings.Builder for concurrent writers.
 type lockedBuilder struct {
 	mu sync.Mutex
 	b  strings.Builder

@@ -7,17 +7,17 @@ import (
 	"path/filepath"
 )
 
-// The programs by which people reach a cluster.
+// The command line clients of a cluster.
 const (
 	Kubectl = "kubectl"
 	Helm    = "helm"
 )
 
-// Clients are the paths of the programs by which people reach a cluster.
+// Clients holds the paths of the command line clients.
 type Clients struct{ Kubectl, Helm string }
 
-// BuildClients makes sure that kubectl, of the newest Kubernetes version, and helm are in the cache, as Build does, and
-// returns where. They have a module of their own, since they need much that nothing else here does.
+// BuildClients compiles kubectl of the newest Kubernetes version and helm into the cache, as Build does, and returns
+// their paths. They have their own module because they have many dependencies that nothing else here needs.
 func BuildClients(ctx context.Context, progress io.Writer) (Clients, error) {
 	plan, err := clientsPlan()
 	if err != nil {

@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	os.Exit(controlplane.Main(m))
 }
 
-// namespace makes a namespace of the test's own on the shared control plane, and a node of its own.
+// namespace creates a namespace and a node for one test on the shared control plane.
 func namespace(t *testing.T, name string) (c *controlplane.Cluster, node string) {
 	t.Helper()
 	c = controlplane.Shared(t)
 	node = "node-of-" + name
 	must.NoError(t, c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}))
 	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.Namespace(name)))
-	// Pods of a new namespace are refused until it has its default ServiceAccount.
+	// Pods of a new namespace are refused until its default ServiceAccount exists.
 	waitServiceAccount(t, c.Client(), name, "default")
 	return c, node
 }
@@ -52,18 +52,18 @@ func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, na
 	})
 }
 
-// patience bounds every wait. Nothing takes nearly as long, but the machine may be busy.
+// patience is the timeout of every wait. Waits take far less, but the machine may be busy.
 const patience = 5 * time.Minute
 
-// eventually asks until there is no error.
-func eventually(ctx context.Context, t *testing.T, what string, ask func(context.Context) error) {
+// eventually retries check until it returns nil.
+func eventually(ctx context.Context, t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := ask(ctx)
+		err := check(ctx)
 		if err == nil {
 			return
 		}
@@ -147,7 +147,7 @@ func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	client, err := kubernetes.NewForConfig(foreign)
 	must.NoError(t, err)
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("the first's administrator at the second: %v, want Unauthorized", err)
+		t.Errorf("the administrator of the first control plane at the second: %v, want Unauthorized", err)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := accountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
-	eventually(t.Context(), t, "listing pods with the right to", func(ctx context.Context) error {
+	eventually(t.Context(), t, "listing pods with permission", func(ctx context.Context) error {
 		_, err := reader.CoreV1().Pods("rights").List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -204,12 +204,12 @@ func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
 	}
 	_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) {
-		t.Errorf("listing pods with a valid token and no right: %v, want Forbidden", err)
+		t.Errorf("listing pods with a valid token and no permission: %v, want Forbidden", err)
 	}
 	force := metav1.NewDeleteOptions(0)
 	must.NoError(t, c.Client().CoreV1().Pods("bound").Delete(ctx, "agent", *force))
-	// The API server remembers a token that it found good for 10 seconds.
-	eventually(t.Context(), t, "the token of a pod that is gone", func(ctx context.Context) error {
+	// The API server caches a valid token for 10 seconds.
+	eventually(t.Context(), t, "the token of a deleted pod", func(ctx context.Context) error {
 		_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
 		if !apierrors.IsUnauthorized(err) {
 			return errors.New("it is still accepted")
@@ -259,7 +259,7 @@ func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
 	for name, other := range map[string]controlplane.AuditFilter{
 		"of another client": {UserAgent: "kubectl", Resource: "pods/eviction", Namespace: "audit"},
 		"of another verb":   {Verb: "delete", Resource: "pods/eviction", Namespace: "audit"},
-		"of the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
+		"in the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
 		"of another pod":    {Resource: "pods/eviction", Namespace: "audit", Name: "other"},
 	} {
 		requests, err := c.Audit(other)
@@ -292,7 +292,7 @@ func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 	before := server.PID()
 	must.NoError(t, server.Kill())
 	if server.Alive() {
-		t.Error("the API server was killed and is alive")
+		t.Error("the killed API server is alive")
 	}
 	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err == nil {
 		t.Error("a killed API server answers")
@@ -334,7 +334,7 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 	found, err := controlplane.Open(dir)
 	must.NoError(t, err)
 	if err := found.AddNodes(t.Context(), controlplane.NodeSpec{Name: "late"}); err != nil {
-		t.Errorf("adding a node to a control plane that was found: %v", err)
+		t.Errorf("adding a node to an opened control plane: %v", err)
 	}
 	must.NoError(t, found.Stop())
 	if child.Alive() {
@@ -425,7 +425,7 @@ func TestAKSNamesAreThoseOfAzure(t *testing.T) {
 	}
 }
 
-// The test binary starts itself once more, as the one who starts a control plane and is killed.
+// starterVariable makes the test binary start a control plane in this directory and hang until it is killed.
 const starterVariable = "SLIPWAY_TEST_STARTER"
 
 func starter(dir string) {
@@ -447,12 +447,12 @@ func TestProcessesDieWithTheirParent(t *testing.T) {
 			return err
 		}
 		if c.Process(controlplane.Kwok) == nil {
-			return errors.New("kwok is not there yet")
+			return errors.New("kwok does not run yet")
 		}
 		return nil
 	})
 	must.NoError(t, self.Kill())
-	eventually(t.Context(), t, "the end of a control plane whose starter was killed", func(context.Context) error {
+	eventually(t.Context(), t, "the end of a control plane after its starter was killed", func(context.Context) error {
 		names := []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok}
 		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).Alive() })
 		if len(alive) != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// required finds the modules that a go.mod requires, with their versions.
+// required matches a required module with its version in a go.mod.
 var required = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
 
 func requirements(t *testing.T, file string) map[string]string {
@@ -23,8 +23,8 @@ func requirements(t *testing.T, file string) map[string]string {
 	return versions
 }
 
-// TestProductUsesTheVersionsOfTheDevModule keeps what both link the same: a package of another version, and all that
-// import it, would be compiled once more for the tests of the other module, which is minutes of Kubernetes' libraries.
+// TestProductUsesTheVersionsOfTheDevModule checks that both modules require the same versions. Otherwise the tests of
+// the dev module compile most of Kubernetes' libraries again, which takes minutes.
 func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
 	t.Parallel()
 	dev, err := devModule()
@@ -38,10 +38,10 @@ func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
 		}
 		both++
 		if version != wanted {
-			t.Errorf("go.mod requires %s %s, and dev/go.mod %s: go get the higher one in both", module, version, wanted)
+			t.Errorf("go.mod requires %s %s, and dev/go.mod %s: go get the higher version in both", module, version, wanted)
 		}
 	}
 	if both < 50 {
-		t.Errorf("the two modules have %d requirements in common: want Kubernetes' libraries and theirs", both)
+		t.Errorf("the two modules share only %d requirements: want Kubernetes' libraries and their dependencies", both)
 	}
 }

@@ -18,17 +18,16 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificateLifetime is longer than any control plane of a developer lives.
+// certificateLifetime is longer than any development control plane runs.
 const certificateLifetime = 365 * 24 * time.Hour
 
-// authority signs the certificates of one control plane.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	pem         []byte
 }
 
-// pair is a certificate and its key, in PEM.
+// pair is a certificate and its key in PEM.
 type pair struct{ certificate, key []byte }
 
 func newAuthority() (*authority, error) {
@@ -63,14 +62,13 @@ func certificateTemplate(subject pkix.Name) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),
 		Subject:      subject,
-		// A minute of slack, in case the clock is set back.
+		// Allows for a clock that is set back by up to a minute.
 		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(certificateLifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 	}
 }
 
-// server makes the certificate of the API server and of etcd. Both also use it as a client: the API server of etcd,
-// etcd of itself.
+// server signs the certificate of the API server and of etcd. Both also use it as clients of etcd.
 func (a *authority) server() (pair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: "slipway-dev-server"})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -79,7 +77,7 @@ func (a *authority) server() (pair, error) {
 	return a.sign(template)
 }
 
-// client makes a certificate that the API server takes as a user with that name and group.
+// client signs a certificate that the API server accepts as this user and groups.
 func (a *authority) client(user string, groups ...string) (pair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -122,7 +120,6 @@ func encodePublicKey(key crypto.PublicKey) ([]byte, error) {
 	return encode("PUBLIC KEY", der), nil
 }
 
-// writeCertificates makes the control plane's authority, certificates, keys and kubeconfigs.
 func (l layout) writeCertificates() error {
 	a, err := newAuthority()
 	if err != nil {
@@ -158,8 +155,8 @@ func (l layout) writeCertificates() error {
 	return l.writeKubeconfigs(a)
 }
 
-// writeKubeconfigs writes the kubeconfig of each client that has a certificate. The controller manager and the
-// scheduler are the users that the API server's own RBAC roles are bound to.
+// writeKubeconfigs writes the kubeconfig of each client that has a certificate. The API server's built-in RBAC roles are
+// bound to the users of the controller manager and the scheduler.
 func (l layout) writeKubeconfigs(a *authority) error {
 	for file, identity := range map[string]struct {
 		user   string
@@ -182,7 +179,7 @@ func (l layout) writeKubeconfigs(a *authority) error {
 	return nil
 }
 
-// writeKubeconfig writes a kubeconfig that stands on its own: certificates and tokens are in it, not beside it.
+// writeKubeconfig writes a kubeconfig with certificates and tokens inline.
 func writeKubeconfig(path, server string, ca []byte, name, namespace string, user *clientcmdapi.AuthInfo) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["slipway-dev"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// reserveVariable has a process of this test reserve a port.
+// reserveVariable makes the test binary reserve this port.
 const reserveVariable = "SLIPWAY_TEST_RESERVE_PORT"
 
 func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
@@ -25,16 +25,16 @@ func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
 	}
 	port, err := FreePort(t.Context())
 	must.NoError(t, err)
-	// Nobody listens there yet, and it is kept all the same.
+	// The port is reserved although no server listens yet.
 	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("reserving port %d once more: %v, want an address in use", port, err)
+		t.Errorf("reserving port %d again: %v, want address in use", port, err)
 	}
 	if out, err := another(t, port); err == nil {
 		t.Errorf("another process reserved port %d as well: %s", port, out)
 	}
 	free, err := FreePort(t.Context())
 	if err != nil || free == port {
-		t.Fatalf("the next port is %d: %v, want one other than %d", free, err, port)
+		t.Fatalf("the next port is %d: %v, want a port other than %d", free, err, port)
 	}
 	kept, _ := reserved.Load(free)
 	must.NoError(t, kept.(interface{ Close() error }).Close())
@@ -43,7 +43,7 @@ func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
 	}
 }
 
-// another has another process reserve a port.
+// another reserves a port in another process.
 func another(t *testing.T, port int) (output []byte, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")

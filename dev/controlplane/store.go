@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// inTransaction is how many objects are written at once; etcd allows 128 operations, and 1.5 MiB.
+	// inTransaction is the number of objects per transaction. etcd allows 128 operations and 1.5 MiB.
 	inTransaction = 64
-	// storeAtOnce keeps etcd busy while the next objects are encoded.
+	// storeAtOnce keeps etcd busy while more objects are encoded.
 	storeAtOnce = 4
 	etcdTimeout = time.Minute
 )
 
-// Store writes Nodes and Pods into etcd past the API server, in a fraction of the time that it takes to create them.
-// Nobody admits, defaults or checks them: they should be as the API server wrote one like them that it was asked for. It,
-// and all who watch, hear of them as they do of all others. UID and creation are filled in where they are missing. It
-// fails for what is there already, and for a cluster that another process has started.
+// Store writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
+// or validates them, so they must be complete as the API server would store them. The API server and all watches see
+// them. Missing UIDs and creation times are filled in. Store fails if an object exists, or if another process started
+// the cluster.
 func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) error {
 	etcd, err := c.etcdClient()
 	if err != nil {
@@ -94,12 +94,12 @@ func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) 
 		return err
 	}
 	if !done.Succeeded {
-		return fmt.Errorf("one of %d objects, of which the first is %s, is there already", len(objects), objects[0].GetName())
+		return fmt.Errorf("one of %d objects exists already; the first is %s", len(objects), objects[0].GetName())
 	}
 	return nil
 }
 
-// etcdKey is where the API server keeps an object (k8s.io/kubernetes, pkg/registry/core).
+// etcdKey returns the API server's etcd key of an object (k8s.io/kubernetes, pkg/registry/core).
 func etcdKey(o client.Object) (string, error) {
 	switch o.(type) {
 	case *corev1.Node:
@@ -107,10 +107,10 @@ func etcdKey(o client.Object) (string, error) {
 	case *corev1.Pod:
 		return "/registry/pods/" + o.GetNamespace() + "/" + o.GetName(), nil
 	}
-	return "", fmt.Errorf("%s %s: Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
+	return "", fmt.Errorf("%s %s: only Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
 }
 
-// etcdEncoder writes objects as the API server does. It may be used concurrently.
+// etcdEncoder encodes objects as the API server does. It may be used concurrently.
 var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 
 func etcdValue(o client.Object) ([]byte, error) {
@@ -120,7 +120,7 @@ func etcdValue(o client.Object) ([]byte, error) {
 	if made := o.GetCreationTimestamp(); made.IsZero() {
 		o.SetCreationTimestamp(metav1.Now())
 	}
-	o.SetResourceVersion("") // it is the revision of the key
+	o.SetResourceVersion("") // etcd's key revision replaces it
 	return runtime.Encode(etcdEncoder, o)
 }
 
@@ -139,7 +139,7 @@ func (c *Cluster) etcdClient() (*clientv3.Client, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("etcd's authority: %s holds no certificate", filepath.Join(pki, "ca.crt"))
+		return nil, fmt.Errorf("etcd's authority: %s has no certificate", filepath.Join(pki, "ca.crt"))
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: []string{c.etcd}, DialTimeout: etcdTimeout,

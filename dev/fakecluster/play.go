@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// step is the time between two looks of what is played, and so how late a controller is.
+	// step is the interval of the emulated kubelets and controllers, and so their maximum delay.
 	step = 100 * time.Millisecond
-	// orphanedFor is how long the pods of a Node that is gone stay: the pod garbage collector comes then.
+	// orphanedFor is how long the pods of a deleted Node stay until the pod garbage collector deletes them.
 	orphanedFor = 20 * time.Second
 )
 
@@ -41,7 +41,7 @@ var (
 	budgets      = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 )
 
-// play is what kubelets, the scheduler and the controllers do, again and again.
+// play runs the kubelets, the scheduler and the controllers periodically.
 func (c *Cluster) play() {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
@@ -65,7 +65,7 @@ func (c *Cluster) play() {
 	}
 }
 
-// each calls do for a copy of each object of a resource, by name.
+// each calls do with a copy of each object of a resource, ordered by name.
 func each[T client.Object](c *Cluster, resource schema.GroupVersionResource, do func(key, T)) {
 	var all []key
 	for k := range c.objects {
@@ -81,13 +81,13 @@ func each[T client.Object](c *Cluster, resource schema.GroupVersionResource, do 
 	}
 }
 
-// kubelets renew Leases, and start and stop pods.
+// kubelets renews Leases, and starts and stops pods.
 func (c *Cluster) kubelets(now time.Time, orphans map[types.UID]time.Time) {
 	each(c, nodes, func(k key, n *corev1.Node) {
 		lease := key{leases, corev1.NamespaceNodeLease, k.name}
 		switch {
 		case controlplane.IsOff(n):
-			c.renewals[k.name] = 2 // the first may be of the very moment in which the machine has its power back
+			c.renewals[k.name] = 2 // the first renewal may fall into the moment of power-on
 			return
 		case c.renewals[k.name] > 0:
 			c.renewals[k.name]--
@@ -114,7 +114,7 @@ func (c *Cluster) kubelets(now time.Time, orphans map[types.UID]time.Time) {
 				_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
 			}
 		case slices.ContainsFunc(node.Spec.Taints, outOfService) && !ready(node.Status.Conditions):
-			none := int64(0) // the pod garbage collector does that
+			none := int64(0) // the pod garbage collector deletes without grace
 			_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
 		case controlplane.IsOff(node):
 		case p.DeletionTimestamp != nil && !now.Before(c.deadline[p.UID]):
@@ -127,7 +127,7 @@ func (c *Cluster) kubelets(now time.Time, orphans map[types.UID]time.Time) {
 	})
 }
 
-// admit is what the API server adds to a new pod.
+// admit sets what the API server sets in a new pod.
 func admit(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	if p.Spec.TerminationGracePeriodSeconds == nil {
@@ -136,7 +136,7 @@ func admit(p *corev1.Pod) {
 	}
 }
 
-// run has a bound pod be Ready.
+// run marks a bound pod as Ready.
 func run(p *corev1.Pod) {
 	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, new(metav1.Now())
 	p.Status.Conditions = []corev1.PodCondition{
@@ -149,7 +149,7 @@ func run(p *corev1.Pod) {
 	}
 }
 
-// terminate has the containers of a pod have ended: by themselves, or killed at the end of the grace period.
+// terminate marks the containers of a pod as ended: finished, or killed at the end of the grace period.
 func terminate(p *corev1.Pod, ends, now time.Time) {
 	code := int32(0)
 	if !ends.Before(p.DeletionTimestamp.Time) || now.Sub(ends) > 2*step {
@@ -163,10 +163,9 @@ func terminate(p *corev1.Pod, ends, now time.Time) {
 	}
 }
 
-// killed is the exit code of a container that was killed.
 const killed = 137
 
-// stop begins a pod's termination, or shortens it.
+// stop starts a pod's termination, or shortens it.
 func (c *Cluster) stop(p *corev1.Pod, grace *int64) {
 	if grace == nil {
 		grace = p.Spec.TerminationGracePeriodSeconds
@@ -184,7 +183,7 @@ func (c *Cluster) stop(p *corev1.Pod, grace *int64) {
 	}
 }
 
-// stopped reports whether nothing of an object that is deleted runs any more.
+// stopped reports whether nothing of a deleted object runs.
 func (c *Cluster) stopped(o client.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -199,7 +198,7 @@ func (c *Cluster) stopped(o client.Object) bool {
 	return true
 }
 
-// schedule binds a pod to a node that takes it: one that its selector picks, and that is schedulable and Ready.
+// schedule binds a pod to a schedulable Ready node that its selector matches.
 func (c *Cluster) schedule(k key, p *corev1.Pod) {
 	selector := labels.SelectorFromSet(p.Spec.NodeSelector)
 	each(c, nodes, func(_ key, node *corev1.Node) {
@@ -229,7 +228,7 @@ func ready(conditions []corev1.NodeCondition) bool {
 	})
 }
 
-// picked are the pods that a selector picks and that are not about to end, and how many of them are Ready.
+// picked counts the pods that a selector matches and that are not terminating, and the Ready ones among them.
 func (c *Cluster) picked(namespace string, by *metav1.LabelSelector) (all, healthy int32) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
@@ -248,7 +247,7 @@ func (c *Cluster) picked(namespace string, by *metav1.LabelSelector) (all, healt
 	return all, healthy
 }
 
-// deploy is the controller of Deployments, without ReplicaSets between.
+// deploy reconciles a Deployment, without ReplicaSets.
 func (c *Cluster) deploy(k key, d *appsv1.Deployment) {
 	all, healthy := c.picked(k.namespace, d.Spec.Selector)
 	for ; all < *d.Spec.Replicas; all++ {
@@ -263,7 +262,7 @@ func (c *Cluster) deploy(k key, d *appsv1.Deployment) {
 	}
 }
 
-// replica makes a pod of an owner.
+// replica creates a pod of an owner.
 func (c *Cluster) replica(k key, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
 	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
@@ -272,7 +271,7 @@ func (c *Cluster) replica(k key, owner client.Object, kind, suffix string, templ
 	_, _ = c.insert(pods, p)
 }
 
-// ordinals is the controller of StatefulSets: a pod comes back under its name once that is free.
+// ordinals reconciles a StatefulSet: it recreates a pod once its name is free.
 func (c *Cluster) ordinals(k key, s *appsv1.StatefulSet) {
 	for i := range *s.Spec.Replicas {
 		if suffix := strconv.Itoa(int(i)); c.objects[key{pods, k.namespace, k.name + "-" + suffix}] == nil {
@@ -286,7 +285,7 @@ func (c *Cluster) ordinals(k key, s *appsv1.StatefulSet) {
 	}
 }
 
-// count is the controller of disruption budgets.
+// count updates the status of a PodDisruptionBudget.
 func (c *Cluster) count(k key, b *policyv1.PodDisruptionBudget) {
 	status := c.budget(k.namespace, b)
 	if now := b.Status; now.CurrentHealthy != status.CurrentHealthy || now.ExpectedPods != status.ExpectedPods ||
@@ -312,7 +311,7 @@ func (c *Cluster) budget(namespace string, b *policyv1.PodDisruptionBudget) poli
 	}
 }
 
-// evict deletes a pod if every disruption budget allows that.
+// evict deletes a pod if every PodDisruptionBudget allows it.
 func (c *Cluster) evict(r request) (any, error) {
 	var eviction policyv1.Eviction
 	raw, err := body(r)

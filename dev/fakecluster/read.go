@@ -25,7 +25,7 @@ import (
 
 func body(r request) ([]byte, error) { return io.ReadAll(r.Body) }
 
-// discover answers what there is; nil for a path of objects.
+// discover returns the discovery document of a path, or nil for a path of objects.
 func (c *Cluster) discover(path string) any {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -71,7 +71,7 @@ func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
 	return all
 }
 
-// shown is an object as the client wants it: the whole, or its metadata.
+// shown returns an object in the form that the client requested: complete, or only its metadata.
 func (r request) shown(o any) any {
 	object, ok := o.(client.Object)
 	if !ok || !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
@@ -89,7 +89,7 @@ func (r request) shown(o any) any {
 	return partial
 }
 
-// selected tells which objects a list or a watch is about.
+// selected returns the predicate of a list or watch.
 func (r request) selected() (func(client.Object) bool, error) {
 	label, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
@@ -114,7 +114,7 @@ func (r request) selected() (func(client.Object) bool, error) {
 	}, nil
 }
 
-// listed are the objects that a request is about, by name.
+// listed returns the objects of a list request, ordered by name.
 func (c *Cluster) listed(r request) (found []client.Object) {
 	is, err := r.selected()
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *Cluster) list(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// watch serves events until the client hangs up, or its time is over.
+// watch serves events until the client disconnects or the timeout ends.
 func (c *Cluster) watch(w http.ResponseWriter, r request) error {
 	is, err := r.selected()
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *Cluster) watch(w http.ResponseWriter, r request) error {
 	}
 }
 
-// bookmark ends the initial events.
+// bookmark returns the event that ends the initial events.
 func (r request) bookmark(version int64) any {
 	group, kind := r.kind.GroupVersion().String(), r.kind.Kind
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
@@ -223,7 +223,7 @@ func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	return c.log[i:len(c.log):len(c.log)], c.changed
 }
 
-// seen is what a watch tells of a change; nothing if that is none of its objects.
+// seen returns the event type of a change for a watch. It is empty if the change does not concern the watch.
 func (e change) seen(r request, is func(client.Object) bool) watch.EventType {
 	if e.key.resource != r.resource {
 		return ""

@@ -1,9 +1,9 @@
-// Package fakecluster is an API server in memory, with played kubelets and controllers, that needs no network and no
-// process. Under testing/synctest it works in virtual time: a schedule that waits for minutes takes milliseconds.
+// Package fakecluster is an API server in memory, with emulated kubelets and controllers. It needs no network and no
+// process. Under testing/synctest it runs in virtual time, where minutes take milliseconds.
 //
-// It serves what a Slipway manager and its tests ask for: objects with preconditions, finalizers and the status
-// subresource, lists with selectors, watches, evictions under disruption budgets. It knows no authorization, no admission and
-// no validation: for these there is dev/controlplane.
+// It serves what a Slipway manager and its tests need: objects with preconditions, finalizers and the status
+// subresource, lists with selectors, watches, and evictions under disruption budgets. It has no authorization, admission
+// or validation; use dev/controlplane for these.
 package fakecluster
 
 import (
@@ -38,7 +38,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Cluster is one cluster. It implements http.Handler.
+// Cluster is an emulated cluster and its API server.
 type Cluster struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
@@ -46,13 +46,13 @@ type Cluster struct {
 
 	mu       sync.Mutex
 	version  int64
-	objects  map[key]client.Object // none is changed after it was stored
+	objects  map[key]client.Object // stored objects are immutable
 	log      []change
 	changed  chan struct{} // closed at the next change
 	closed   chan struct{}
 	playing  sync.WaitGroup
-	deadline map[types.UID]time.Time // when a pod under deletion has stopped
-	renewals map[string]int          // how often a node's Lease is renewed once its machine has power
+	deadline map[types.UID]time.Time // time at which a deleted pod has stopped
+	renewals map[string]int          // number of renewals of a node's Lease since power-on
 }
 
 type key struct {
@@ -60,16 +60,16 @@ type key struct {
 	namespace, name string
 }
 
-// change is an event of all watches.
+// change is a change of an object, as watches report it.
 type change struct {
 	key     key
 	version int64
 	kind    watch.EventType
-	before  client.Object // nil when it was created
+	before  client.Object // nil if the object was created
 	now     client.Object
 }
 
-// New starts a cluster without nodes. Close ends it.
+// New starts a cluster without nodes. Call Close to stop it.
 func New() (*Cluster, error) {
 	c := &Cluster{
 		scheme: runtime.NewScheme(), kinds: map[schema.GroupVersionResource]schema.GroupVersionKind{},
@@ -96,19 +96,19 @@ func New() (*Cluster, error) {
 	return c, nil
 }
 
-// Close ends the watches and what is played.
+// Close ends the watches, kubelets and controllers.
 func (c *Cluster) Close() {
 	close(c.closed)
 	c.playing.Wait()
 }
 
-// Resources that have no namespace.
+// Resources without namespace.
 var clusterScoped = []string{
 	"nodes", "namespaces", "persistentvolumes", "nodegroups", "noderetirements", "storageclasses", "csinodes", "csidrivers",
 	"volumeattachments", "deviceclasses", "resourceslices",
 }
 
-// request is one request for objects.
+// request is a parsed request.
 type request struct {
 	*http.Request
 	key
@@ -116,7 +116,7 @@ type request struct {
 	kind        schema.GroupVersionKind
 }
 
-// parse reads /api/v1/… and /apis/GROUP/VERSION/….
+// parse parses the paths /api/v1/… and /apis/GROUP/VERSION/….
 func (c *Cluster) parse(r *http.Request) (request, error) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	out := request{Request: r}
@@ -150,7 +150,6 @@ func unknownPath(r *http.Request) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "paths"}, r.URL.Path)
 }
 
-// ServeHTTP implements http.Handler.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if found := c.discover(r.URL.Path); found != nil {
 		write(w, http.StatusOK, found)
@@ -225,7 +224,7 @@ func (c *Cluster) get(k key) (client.Object, error) {
 	return nil, apierrors.NewNotFound(k.resource.GroupResource(), k.name)
 }
 
-// read reads a request's object.
+// read decodes the object of a request.
 func (c *Cluster) read(r request) (client.Object, error) {
 	into, err := c.scheme.New(r.kind)
 	if err != nil {
@@ -280,7 +279,7 @@ func (c *Cluster) insert(resource schema.GroupVersionResource, o client.Object) 
 	return c.store(k, o), nil
 }
 
-// store keeps a new state of an object, which must not be changed any more.
+// store stores a new state of an object. The caller must not change the object afterwards.
 func (c *Cluster) store(k key, o client.Object) client.Object {
 	before := c.objects[k]
 	c.version++
@@ -302,7 +301,7 @@ func (c *Cluster) store(k key, o client.Object) client.Object {
 	return o
 }
 
-// replace stores what has become of an object, if it is what the writer knows.
+// replace stores a new state of an object, if the request's resourceVersion and UID match.
 func (c *Cluster) replace(r request, o client.Object) (client.Object, error) {
 	before, err := c.get(r.key)
 	if err != nil {
@@ -327,7 +326,7 @@ func (c *Cluster) replace(r request, o client.Object) (client.Object, error) {
 	return c.store(r.key, o), nil
 }
 
-// part takes of a write the status alone, or all but the status.
+// part merges a write into the stored object: only the status, or everything except the status.
 func (c *Cluster) part(subresource string, before, o client.Object) (client.Object, error) {
 	was, err := runtime.DefaultUnstructuredConverter.ToUnstructured(before)
 	if err != nil {
@@ -376,7 +375,7 @@ func (c *Cluster) update(r request) (client.Object, error) {
 	return c.replace(r, o)
 }
 
-// remove serves a DELETE of one object, or of those that are listed.
+// remove serves a DELETE of one object, or of all objects of a list.
 func (c *Cluster) remove(r request) (any, error) {
 	var o metav1.DeleteOptions
 	raw, err := body(r)
@@ -403,7 +402,7 @@ func (c *Cluster) remove(r request) (any, error) {
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
 }
 
-// discard deletes an object, or begins to.
+// discard deletes an object, or marks it as being deleted.
 func (c *Cluster) discard(k key, o metav1.DeleteOptions) (client.Object, error) {
 	before, err := c.get(k)
 	if err != nil {
@@ -411,7 +410,7 @@ func (c *Cluster) discard(k key, o metav1.DeleteOptions) (client.Object, error) 
 	}
 	if p := o.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != before.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
-			return nil, apierrors.NewConflict(k.resource.GroupResource(), k.name, errors.New("the precondition does not hold"))
+			return nil, apierrors.NewConflict(k.resource.GroupResource(), k.name, errors.New("the precondition failed"))
 		}
 	}
 	gone := before.DeepCopyObject().(client.Object)

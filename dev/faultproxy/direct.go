@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Direct is a transport to a handler in the same process. It uses no network, so that it works in virtual time
-// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the answer, as a server would.
+// Direct returns a transport to a handler in the same process. It uses no network, so it works in virtual time
+// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the response, as in a server.
 func Direct(to http.Handler) http.RoundTripper { return direct{to: to} }
 
 type direct struct {
@@ -26,33 +26,33 @@ func (p *Proxy) ServeDirect(name string, server *url.URL, transport http.RoundTr
 	return &Front{p.handler(name, reverse(server, transport, true))}
 }
 
-// Front is a server behind a proxy, without a network.
+// Front is a proxied server without a network.
 type Front struct{ handler http.Handler }
 
-// Of returns the transport of one process. A process that is played in another one may have to read before it ends, after it was
-// killed: late serves these reads, and the proxy does not see them. With nil they fail.
+// Of returns the transport of one process. An emulated process may have to read after it was killed. Then the transport
+// late serves the request, and the proxy does not see it. With a nil late such reads fail.
 func (f *Front) Of(l *Life, late http.RoundTripper) http.RoundTripper {
 	return direct{f.handler, l, late}
 }
 
-// Life is one process behind a proxy without a network, from its start until it is killed.
+// Life is one process behind a proxy without a network, from start to kill.
 type Life struct {
 	number int
 	alive  context.Context
 	kill   context.CancelFunc
 }
 
-// Begin returns the life of the next process, see NextLife.
+// Begin starts the life of the next process, see NextLife.
 func (p *Proxy) Begin() *Life {
 	p.NextLife()
 	alive, kill := context.WithCancel(context.Background())
 	return &Life{int(p.life.Load()), alive, kill}
 }
 
-// End cuts the connections of the process, as SIGKILL does: no request of it gets through any more.
+// End cuts the connections of the process, as SIGKILL does. Later requests of it fail.
 func (l *Life) End() { l.kill() }
 
-// errCut is what a request fails with whose connection is cut before the answer begins.
+// errCut is the error of a request with a connection that is cut before the response begins.
 var errCut = errors.New("the connection was cut")
 
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -65,7 +65,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	over := func() bool { return true }
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), http.ServerContextKey, d))
 	if l := d.life; l != nil {
-		over = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends what it asks
+		over = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends its requests
 		ctx = context.WithValue(ctx, lifeKey{}, l.number)
 	}
 	asked := r.Clone(ctx)
@@ -111,10 +111,10 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// directAnswer is what a handler writes and a client reads.
+// directAnswer connects a handler that writes with a client that reads.
 type directAnswer struct {
 	header, sent http.Header
-	status       int // 0 until it has begun
+	status       int // 0 until the response begins
 	begun        chan struct{}
 	cancel       context.CancelFunc
 	stop         func()
@@ -122,13 +122,11 @@ type directAnswer struct {
 	mu   sync.Mutex
 	more sync.Cond
 	text bytes.Buffer
-	over error // what a reader gets after the text
+	over error // the reader's error after the text
 }
 
-// Header implements http.ResponseWriter.
 func (a *directAnswer) Header() http.Header { return a.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (a *directAnswer) WriteHeader(status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,7 +137,6 @@ func (a *directAnswer) WriteHeader(status int) {
 	close(a.begun)
 }
 
-// Write implements http.ResponseWriter.
 func (a *directAnswer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	a.mu.Lock()
@@ -151,15 +148,14 @@ func (a *directAnswer) Write(b []byte) (int, error) {
 	return a.text.Write(b)
 }
 
-// Flush implements http.Flusher.
 func (a *directAnswer) Flush() { a.WriteHeader(http.StatusOK) }
 
-// end ends the answer, for the first reason that it is told.
-func (a *directAnswer) end(why error) {
+// end ends the response. Only the first reason counts.
+func (a *directAnswer) end(reason error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over == nil {
-		a.over = why
+		a.over = reason
 		if a.status == 0 {
 			close(a.begun)
 		}
@@ -167,7 +163,6 @@ func (a *directAnswer) end(why error) {
 	a.more.Broadcast()
 }
 
-// Read implements io.Reader.
 func (a *directAnswer) Read(b []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -180,7 +175,7 @@ func (a *directAnswer) Read(b []byte) (int, error) {
 	return 0, a.over
 }
 
-// Close implements io.Closer. The handler's context ends, as it does when a client hangs up.
+// Close ends the handler's context, as a client does that disconnects.
 func (a *directAnswer) Close() error {
 	a.stop()
 	a.end(errCut)
@@ -188,10 +183,10 @@ func (a *directAnswer) Close() error {
 	return nil
 }
 
-// reverse forwards requests to a server. With keepHost the server is told the address that the client asked for.
+// reverse returns a proxy that forwards requests to a server. With keepHost it keeps the client's Host header.
 func reverse(server *url.URL, transport http.RoundTripper, keepHost bool) *httputil.ReverseProxy {
 	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
-	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
+	// Unlike Director, Rewrite does not add X-Forwarded-For, which the metadata service refuses.
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// maxRemembered bounds what is kept of one answer, in bytes. A longer one is never served again.
+// maxRemembered is the maximum size of a remembered response in bytes. Longer responses are not remembered.
 const maxRemembered = 1 << 20
 
-// memory is what the GETs of one server were last answered.
+// memory holds the last response to each GET of one server.
 type memory struct {
 	mu   sync.Mutex
-	last map[string]remembered // by what was asked
+	last map[string]remembered // by request URI and Accept header
 }
 
 type remembered struct {
@@ -25,10 +25,10 @@ type remembered struct {
 
 func newMemory() *memory { return &memory{last: map[string]remembered{}} }
 
-// key tells what was asked; the same thing in another encoding is another answer.
+// key identifies a GET. Another encoding is another response.
 func (*memory) key(r *http.Request) string { return r.URL.RequestURI() + " " + r.Header.Get("Accept") }
 
-// serve answers with what is remembered, and reports false when that is nothing, or older than so long.
+// serve returns a remembered response, and reports false if there is none or it is older than within.
 func (m *memory) serve(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
 	if r.Method != http.MethodGet {
 		return false
@@ -44,16 +44,16 @@ func (m *memory) serve(w http.ResponseWriter, r *http.Request, within time.Durat
 	return true
 }
 
-// remembering passes everything on, and remembers a GET that was answered in full.
+// remembering forwards requests, and remembers complete responses to GETs.
 func (m *memory) remembering(forward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || isWatch(r) {
 			forward.ServeHTTP(w, r)
 			return
 		}
-		at := time.Now() // what is answered may be this old
+		at := time.Now() // the response may be as old as this
 		listening := &listener{ResponseWriter: w, status: http.StatusOK}
-		forward.ServeHTTP(listening, r) // which panics when the answer is not whole
+		forward.ServeHTTP(listening, r) // it panics if the response is incomplete
 		if listening.status != http.StatusOK || listening.body.Len() > maxRemembered {
 			return
 		}
@@ -69,7 +69,7 @@ type listener struct {
 	body   bytes.Buffer
 }
 
-// Unwrap lets http.ResponseController flush.
+// Unwrap gives http.ResponseController access to Flush.
 func (l *listener) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 func (l *listener) WriteHeader(status int) {
@@ -84,14 +84,14 @@ func (l *listener) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(b)
 }
 
-// lagging delivers everything that is written some time later, in order.
+// lagging delivers writes after a delay, in order.
 type lagging struct {
 	lag  time.Duration
-	done <-chan struct{} // nobody reads any more
+	done <-chan struct{} // closed when the client has disconnected
 	late chan lateBytes
 	over sync.WaitGroup
 
-	mu sync.Mutex // held while to is used
+	mu sync.Mutex // guards to
 	to http.ResponseWriter
 }
 
@@ -100,7 +100,7 @@ type lateBytes struct {
 	b   []byte
 }
 
-// maxLate is how many writes may be on their way; more wait.
+// maxLate is the maximum number of delayed writes. More writes block.
 const maxLate = 1024
 
 func newLagging(to http.ResponseWriter, r *http.Request, lag time.Duration) *lagging {
@@ -123,7 +123,7 @@ func (l *lagging) deliver() {
 	}
 }
 
-// close delivers what is on its way.
+// close delivers the delayed writes.
 func (l *lagging) close() {
 	close(l.late)
 	l.over.Wait()
@@ -137,7 +137,7 @@ func (l *lagging) WriteHeader(status int) {
 	l.to.WriteHeader(status)
 }
 
-// Flush lets the header be sent before the first event.
+// Flush sends the header before the first event.
 func (l *lagging) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
