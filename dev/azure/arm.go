@@ -124,14 +124,14 @@ type ARM struct {
 	log      *slog.Logger
 
 	mu       sync.Mutex
-	sets     map[string]*armSet     // by name in lower case
-	machines map[string]*armMachine // by resource name in lower case
-	pools    map[string]*armPool    // by cluster/pool in lower case
+	sets     map[string]*armSet  // by name in lower case
+	machines map[string]*armVM   // by resource name in lower case
+	pools    map[string]*armPool // by cluster/pool in lower case
 	ops      map[string]*armOperation
 	faults   []*armedARMFault
 	requests []ARMRequest
 	tokens   map[string]bool // issued bearer tokens
-	left     []Attachment    // detached resources of deleted machines
+	detached []Attachment    // detached resources of deleted machines
 	changed  chan struct{}   // closed and replaced at every change
 }
 
@@ -144,7 +144,7 @@ type armSet struct {
 	pool     *armPool
 }
 
-type armMachine struct {
+type armVM struct {
 	VM
 	set     *armSet // nil for a standalone VM
 	removed bool
@@ -204,7 +204,7 @@ func NewARM(e *Emulator, o ARMOptions) *ARM {
 	}
 	a := &ARM{
 		emulator: e, opts: o, log: e.log,
-		sets: map[string]*armSet{}, machines: map[string]*armMachine{}, pools: map[string]*armPool{},
+		sets: map[string]*armSet{}, machines: map[string]*armVM{}, pools: map[string]*armPool{},
 		ops: map[string]*armOperation{}, tokens: map[string]bool{}, changed: make(chan struct{}),
 	}
 	e.mu.Lock()
@@ -226,10 +226,10 @@ func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 	a.sets[strings.ToLower(spec.Name)] = set
 	machines := make([]VM, 0, n)
 	for range n {
-		m := a.newMachineLocked(set, Succeeded, Running)
+		m := a.newVMLocked(set, Succeeded, Running)
 		machines = append(machines, m.VM)
 	}
-	a.announceLocked()
+	a.notifyWaitersLocked()
 	return machines
 }
 
@@ -237,22 +237,22 @@ func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 func (a *ARM) AddVM(name string, attached ...Attachment) VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m := &armMachine{VM: VM{
+	m := &armVM{VM: VM{
 		Resource: name, ComputerName: strings.ToLower(name), UniqueID: uuid.NewString(), Size: "Standard_D4s_v5",
 		State: Succeeded, Power: Running, Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name), Attached: attached,
 	}}
 	a.machines[strings.ToLower(name)] = m
-	a.announceLocked()
+	a.notifyWaitersLocked()
 	return m.VM
 }
 
-// newMachineLocked creates the next machine of a set.
-func (a *ARM) newMachineLocked(set *armSet, state ProvisioningState, power PowerState) *armMachine {
+// newVMLocked creates the next machine of a set.
+func (a *ARM) newVMLocked(set *armSet, state ProvisioningState, power PowerState) *armVM {
 	number := set.next
 	set.next++
-	m := &armMachine{set: set, VM: VM{
+	m := &armVM{set: set, VM: VM{
 		ScaleSet: set.Name, Size: set.Size, Spot: set.Spot, State: state, Power: power, Created: time.Now().UTC(),
-		ComputerName: strings.ToLower(set.Name) + base36(number), UniqueID: uuid.NewString(), Tags: map[string]string{},
+		ComputerName: strings.ToLower(set.Name) + formatBase36(number), UniqueID: uuid.NewString(), Tags: map[string]string{},
 	}}
 	if len(set.Zones) > 0 {
 		m.Zone = set.Zones[number%len(set.Zones)]
@@ -276,8 +276,8 @@ func (a *ARM) newMachineLocked(set *armSet, state ProvisioningState, power Power
 	return m
 }
 
-// base36 returns the end of a computer name in a scale set: the instance as six digits of base 36.
-func base36(number int) string {
+// formatBase36 returns the end of a computer name in a scale set: the instance as six digits of base 36.
+func formatBase36(number int) string {
 	digits := strconv.FormatInt(int64(number), 36)
 	return strings.Repeat("0", max(0, 6-len(digits))) + digits
 }
@@ -287,10 +287,10 @@ func (a *ARM) groupID() string {
 	return "/subscriptions/" + a.opts.Subscription + "/resourceGroups/" + a.opts.ResourceGroup
 }
 
-func (a *ARM) setID(set string) string {
+func (a *ARM) scaleSetID(set string) string {
 	return a.groupID() + "/providers/Microsoft.Compute/virtualMachineScaleSets/" + set
 }
-func (a *ARM) instanceID(set, id string) string { return a.setID(set) + "/virtualMachines/" + id }
+func (a *ARM) instanceID(set, id string) string { return a.scaleSetID(set) + "/virtualMachines/" + id }
 
 func (a *ARM) vmID(name string) string {
 	return a.groupID() + "/providers/Microsoft.Compute/virtualMachines/" + name
@@ -300,10 +300,10 @@ func (a *ARM) vmID(name string) string {
 func (a *ARM) VMs() []VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.machinesLocked()
+	return a.listVMsLocked()
 }
 
-func (a *ARM) machinesLocked() []VM {
+func (a *ARM) listVMsLocked() []VM {
 	list := make([]VM, 0, len(a.machines))
 	for _, m := range a.machines {
 		list = append(list, m.VM)
@@ -350,8 +350,8 @@ func (a *ARM) Change(resource string, change func(*VM)) error {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	change(&m.VM)
-	m.touchLocked()
-	a.announceLocked()
+	m.bumpETagLocked()
+	a.notifyWaitersLocked()
 	return nil
 }
 
@@ -362,14 +362,14 @@ func (a *ARM) Lose(ctx context.Context, resource string) error {
 			return fmt.Errorf("losing machine %q: %w", resource, err)
 		}
 	}
-	if !a.remove(resource) {
+	if !a.removeVM(resource) {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	return nil
 }
 
-// remove deletes a machine, and reports whether it existed.
-func (a *ARM) remove(resource string) bool {
+// removeVM deletes a machine, and reports whether it existed.
+func (a *ARM) removeVM(resource string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
@@ -377,26 +377,26 @@ func (a *ARM) remove(resource string) bool {
 		return false
 	}
 	if m.State != Deleting { // a deletion lowers the capacity when it begins
-		a.shrinkLocked(m, 1)
+		a.reduceCapacityLocked(m, 1)
 	}
-	a.removeLocked(m)
+	a.removeVMLocked(m)
 	return true
 }
 
-func (a *ARM) removeLocked(m *armMachine) {
+func (a *ARM) removeVMLocked(m *armVM) {
 	m.removed = true
-	m.touchLocked()
+	m.bumpETagLocked()
 	for _, attached := range m.Attached {
 		if attached.DeleteOption != "Delete" {
-			a.left = append(a.left, attached)
+			a.detached = append(a.detached, attached)
 		}
 	}
 	delete(a.machines, strings.ToLower(m.Resource))
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
-// touchLocked changes the ETag of a machine's set, as any write does.
-func (m *armMachine) touchLocked() {
+// bumpETagLocked changes the ETag of a machine's set, as any write does.
+func (m *armVM) bumpETagLocked() {
 	if m.set == nil {
 		return
 	}
@@ -410,22 +410,22 @@ func (m *armMachine) touchLocked() {
 func (a *ARM) LeftBehind() []Attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.left)
+	return slices.Clone(a.detached)
 }
 
-func (a *ARM) shrinkLocked(m *armMachine, by int) {
+func (a *ARM) reduceCapacityLocked(m *armVM, by int) {
 	if m.set == nil {
 		return
 	}
 	m.set.capacity = max(0, m.set.capacity-by)
-	m.touchLocked()
+	m.bumpETagLocked()
 }
 
 // Wait waits until done returns true for the list of machines. It checks now and after each change.
 func (a *ARM) Wait(ctx context.Context, done func([]VM) bool) error {
 	for {
 		a.mu.Lock()
-		machines, changed := a.machinesLocked(), a.changed
+		machines, changed := a.listVMsLocked(), a.changed
 		a.mu.Unlock()
 		if done(machines) {
 			return nil
@@ -440,7 +440,7 @@ func (a *ARM) Wait(ctx context.Context, done func([]VM) bool) error {
 	}
 }
 
-func (a *ARM) announceLocked() {
+func (a *ARM) notifyWaitersLocked() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

@@ -104,7 +104,7 @@ func (a *ARM) Inject(faults ...ARMFault) error {
 			armed.until = time.Now().Add(f.For)
 		}
 		if f.Kind == ARMStale {
-			armed.stale = a.machinesLocked()
+			armed.stale = a.listVMsLocked()
 		}
 		a.faults = append(a.faults, armed)
 	}
@@ -116,7 +116,7 @@ func (a *ARM) ClearFaults() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = nil
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
 // Relent removes the faults that are restricted to a resource.
@@ -124,14 +124,14 @@ func (a *ARM) Relent(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool { return f.Resource == resource })
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
 // Faults lists the active faults.
 func (a *ARM) Faults() []ARMFault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	list := []ARMFault{}
 	for _, f := range a.faults {
 		list = append(list, f.ARMFault)
@@ -139,28 +139,30 @@ func (a *ARM) Faults() []ARMFault {
 	return list
 }
 
-func (a *ARM) dropOverLocked() {
+func (a *ARM) dropExpiredFaultsLocked() {
 	now := time.Now()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool {
 		return f.left == 0 || (!f.until.IsZero() && now.After(f.until))
 	})
 }
 
-func (f *ARMFault) ofDeletion() bool { return f.Kind == ARMDeletionFails || f.Kind == ARMDeletionHangs }
+func (f *ARMFault) isDeletionFault() bool {
+	return f.Kind == ARMDeletionFails || f.Kind == ARMDeletionHangs
+}
 
-func (f *ARMFault) ofRequest() bool { return !f.ofDeletion() && !f.ofCreation() }
+func (f *ARMFault) isRequestFault() bool { return !f.isDeletionFault() && !f.isCreationFault() }
 
-func (f *ARMFault) ofCreation() bool {
+func (f *ARMFault) isCreationFault() bool {
 	return f.Kind == ARMCreationFails || f.Kind == ARMAllocationFails
 }
 
-// takeFault returns and uses up the first fault that matches a request, or nil.
-func (a *ARM) takeFault(action, path string) *armedARMFault {
+// takeRequestFault returns and uses up the first fault that matches a request, or nil.
+func (a *ARM) takeRequestFault(action, path string) *armedARMFault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
-		if f.ofRequest() && f.concerns(action, path) {
+		if f.isRequestFault() && f.matchesRequest(action, path) {
 			f.left = max(f.left-1, -1)
 			return f
 		}
@@ -168,7 +170,7 @@ func (a *ARM) takeFault(action, path string) *armedARMFault {
 	return nil
 }
 
-func (f *ARMFault) concerns(action, path string) bool {
+func (f *ARMFault) matchesRequest(action, path string) bool {
 	if f.Action != "" {
 		prefix, open := strings.CutSuffix(f.Action, "*")
 		if len(action) < len(prefix) || !strings.EqualFold(action[:len(prefix)], prefix) || (!open && len(action) != len(prefix)) {
@@ -185,9 +187,9 @@ func (f *ARMFault) concerns(action, path string) bool {
 
 // takeDeletionFaultLocked returns the fault of a machine's deletion, or nil. It does not use up a hanging fault.
 func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
-		if !f.ofDeletion() || (f.Resource != "" && !strings.EqualFold(f.Resource, resource)) {
+		if !f.isDeletionFault() || (f.Resource != "" && !strings.EqualFold(f.Resource, resource)) {
 			continue
 		}
 		if f.Kind == ARMDeletionFails {
@@ -200,7 +202,7 @@ func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
 
 // takeCreationFaultLocked returns and uses up the fault of a new machine or an increase of a scale set, or nil.
 func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armedARMFault {
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
 		if f.Kind == kind && (f.Resource == "" || strings.EqualFold(f.Resource, resource)) {
 			f.left = max(f.left-1, -1)
@@ -210,16 +212,16 @@ func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armed
 	return nil
 }
 
-// passes reports whether the request is handled despite the fault.
-func (f *armedARMFault) passes() bool {
-	return !f.spoils() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMElsewhere
+// isHandled reports whether the request is handled despite the fault.
+func (f *armedARMFault) isHandled() bool {
+	return !f.replacesResponse() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMElsewhere
 }
 
-// spoils reports whether the fault replaces the handler's response.
-func (f *armedARMFault) spoils() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
+// replacesResponse reports whether the fault replaces the handler's response.
+func (f *armedARMFault) replacesResponse() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
 
-// serve writes the faulty response, and returns its status. Zero means no response.
-func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, answer armAnswer) int {
+// writeResponse writes the faulty response, and returns its status. Zero means no response.
+func (f *armedARMFault) writeResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) int {
 	switch f.Kind {
 	case ARMHang:
 		select {
@@ -230,7 +232,7 @@ func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, an
 	case ARMReset:
 		panic(http.ErrAbortHandler)
 	case ARMHalf:
-		body := marshal(answer.body)
+		body := encodeJSON(answer.body)
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)+1))
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.WriteHeader(answer.status)
@@ -243,17 +245,17 @@ func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, an
 		fmt.Fprint(w, "<html><body>This page is not ARM.</body></html>")
 		return status
 	case ARMElsewhere:
-		f.redirect(r, &answer)
-		a.send(w, answer)
+		f.replaceHost(r, &answer)
+		a.writeResponse(w, answer)
 		return answer.status
 	}
-	refusal := f.refusal(r, a)
-	a.send(w, refusal.answer())
+	refusal := f.toError(r, a)
+	a.writeResponse(w, refusal.toResponse())
 	return refusal.Status
 }
 
-// redirect replaces the host of every address in a response.
-func (f *armedARMFault) redirect(r *http.Request, answer *armAnswer) {
+// replaceHost replaces the host of every address in a response.
+func (f *armedARMFault) replaceHost(r *http.Request, answer *armResponse) {
 	for name, values := range answer.header {
 		for i := range values {
 			answer.header[name][i] = strings.Replace(values[i], r.Host, f.Message, 1)
@@ -266,8 +268,8 @@ func (f *armedARMFault) redirect(r *http.Request, answer *armAnswer) {
 	}
 }
 
-// refusal returns the fault as an error in ARM's form.
-func (f *armedARMFault) refusal(r *http.Request, a *ARM) *armError {
+// toError returns the fault as an error in ARM's form.
+func (f *armedARMFault) toError(r *http.Request, a *ARM) *armError {
 	err := &armError{
 		Status: f.Status, Code: cmp.Or(f.Code, "InternalServerError"), RetryAfter: f.RetryAfter,
 		Message: cmp.Or(f.Message, "Encountered internal server error. Diagnostic information: timestamp '20260901T120000Z'."),
@@ -284,12 +286,12 @@ func (f *armedARMFault) refusal(r *http.Request, a *ARM) *armError {
 		err.Status, err.Code = http.StatusForbidden, "AuthorizationFailed"
 		err.Message = fmt.Sprintf("The client '%[1]s' with object id '%[1]s' does not have authorization to perform action '%[2]s' "+
 			"over scope '%[3]s' or the scope is invalid. If access was recently granted, please refresh your credentials.",
-			DefaultTenant, a.actionOf(r), r.URL.Path)
+			DefaultTenant, a.requestAction(r), r.URL.Path)
 	}
 	return err
 }
 
-func (a *ARM) actionOf(r *http.Request) string {
+func (a *ARM) requestAction(r *http.Request) string {
 	for _, route := range a.routes() {
 		method, path, _ := strings.Cut(route.pattern, " ")
 		if r.Pattern == method+" /subscriptions/{subscription}"+path {
@@ -302,15 +304,15 @@ func (a *ARM) actionOf(r *http.Request) string {
 // staleKey is the context key of a stale list.
 type staleKey struct{}
 
-func withStale(r *http.Request, f *armedARMFault) *http.Request {
+func withStaleVMs(r *http.Request, f *armedARMFault) *http.Request {
 	if f == nil || f.Kind != ARMStale {
 		return r
 	}
 	return r.WithContext(context.WithValue(r.Context(), staleKey{}, f.stale))
 }
 
-// staleMachines returns the machines of a stale list, or nil.
-func staleMachines(r *http.Request) []VM {
+// staleVMs returns the machines of a stale list, or nil.
+func staleVMs(r *http.Request) []VM {
 	machines, _ := r.Context().Value(staleKey{}).([]VM)
 	return machines
 }

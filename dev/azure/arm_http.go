@@ -59,36 +59,36 @@ func (e *armError) body() any {
 	return map[string]any{"error": inner}
 }
 
-// armAnswer is the response of a handler.
-type armAnswer struct {
+// armResponse is the response of a handler.
+type armResponse struct {
 	status int
 	header http.Header
 	body   any // nil means no body
 }
 
-func (e *armError) answer() armAnswer {
+func (e *armError) toResponse() armResponse {
 	header := http.Header{}
 	if e.RetryAfter > 0 {
-		header.Set("Retry-After", wholeSeconds(e.RetryAfter))
+		header.Set("Retry-After", formatRetryAfter(e.RetryAfter))
 	}
-	return armAnswer{status: e.Status, header: header, body: e.body()}
+	return armResponse{status: e.Status, header: header, body: e.body()}
 }
 
-func wholeSeconds(d time.Duration) string {
+func formatRetryAfter(d time.Duration) string {
 	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
 }
 
-func notFound(kind, name string) *armError {
+func newNotFoundError(kind, name string) *armError {
 	return &armError{Status: http.StatusNotFound, Code: "ResourceNotFound", Message: fmt.Sprintf(
 		"The Resource '%s/%s' was not found. For more details please go to https://aka.ms/ARMResourceNotFoundFix", kind, name)}
 }
 
-func badParameter(target, format string, args ...any) *armError {
+func newParameterError(target, format string, args ...any) *armError {
 	return &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", Message: fmt.Sprintf(format, args...), Target: target}
 }
 
 // armHandler serves one kind of request.
-type armHandler func(r *http.Request) (armAnswer, *armError)
+type armHandler func(r *http.Request) (armResponse, *armError)
 
 // route is one kind of request: its pattern below a subscription, and the action that a role must permit.
 type route struct {
@@ -135,11 +135,11 @@ func (a *ARM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range a.routes() {
 		method, path, _ := strings.Cut(r.pattern, " ")
-		mux.HandleFunc(method+" /subscriptions/{subscription}"+path, a.serve(r))
+		mux.HandleFunc(method+" /subscriptions/{subscription}"+path, a.wrapHandler(r))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.send(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
-			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).answer())
+		a.writeResponse(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
+			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).toResponse())
 	})
 	a.routeTokens(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -184,40 +184,40 @@ type ARMRequest struct {
 // maxARMBody is the maximum size of a request body in bytes.
 const maxARMBody = 1 << 20
 
-// serve wraps a handler with the common behaviour of ARM.
-func (a *ARM) serve(route route) http.HandlerFunc {
+// wrapHandler wraps a handler with the common behaviour of ARM.
+func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxARMBody))
 		if err != nil {
 			return // the client has disconnected, or the body is too long
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		record := a.record(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
-		if refused := a.admit(r); refused != nil {
+		record := a.recordRequest(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
+		if refused := a.checkRequest(r); refused != nil {
 			record(refused.Status)
-			a.send(w, refused.answer())
+			a.writeResponse(w, refused.toResponse())
 			return
 		}
-		fault := a.takeFault(route.action, r.URL.Path)
-		if fault != nil && !fault.passes() {
-			record(fault.serve(w, r, a, armAnswer{}))
+		fault := a.takeRequestFault(route.action, r.URL.Path)
+		if fault != nil && !fault.isHandled() {
+			record(fault.writeResponse(w, r, a, armResponse{}))
 			return
 		}
-		answer, failed := route.handle(withStale(r, fault))
+		answer, failed := route.handle(withStaleVMs(r, fault))
 		if failed != nil {
-			answer = failed.answer()
+			answer = failed.toResponse()
 		}
-		if fault != nil && fault.spoils() {
-			record(fault.serve(w, r, a, answer))
+		if fault != nil && fault.replacesResponse() {
+			record(fault.writeResponse(w, r, a, answer))
 			return
 		}
 		record(answer.status)
-		a.send(w, answer)
+		a.writeResponse(w, answer)
 	}
 }
 
-// record stores a request, and returns the function that stores its status.
-func (a *ARM) record(request ARMRequest) func(int) {
+// recordRequest stores a request, and returns the function that stores its status.
+func (a *ARM) recordRequest(request ARMRequest) func(int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests = append(a.requests, request)
@@ -238,8 +238,8 @@ func (a *ARM) Requests() []ARMRequest {
 	return slices.Clone(a.requests)
 }
 
-// admit refuses requests that no resource provider would receive.
-func (a *ARM) admit(r *http.Request) *armError {
+// checkRequest refuses requests that no resource provider would receive.
+func (a *ARM) checkRequest(r *http.Request) *armError {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a.mu.Lock()
 	known := a.tokens[token]
@@ -263,15 +263,15 @@ func (a *ARM) admit(r *http.Request) *armError {
 		return &armError{Status: http.StatusNotFound, Code: "SubscriptionNotFound", Message: fmt.Sprintf(
 			"The subscription '%s' could not be found.", r.PathValue("subscription"))}
 	}
-	if group := r.PathValue("group"); group != "" && !a.hasGroup(group) {
+	if group := r.PathValue("group"); group != "" && !a.hasResourceGroup(group) {
 		return &armError{Status: http.StatusNotFound, Code: "ResourceGroupNotFound", Message: fmt.Sprintf(
 			"Resource group '%s' could not be found.", group)}
 	}
 	return nil
 }
 
-// hasGroup reports whether a resource group exists: the group of the machines, or of a managed cluster.
-func (a *ARM) hasGroup(name string) bool {
+// hasResourceGroup reports whether a resource group exists: the group of the machines, or of a managed cluster.
+func (a *ARM) hasResourceGroup(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if strings.EqualFold(name, a.opts.ResourceGroup) {
@@ -285,8 +285,8 @@ func (a *ARM) hasGroup(name string) bool {
 	return false
 }
 
-// send writes a response with ARM's common headers.
-func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
+// writeResponse writes a response with ARM's common headers.
+func (a *ARM) writeResponse(w http.ResponseWriter, answer armResponse) {
 	for name, values := range answer.header {
 		w.Header()[name] = values
 	}
@@ -300,11 +300,11 @@ func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(answer.status)
-	_, _ = w.Write(marshal(answer.body)) // a client that has disconnected cannot be told
+	_, _ = w.Write(encodeJSON(answer.body)) // a client that has disconnected cannot be told
 }
 
-// accepted returns the response for a started operation: 202 and the address of the operation.
-func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) armAnswer {
+// newAcceptedResponse returns the response for a started operation: 202 and the address of the operation.
+func (a *ARM) newAcceptedResponse(r *http.Request, op *armOperation, status int, body any) armResponse {
 	u := url.URL{
 		Scheme: "https", Host: r.Host,
 		Path: fmt.Sprintf("/subscriptions/%s/providers/%s/locations/%s/operations/%s", a.opts.Subscription, op.namespace,
@@ -322,24 +322,24 @@ func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) 
 	if a.opts.Follow == FollowLocation {
 		status = http.StatusAccepted // only this status has the header
 	}
-	a.askAgain(header)
-	return armAnswer{status: status, header: header, body: body}
+	a.setRetryAfter(header)
+	return armResponse{status: status, header: header, body: body}
 }
 
-func (a *ARM) askAgain(header http.Header) {
+func (a *ARM) setRetryAfter(header http.Header) {
 	if a.opts.RetryAfter >= time.Second {
-		header.Set("Retry-After", wholeSeconds(a.opts.RetryAfter))
+		header.Set("Retry-After", formatRetryAfter(a.opts.RetryAfter))
 	}
 }
 
 // getOperation serves both polling styles: Azure-AsyncOperation with 200 and a status, Location with 202 while the
 // operation runs.
-func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) getOperation(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	op := a.ops[r.PathValue("operation")]
 	if op == nil {
-		return armAnswer{}, &armError{
+		return armResponse{}, &armError{
 			Status: http.StatusNotFound, Code: "OperationNotFound", Message: "The operation was not found.",
 		}
 	}
@@ -347,7 +347,7 @@ func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 	body := map[string]any{"name": op.id, "startTime": op.started.Format(time.RFC3339Nano), "status": "InProgress"}
 	under := op.ended.IsZero()
 	if under {
-		a.askAgain(header)
+		a.setRetryAfter(header)
 	} else {
 		body["status"], body["endTime"] = "Succeeded", op.ended.Format(time.RFC3339Nano)
 	}
@@ -355,16 +355,16 @@ func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 		body["status"], body["error"] = "Failed", map[string]any{"code": op.err.Code, "message": op.err.Message}
 	}
 	if r.URL.Query().Get("monitor") == "" {
-		return armAnswer{status: http.StatusOK, header: header, body: body}, nil
+		return armResponse{status: http.StatusOK, header: header, body: body}, nil
 	}
 	switch {
 	case under:
 		header.Set("Location", "https://"+r.Host+r.URL.RequestURI())
-		return armAnswer{status: http.StatusAccepted, header: header}, nil
+		return armResponse{status: http.StatusAccepted, header: header}, nil
 	case op.err != nil:
-		return armAnswer{}, &armError{Status: http.StatusConflict, Code: op.err.Code, Message: op.err.Message}
+		return armResponse{}, &armError{Status: http.StatusConflict, Code: op.err.Code, Message: op.err.Message}
 	}
-	return armAnswer{status: http.StatusOK, header: header}, nil
+	return armResponse{status: http.StatusOK, header: header}, nil
 }
 
 // ForgetOperations makes every operation unknown to ARM. Their work continues.
@@ -374,9 +374,9 @@ func (a *ARM) ForgetOperations() {
 	clear(a.ops)
 }
 
-// page returns one page of a list, with the link to the next page. The link holds the last entry before that page, so
+// newPage returns one page of a list, with the link to the next page. The link holds the last entry before that page, so
 // that deletions in between skip no entry.
-func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armAnswer {
+func newPage[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armResponse {
 	query := r.URL.Query()
 	if after := query.Get("$skiptoken"); after != "" {
 		list = slices.DeleteFunc(slices.Clone(list), func(t T) bool { return compareNatural(name(t), after) <= 0 })
@@ -392,11 +392,11 @@ func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry f
 		value = append(value, entry(t))
 	}
 	body["value"] = value
-	return armAnswer{status: http.StatusOK, body: body}
+	return armResponse{status: http.StatusOK, body: body}
 }
 
-// decode parses the body of a request. Unknown fields are allowed.
-func decode(r *http.Request, into any) *armError {
+// decodeBody parses the body of a request. Unknown fields are allowed.
+func decodeBody(r *http.Request, into any) *armError {
 	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
 		return &armError{
 			Status: http.StatusBadRequest, Code: "InvalidRequestContent",

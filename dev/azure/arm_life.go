@@ -11,49 +11,49 @@ import (
 	"github.com/google/uuid"
 )
 
-// beginLocked starts a long-running operation. work runs concurrently and returns the error.
-func (a *ARM) beginLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
+// startOperationLocked starts a long-running operation. work runs concurrently and returns the error.
+func (a *ARM) startOperationLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
 	op := &armOperation{id: uuid.NewString(), namespace: namespace, action: action, started: time.Now().UTC()}
 	a.ops[op.id] = op
-	a.goLocked(func(ctx context.Context) {
+	a.runLocked(func(ctx context.Context) {
 		err := work(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		op.err, op.ended = err, time.Now().UTC()
-		a.announceLocked()
+		a.notifyWaitersLocked()
 	})
 	return op
 }
 
-// goLocked runs work until the emulator is closed.
-func (a *ARM) goLocked(work func(context.Context)) {
+// runLocked runs work until the emulator is closed.
+func (a *ARM) runLocked(work func(context.Context)) {
 	e := a.emulator
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() == nil {
-		e.lives.Go(func() { work(e.ctx) })
+		e.eventRoutines.Go(func() { work(e.ctx) })
 	}
 }
 
-// deleteLocked starts the deletion of machines: first their capacity decreases, then they lose power, finally they are
+// startDeletionLocked starts the deletion of machines: first their capacity decreases, then they lose power, finally they are
 // removed. It waits for machines that are being deleted already.
-func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *armOperation {
-	mine := map[*armMachine]bool{}
+func (a *ARM) startDeletionLocked(namespace, action string, machines []*armVM) *armOperation {
+	mine := map[*armVM]bool{}
 	for _, m := range machines {
 		if m.State != Deleting {
 			mine[m] = true
 			m.State = Deleting
-			a.shrinkLocked(m, 1)
+			a.reduceCapacityLocked(m, 1)
 		}
 	}
-	a.announceLocked()
-	return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
+	a.notifyWaitersLocked()
+	return a.startOperationLocked(namespace, action, func(ctx context.Context) *armError {
 		var all sync.WaitGroup
 		failed := make([]*armError, len(machines))
 		for i, m := range machines {
 			all.Go(func() {
 				if mine[m] {
-					failed[i] = a.deleteMachine(ctx, m)
+					failed[i] = a.deleteOneVM(ctx, m)
 				} else {
 					a.awaitDeletion(ctx, m)
 				}
@@ -64,23 +64,23 @@ func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *ar
 	})
 }
 
-// deleteMachine deletes one machine, or fails as a fault demands.
-func (a *ARM) deleteMachine(ctx context.Context, m *armMachine) *armError {
-	a.powerOff(ctx, m)
-	if err := a.deletionFault(ctx, m.Resource); err != nil {
+// deleteOneVM deletes one machine, or fails as a fault demands.
+func (a *ARM) deleteOneVM(ctx context.Context, m *armVM) *armError {
+	a.powerOffForDeletion(ctx, m)
+	if err := a.awaitDeletionFault(ctx, m.Resource); err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		m.State, m.Failure = Failed, err.Code // it runs on, unless it was switched off
-		a.shrinkLocked(m, -1)
-		a.announceLocked()
+		a.reduceCapacityLocked(m, -1)
+		a.notifyWaitersLocked()
 		return err
 	}
-	a.endMachine(ctx, m)
+	a.finishDeletion(ctx, m)
 	return nil
 }
 
-// powerOff switches off a machine that is being deleted, and waits for DeleteTime.
-func (a *ARM) powerOff(ctx context.Context, m *armMachine) {
+// powerOffForDeletion switches off a machine that is being deleted, and waits for DeleteTime.
+func (a *ARM) powerOffForDeletion(ctx context.Context, m *armVM) {
 	if power := a.emulator.opts.Machines; power != nil {
 		err := power.PowerOff(ctx, m.Resource)
 		if err != nil && ctx.Err() == nil {
@@ -92,20 +92,20 @@ func (a *ARM) powerOff(ctx context.Context, m *armMachine) {
 			a.mu.Unlock()
 		}
 	}
-	rest(ctx, a.opts.DeleteTime)
+	sleepUntilDone(ctx, a.opts.DeleteTime)
 }
 
-// endMachine removes a deleted machine.
-func (a *ARM) endMachine(ctx context.Context, m *armMachine) {
+// finishDeletion removes a deleted machine.
+func (a *ARM) finishDeletion(ctx context.Context, m *armVM) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() == nil && !m.removed {
-		a.removeLocked(m)
+		a.removeVMLocked(m)
 	}
 }
 
 // awaitDeletion waits for the end of another deletion of a machine.
-func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
+func (a *ARM) awaitDeletion(ctx context.Context, m *armVM) {
 	for {
 		a.mu.Lock()
 		over, changed := m.removed || m.State != Deleting, a.changed
@@ -124,8 +124,8 @@ func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
 // resizeLocked sets a scale set's capacity. It creates machines, or deletes the newest ones. It also creates machines
 // that an earlier increase could not create.
 func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) (*armOperation, *armError) {
-	var live []*armMachine
-	for _, m := range a.membersLocked(set) {
+	var live []*armVM
+	for _, m := range a.listMembersLocked(set) {
 		if m.State != Deleting {
 			live = append(live, m)
 		}
@@ -139,78 +139,78 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 	}
 	if grow <= 0 {
 		set.capacity = capacity - grow // the deletion lowers it
-		return a.deleteLocked(namespace, action, live[max(0, len(live)+grow):]), nil
+		return a.startDeletionLocked(namespace, action, live[max(0, len(live)+grow):]), nil
 	}
 	set.capacity = capacity
 	set.etag++
 	if fault := a.takeCreationFaultLocked(ARMAllocationFails, set.Name); fault != nil {
-		a.announceLocked()
-		return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
-			rest(ctx, a.opts.BootTime)
-			return fault.allocationFailed()
+		a.notifyWaitersLocked()
+		return a.startOperationLocked(namespace, action, func(ctx context.Context) *armError {
+			sleepUntilDone(ctx, a.opts.BootTime)
+			return fault.toAllocationError()
 		}), nil
 	}
-	return a.makeLocked(namespace, action, set, grow), nil
+	return a.createVMsLocked(namespace, action, set, grow), nil
 }
 
-// allocationFailed returns compute's error for machines that it cannot create.
-func (f *armedARMFault) allocationFailed() *armError {
+// toAllocationError returns compute's error for machines that it cannot create.
+func (f *armedARMFault) toAllocationError() *armError {
 	return &armError{
 		Code:    cmp.Or(f.Code, "AllocationFailed"),
 		Message: cmp.Or(f.Message, "Allocation failed. We do not have sufficient capacity for the requested VM size in this region."),
 	}
 }
 
-// makeLocked starts the creation of machines of a scale set, and of one more if it overprovisions.
-func (a *ARM) makeLocked(namespace, action string, set *armSet, count int) *armOperation {
+// createVMsLocked starts the creation of machines of a scale set, and of one more if it overprovisions.
+func (a *ARM) createVMsLocked(namespace, action string, set *armSet, count int) *armOperation {
 	extra := 0
 	if set.Overprovision {
 		extra = 1
 	}
-	fresh := make([]*armMachine, count+extra)
+	fresh := make([]*armVM, count+extra)
 	for i := range fresh {
-		fresh[i] = a.newMachineLocked(set, Creating, Stopped)
+		fresh[i] = a.newVMLocked(set, Creating, Stopped)
 	}
-	a.announceLocked()
-	return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
+	a.notifyWaitersLocked()
+	return a.startOperationLocked(namespace, action, func(ctx context.Context) *armError {
 		var all sync.WaitGroup
 		failed := make([]*armError, len(fresh))
 		for i, m := range fresh {
-			all.Go(func() { failed[i] = a.boot(ctx, m) })
+			all.Go(func() { failed[i] = a.bootVM(ctx, m) })
 		}
 		all.Wait()
-		a.dropExtra(ctx, fresh[count:])
+		a.deleteExtraVMs(ctx, fresh[count:])
 		return cmp.Or(failed[:count]...)
 	})
 }
 
-// dropExtra deletes the machines beyond the capacity, which does not change.
-func (a *ARM) dropExtra(ctx context.Context, machines []*armMachine) {
+// deleteExtraVMs deletes the machines beyond the capacity, which does not change.
+func (a *ARM) deleteExtraVMs(ctx context.Context, machines []*armVM) {
 	for _, m := range machines {
 		a.mu.Lock()
 		mine := !m.removed && m.State != Deleting
 		if mine {
 			m.State = Deleting
-			a.announceLocked()
+			a.notifyWaitersLocked()
 		}
 		a.mu.Unlock()
 		if mine {
-			a.powerOff(ctx, m)
-			a.endMachine(ctx, m)
+			a.powerOffForDeletion(ctx, m)
+			a.finishDeletion(ctx, m)
 		}
 	}
 }
 
-// boot starts a new machine and lets its node join. A fault may make it fail before it has power.
-func (a *ARM) boot(ctx context.Context, m *armMachine) *armError {
-	rest(ctx, a.opts.BootTime)
+// bootVM starts a new machine and lets its node join. A fault may make it fail before it has power.
+func (a *ARM) bootVM(ctx context.Context, m *armVM) *armError {
+	sleepUntilDone(ctx, a.opts.BootTime)
 	a.mu.Lock()
 	if fault := a.takeCreationFaultLocked(ARMCreationFails, m.Resource); fault != nil && !m.removed && m.State == Creating {
 		defer a.mu.Unlock()
-		failed := fault.allocationFailed()
+		failed := fault.toAllocationError()
 		m.State, m.Power, m.Failure = Failed, "", failed.Code
-		m.touchLocked()
-		a.announceLocked()
+		m.bumpETagLocked()
+		a.notifyWaitersLocked()
 		return failed
 	}
 	description := m.VM
@@ -230,25 +230,25 @@ func (a *ARM) boot(ctx context.Context, m *armMachine) *armError {
 	}
 	if m.State == Creating {
 		m.State, m.Power = Succeeded, Running
-		m.touchLocked()
-		a.announceLocked()
+		m.bumpETagLocked()
+		a.notifyWaitersLocked()
 	}
 	return nil
 }
 
-// eventEnded removes the machines that an event has ended for good.
-func (a *ARM) eventEnded(t EventType, resources []string) {
+// removeAfterEvent removes the machines that an event has ended for good.
+func (a *ARM) removeAfterEvent(t EventType, resources []string) {
 	for _, resource := range resources {
 		if t == Preempt {
-			a.evicted(resource)
+			a.applyEvictionPolicy(resource)
 			continue
 		}
-		a.remove(resource)
+		a.removeVM(resource)
 	}
 }
 
-// evicted applies the eviction policy of its scale set to a machine.
-func (a *ARM) evicted(resource string) {
+// applyEvictionPolicy applies the eviction policy of its scale set to a machine.
+func (a *ARM) applyEvictionPolicy(resource string) {
 	a.mu.Lock()
 	m := a.machines[strings.ToLower(resource)]
 	if m == nil {
@@ -258,30 +258,30 @@ func (a *ARM) evicted(resource string) {
 	set := m.set
 	if set != nil && set.Eviction == DeallocateEvicted {
 		m.Power = Deallocated
-		a.announceLocked()
+		a.notifyWaitersLocked()
 		a.mu.Unlock()
 		return
 	}
 	a.mu.Unlock()
-	if a.remove(resource) && set != nil && set.Restores {
-		a.restore(set)
+	if a.removeVM(resource) && set != nil && set.Restores {
+		a.replaceEvictedVM(set)
 	}
 }
 
-// restore creates a machine to replace an evicted one.
-func (a *ARM) restore(set *armSet) {
+// replaceEvictedVM creates a machine to replace an evicted one.
+func (a *ARM) replaceEvictedVM(set *armSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set.capacity++
 	set.etag++
-	m := a.newMachineLocked(set, Creating, Stopped)
-	a.announceLocked()
-	a.goLocked(func(ctx context.Context) { _ = a.boot(ctx, m) })
+	m := a.newVMLocked(set, Creating, Stopped)
+	a.notifyWaitersLocked()
+	a.runLocked(func(ctx context.Context) { _ = a.bootVM(ctx, m) })
 }
 
-func (a *ARM) membersLocked(set *armSet) []*armMachine {
-	var members []*armMachine
-	for _, m := range a.machinesLocked() {
+func (a *ARM) listMembersLocked(set *armSet) []*armVM {
+	var members []*armVM
+	for _, m := range a.listVMsLocked() {
 		if strings.EqualFold(m.ScaleSet, set.Name) {
 			members = append(members, a.machines[strings.ToLower(m.Resource)])
 		}
@@ -289,7 +289,7 @@ func (a *ARM) membersLocked(set *armSet) []*armMachine {
 	return members
 }
 
-func rest(ctx context.Context, d time.Duration) {
+func sleepUntilDone(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -13,7 +13,7 @@ import (
 // armSettings holds the flags of an Azure Resource Manager that Main serves next to the emulator.
 type armSettings struct{ listen, caFile string }
 
-func (s armSettings) check() error {
+func (s armSettings) validate() error {
 	if (s.listen == "") != (s.caFile == "") {
 		return errors.New("--arm-listen and --arm-ca-file must be set together, because clients must trust the certificate")
 	}
@@ -23,17 +23,17 @@ func (s armSettings) check() error {
 	return requireLoopback("--arm-listen", s.listen)
 }
 
-// serve serves an Azure Resource Manager until ctx ends. Its scale sets have the machines of the existing nodes. The
+// serveARM serves an Azure Resource Manager until ctx ends. Its scale sets have the machines of the existing nodes. The
 // joiner, if any, adds the nodes of new machines.
-func (s armSettings) serve(ctx context.Context, e *Emulator, nodes *Nodes, joiner Joiner) error {
+func (s armSettings) serveARM(ctx context.Context, e *Emulator, nodes *Nodes, joiner Joiner) error {
 	if s.listen == "" {
 		return nil
 	}
 	arm := NewARM(e, ARMOptions{Joiner: joiner})
 	for _, name := range nodes.ScaleSets() {
-		arm.adopt(ScaleSetSpec{
-			Name: name, Spot: nodes.spot(name), Zones: []string{"1", "2", "3"},
-		}, nodes.instances(name))
+		arm.addExistingScaleSet(ScaleSetSpec{
+			Name: name, Spot: nodes.isSpotScaleSet(name), Zones: []string{"1", "2", "3"},
+		}, nodes.instanceIDs(name))
 	}
 	server, err := arm.Serve(s.listen) //nolint:contextcheck // it ends with ctx, a few lines on
 	if err != nil {
@@ -46,8 +46,8 @@ func (s armSettings) serve(ctx context.Context, e *Emulator, nodes *Nodes, joine
 	return nil
 }
 
-// adopt creates a scale set with running machines of these instance IDs.
-func (a *ARM) adopt(spec ScaleSetSpec, instances []int) {
+// addExistingScaleSet creates a scale set with running machines of these instance IDs.
+func (a *ARM) addExistingScaleSet(spec ScaleSetSpec, instances []int) {
 	a.AddScaleSet(spec, 0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,13 +55,13 @@ func (a *ARM) adopt(spec ScaleSetSpec, instances []int) {
 	set.capacity = len(instances)
 	for _, instance := range instances {
 		set.next = instance
-		a.newMachineLocked(set, Succeeded, Running)
+		a.newVMLocked(set, Succeeded, Running)
 	}
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
-// instances returns the instance IDs of the nodes of a uniform scale set, ascending.
-func (n *Nodes) instances(scaleSet string) []int {
+// instanceIDs returns the instance IDs of the nodes of a uniform scale set, ascending.
+func (n *Nodes) instanceIDs(scaleSet string) []int {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	var ids []int
@@ -75,8 +75,8 @@ func (n *Nodes) instances(scaleSet string) []int {
 	return ids
 }
 
-// spot reports whether a scale set's nodes have the Spot label of AKS.
-func (n *Nodes) spot(scaleSet string) bool {
+// isSpotScaleSet reports whether a scale set's nodes have the Spot label of AKS.
+func (n *Nodes) isSpotScaleSet(scaleSet string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.spotSets[strings.ToLower(scaleSet)]

@@ -39,7 +39,7 @@ func (a *ARM) Serve(address string) (*ARMServer, error) {
 	if err := requireLoopback("address", address); err != nil {
 		return nil, err
 	}
-	certificate, ca, err := selfSigned()
+	certificate, ca, err := newSelfSignedCertificate()
 	if err != nil {
 		return nil, fmt.Errorf("create the certificate of ARM: %w", err)
 	}
@@ -65,8 +65,8 @@ func (s *ARMServer) Close() error {
 	return s.server.Close()
 }
 
-// selfSigned creates a certificate for the loopback addresses, and returns it in PEM too.
-func selfSigned() (tls.Certificate, []byte, error) {
+// newSelfSignedCertificate creates a certificate for the loopback addresses, and returns it in PEM too.
+func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
@@ -111,7 +111,7 @@ func (a *ARM) RevokeTokens() {
 func (a *ARM) routeTokens(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{tenant}/v2.0/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
 		base := "https://" + r.Host + "/" + r.PathValue("tenant")
-		a.send(w, armAnswer{status: http.StatusOK, body: map[string]any{
+		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{
 			"issuer": base + "/v2.0", "authorization_endpoint": base + "/oauth2/v2.0/authorize",
 			"token_endpoint": base + "/oauth2/v2.0/token", "jwks_uri": base + "/discovery/v2.0/keys",
 		}})
@@ -122,27 +122,27 @@ func (a *ARM) routeTokens(mux *http.ServeMux) {
 func (a *ARM) serveToken(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxARMBody)
 	if err := r.ParseForm(); err != nil {
-		a.send(w, tokenError("invalid_request", "AADSTS900144: The request body could not be read."))
+		a.writeResponse(w, newTokenError("invalid_request", "AADSTS900144: The request body could not be read."))
 		return
 	}
 	switch {
 	case !strings.EqualFold(r.PathValue("tenant"), a.opts.Tenant):
-		a.send(w, tokenError("invalid_request", fmt.Sprintf("AADSTS90002: Tenant '%s' not found.", r.PathValue("tenant"))))
+		a.writeResponse(w, newTokenError("invalid_request", fmt.Sprintf("AADSTS90002: Tenant '%s' not found.", r.PathValue("tenant"))))
 	case r.PostForm.Get("grant_type") != "client_credentials":
-		a.send(w, tokenError("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type."))
+		a.writeResponse(w, newTokenError("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type."))
 	case r.PostForm.Get("client_id") == "" || !strings.HasSuffix(r.PostForm.Get("scope"), "/.default") &&
 		!strings.Contains(r.PostForm.Get("scope"), "/.default "):
-		a.send(w, tokenError("invalid_request", "AADSTS900144: The request must contain client_id and scope."))
+		a.writeResponse(w, newTokenError("invalid_request", "AADSTS900144: The request must contain client_id and scope."))
 	case r.PostForm.Get("client_secret") == "" && r.PostForm.Get("client_assertion") == "":
-		a.send(w, tokenError("invalid_client", "AADSTS7000216: 'client_assertion' or 'client_secret' is required."))
+		a.writeResponse(w, newTokenError("invalid_client", "AADSTS7000216: 'client_assertion' or 'client_secret' is required."))
 	default:
 		seconds := int(tokenLifetime.Seconds())
-		a.send(w, armAnswer{status: http.StatusOK, body: map[string]any{
+		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{
 			"token_type": "Bearer", "expires_in": seconds, "ext_expires_in": seconds, "access_token": a.Token(),
 		}})
 	}
 }
 
-func tokenError(code, description string) armAnswer {
-	return armAnswer{status: http.StatusBadRequest, body: map[string]any{"error": code, "error_description": description}}
+func newTokenError(code, description string) armResponse {
+	return armResponse{status: http.StatusBadRequest, body: map[string]any{"error": code, "error_description": description}}
 }

@@ -45,17 +45,19 @@ func (e *Emulator) simulateEviction(set, resource string) *armError {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrUnknownScaleSet):
-		return notFound("Microsoft.Compute/virtualMachines", resource)
+		return newNotFoundError("Microsoft.Compute/virtualMachines", resource)
 	}
-	return &armError{Status: statusOf(err), Code: "OperationNotAllowed", Message: err.Error()}
+	return &armError{Status: httpStatus(err), Code: "OperationNotAllowed", Message: err.Error()}
 }
 
 // evictInstance and evictVM serve ARM itself: the machine must exist, have priority Spot, and run.
-func (a *ARM) evictInstance(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneInstance) }
+func (a *ARM) evictInstance(r *http.Request) (armResponse, *armError) {
+	return a.serveEviction(r, a.findInstance)
+}
 
-func (a *ARM) evictVM(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneVM) }
+func (a *ARM) evictVM(r *http.Request) (armResponse, *armError) { return a.serveEviction(r, a.findVM) }
 
-func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *armError)) (armAnswer, *armError) {
+func (a *ARM) serveEviction(r *http.Request, find func(*http.Request) (*armVM, *armError)) (armResponse, *armError) {
 	a.mu.Lock()
 	m, failed := find(r)
 	var vm VM
@@ -65,17 +67,17 @@ func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *arm
 	a.mu.Unlock()
 	switch {
 	case failed != nil:
-		return armAnswer{}, failed
+		return armResponse{}, failed
 	case !vm.Spot || vm.Power != Running:
-		return armAnswer{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
+		return armResponse{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
 			"Simulate Eviction is not allowed on VM %s: it must have priority Spot and be running.", vm.Resource)}
 	}
 	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return armAnswer{status: http.StatusNoContent}, nil
+	return armResponse{status: http.StatusNoContent}, nil
 }
 
 func sendARMError(w http.ResponseWriter, err *armError) {
-	answer{status: err.Status, body: marshal(err.body())}.send(w)
+	response{status: err.Status, body: encodeJSON(err.body())}.writeTo(w)
 }

@@ -29,9 +29,9 @@ import (
 // A failed request changes nothing and returns {"error": …}: 400 for invalid input, 404 for missing objects, 409 for
 // what the current state does not allow.
 func (e *Emulator) routeControl(mux *http.ServeMux) {
-	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, e.State(), nil) })
+	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { writeReply(w, e.State(), nil) })
 	mux.HandleFunc("GET /emulator/events", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, e.State().Events, nil)
+		writeReply(w, e.State().Events, nil)
 	})
 	mux.HandleFunc("POST /emulator/events", e.serveAnnounce)
 	mux.HandleFunc("GET /emulator/events/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("POST /emulator/events/{id}/finish", e.serveCommand(func(r *http.Request, id string) error {
 		return e.Finish(r.Context(), id)
 	}))
-	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.reschedule))
+	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.serveReschedule))
 	mux.HandleFunc("GET /emulator/faults", e.serveFaults)
 	mux.HandleFunc("POST /emulator/faults", e.serveInject)
 	mux.HandleFunc("DELETE /emulator/faults", func(w http.ResponseWriter, r *http.Request) {
@@ -89,14 +89,14 @@ func ParseAnnouncement(body []byte) (Announcement, error) {
 			return Announcement{}, err
 		}
 	}
-	if err := request.apply(&a); err != nil {
+	if err := request.applyTo(&a); err != nil {
 		return Announcement{}, err
 	}
 	return a, a.validate()
 }
 
-// apply sets the fields of the request.
-func (r announceRequest) apply(a *Announcement) (err error) {
+// applyTo sets the fields of the request.
+func (r announceRequest) applyTo(a *Announcement) (err error) {
 	a.ScaleSet, a.EventID, a.Resources = r.ScaleSet, r.EventID, r.Resources
 	if r.Type != "" {
 		a.Type = r.Type
@@ -165,13 +165,13 @@ type faultJSON struct {
 
 // ParseFaults parses one fault or a list of faults in JSON. Every error is ErrInvalid and names the field.
 func ParseFaults(body []byte) ([]Fault, error) {
-	list, err := oneOrMore[faultJSON](body)
+	list, err := parseOneOrMore[faultJSON](body)
 	if err != nil {
 		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
 	}
 	faults := make([]Fault, len(list))
 	for i, j := range list {
-		f, err := j.fault()
+		f, err := j.toFault()
 		if err != nil {
 			return nil, fmt.Errorf("fault %d: %w", i, err)
 		}
@@ -180,8 +180,8 @@ func ParseFaults(body []byte) ([]Fault, error) {
 	return faults, nil
 }
 
-// oneOrMore parses one JSON value, or a non-empty list.
-func oneOrMore[T any](body []byte) ([]T, error) {
+// parseOneOrMore parses one JSON value, or a non-empty list.
+func parseOneOrMore[T any](body []byte) ([]T, error) {
 	var list []T
 	into := any(&list)
 	if !strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
@@ -197,7 +197,7 @@ func oneOrMore[T any](body []byte) ([]T, error) {
 	return list, nil
 }
 
-func (j faultJSON) fault() (Fault, error) {
+func (j faultJSON) toFault() (Fault, error) {
 	f := Fault{
 		Kind: j.Kind, Times: j.Times, Method: j.Method, ScaleSet: j.ScaleSet, Machine: j.Machine,
 		Processed: j.Processed, Status: j.Status, Field: j.Field, Value: j.Value, Size: j.Size,
@@ -227,18 +227,18 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 }
 
 func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
-	body, err := readControl(r)
+	body, err := readControlBody(r)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	a, err := ParseAnnouncement(body)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	record, err := e.Announce(a) //nolint:contextcheck // an event outlives the request that announces it
-	reply(w, record, err)
+	writeReply(w, record, err)
 }
 
 // serveCommand runs a command on the event in the path, and returns the event afterwards.
@@ -254,11 +254,11 @@ func (e *Emulator) replyEvent(w http.ResponseWriter, id string, err error) {
 	if err == nil && !ok {
 		err = fmt.Errorf("event %q: %w", id, ErrUnknownEvent)
 	}
-	reply(w, record, err)
+	writeReply(w, record, err)
 }
 
-func (e *Emulator) reschedule(r *http.Request, id string) error {
-	body, err := readControl(r)
+func (e *Emulator) serveReschedule(r *http.Request, id string) error {
+	body, err := readControlBody(r)
 	if err != nil {
 		return err
 	}
@@ -288,19 +288,21 @@ func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 	return now.Add(notice), err
 }
 
-func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) { reply(w, e.Faults(), nil) }
+func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) {
+	writeReply(w, e.Faults(), nil)
+}
 
 func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
-	body, err := readControl(r)
+	body, err := readControlBody(r)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	faults, err := ParseFaults(body)
 	if err == nil {
 		err = e.Inject(faults...)
 	}
-	reply(w, e.Faults(), err)
+	writeReply(w, e.Faults(), err)
 }
 
 // errNoLedger is the error of an emulator that watches no cluster.
@@ -316,7 +318,7 @@ func (e *Emulator) Ledger() Ledger {
 
 func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
 	if e.opts.Bookkeeper == nil {
-		reply(w, nil, errNoLedger)
+		writeReply(w, nil, errNoLedger)
 		return
 	}
 	query := r.URL.Query()
@@ -324,28 +326,28 @@ func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
 	if id := query.Get("event"); id != "" {
 		event, ok := ledger.Event(id)
 		if !ok {
-			reply(w, nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent))
+			writeReply(w, nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent))
 			return
 		}
 		ledger.Events = []EventLedger{event}
 	}
 	switch format := query.Get("format"); format {
 	case "", "json":
-		reply(w, ledger, nil)
+		writeReply(w, ledger, nil)
 	case "summary":
 		tolerance, err := parseDuration("tolerance", query.Get("tolerance"))
 		if err != nil {
-			reply(w, nil, err)
+			writeReply(w, nil, err)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, ledger.Summary(tolerance))
 	default:
-		reply(w, nil, fmt.Errorf("format %q is %w: must be json or summary", format, ErrInvalid))
+		writeReply(w, nil, fmt.Errorf("format %q is %w: must be json or summary", format, ErrInvalid))
 	}
 }
 
-func readControl(r *http.Request) ([]byte, error) {
+func readControlBody(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxControlBody))
 	if err != nil {
 		return nil, fmt.Errorf("the body is %w: %w", ErrInvalid, err)
@@ -353,16 +355,16 @@ func readControl(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// reply writes a value, or an error with its HTTP status.
-func reply(w http.ResponseWriter, value any, err error) {
+// writeReply writes a value, or an error with its HTTP status.
+func writeReply(w http.ResponseWriter, value any, err error) {
 	if err != nil {
-		errorAnswer(statusOf(err), err.Error()).send(w)
+		newErrorResponse(httpStatus(err), err.Error()).writeTo(w)
 		return
 	}
-	answer{status: http.StatusOK, body: marshal(value)}.send(w)
+	response{status: http.StatusOK, body: encodeJSON(value)}.writeTo(w)
 }
 
-func statusOf(err error) int {
+func httpStatus(err error) int {
 	switch {
 	case errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest

@@ -46,9 +46,9 @@ type Emulator struct {
 	opts Options
 	log  *slog.Logger
 
-	ctx   context.Context // ends at Close, for the goroutines of events
-	stop  context.CancelFunc
-	lives sync.WaitGroup
+	ctx           context.Context // ends at Close, for the goroutines of events
+	stop          context.CancelFunc
+	eventRoutines sync.WaitGroup
 
 	mu      sync.Mutex
 	sets    map[string]*ScaleSet // by name in lower case
@@ -89,7 +89,7 @@ func (e *Emulator) Close() {
 	e.mu.Lock() // so that the event of a concurrent announcement is either waited for or refused
 	e.stop()
 	e.mu.Unlock()
-	e.lives.Wait()
+	e.eventRoutines.Wait()
 }
 
 // ScaleSet returns the scale set with this name in any letter case. It creates the scale set if it does not exist.
@@ -107,14 +107,14 @@ func (e *Emulator) ScaleSet(name string) *ScaleSet {
 // Name returns the name given at creation.
 func (s *ScaleSet) Name() string { return s.name }
 
-// lookUp returns the scale set with this name. With an empty name it returns the only scale set.
-func (e *Emulator) lookUp(name string) (*ScaleSet, error) {
+// findScaleSet returns the scale set with this name. With an empty name it returns the only scale set.
+func (e *Emulator) findScaleSet(name string) (*ScaleSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.lookUpLocked(name)
+	return e.findScaleSetLocked(name)
 }
 
-func (e *Emulator) lookUpLocked(name string) (*ScaleSet, error) {
+func (e *Emulator) findScaleSetLocked(name string) (*ScaleSet, error) {
 	if name == "" && len(e.sets) == 1 {
 		for _, set := range e.sets {
 			return set, nil
@@ -215,8 +215,8 @@ func (e *Emulator) Wait(ctx context.Context, done func(State) bool) (State, erro
 	}
 }
 
-// announceChange wakes all callers of Wait.
-func (e *Emulator) announceChange() {
+// notifyWaiters wakes all callers of Wait.
+func (e *Emulator) notifyWaiters() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }

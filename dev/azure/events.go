@@ -45,8 +45,8 @@ func MinimumNotice(t EventType) time.Duration {
 	return 0
 }
 
-// returns reports whether a machine survives an event of this type.
-func (t EventType) returns() bool { return t != Preempt && t != Terminate }
+// machineSurvives reports whether a machine survives an event of this type.
+func (t EventType) machineSurvives() bool { return t != Preempt && t != Terminate }
 
 // cutsPower reports whether an event of this type takes the machine down, temporarily or for good.
 func (t EventType) cutsPower() bool { return t != Freeze }
@@ -151,9 +151,9 @@ func validateResources(resources []string) error {
 	return nil
 }
 
-// description returns Azure's usual description of an event. The texts are from the documentation's examples and from
+// defaultDescription returns Azure's usual description of an event. The texts are from the documentation's examples and from
 // the scenarios of scheduled-events-mock-server.
-func description(t EventType, source EventSource) string {
+func defaultDescription(t EventType, source EventSource) string {
 	switch {
 	case t == Reboot && source == User:
 		return "Virtual machine is going to be restarted as requested by authorized user."
@@ -173,9 +173,9 @@ func newEventID() string { return strings.ToUpper(uuid.NewString()) }
 // isGUID reports whether s is a GUID of 36 characters in either letter case.
 func isGUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
-// roundUp returns t rounded up to a full second. A document has full seconds only, and an event must not start before
+// roundUpToSecond returns t rounded up to a full second. A document has full seconds only, and an event must not start before
 // its NotBefore.
-func roundUp(t time.Time) time.Time {
+func roundUpToSecond(t time.Time) time.Time {
 	if whole := t.Truncate(time.Second); whole.Before(t) {
 		return whole.Add(time.Second)
 	}

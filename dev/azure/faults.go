@@ -131,7 +131,7 @@ func (e *Emulator) Faults() []Fault {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	e.dropOverLocked(now)
+	e.dropExpiredFaultsLocked(now)
 	faults := []Fault{}
 	for _, a := range e.faults {
 		f := a.Fault
@@ -151,22 +151,22 @@ func (e *Emulator) ClearFaults() {
 	e.faults = nil
 }
 
-// target holds the properties of a request that faults match.
-type target struct{ method, scaleSet, machine string }
+// faultTarget holds the properties of a request that faults match.
+type faultTarget struct{ method, scaleSet, machine string }
 
-func (f Fault) concerns(t target) bool {
+func (f Fault) matches(t faultTarget) bool {
 	return (f.Method == "" || f.Method == t.method) &&
 		(f.ScaleSet == "" || strings.EqualFold(f.ScaleSet, t.scaleSet)) &&
 		(f.Machine == "" || strings.EqualFold(f.Machine, t.machine))
 }
 
-// takeFault returns the fault that matches a request, if any, and counts it.
-func (e *Emulator) takeFault(t target) (Fault, bool) {
+// takeRequestFault returns the fault that matches a request, if any, and counts it.
+func (e *Emulator) takeRequestFault(t faultTarget) (Fault, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.dropOverLocked(time.Now())
+	e.dropExpiredFaultsLocked(time.Now())
 	for _, a := range e.faults {
-		if !a.concerns(t) {
+		if !a.matches(t) {
 			continue
 		}
 		if a.left > 0 {
@@ -177,20 +177,20 @@ func (e *Emulator) takeFault(t target) (Fault, bool) {
 	return Fault{}, false
 }
 
-func (e *Emulator) dropOverLocked(now time.Time) {
+func (e *Emulator) dropExpiredFaultsLocked(now time.Time) {
 	e.faults = slices.DeleteFunc(e.faults, func(a *armedFault) bool {
 		return a.left == 0 || (!a.until.IsZero() && !now.Before(a.until))
 	})
 }
 
-// spoil writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
-func (f Fault) spoil(emulator context.Context, w http.ResponseWriter, r *http.Request, a answer) {
+// writeResponse writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
+func (f Fault) writeResponse(emulator context.Context, w http.ResponseWriter, r *http.Request, a response) {
 	switch f.Kind {
 	case FaultStatus:
 		if f.RetryAfter > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(roundUpSeconds(f.RetryAfter))))
 		}
-		errorAnswer(f.Status, http.StatusText(f.Status)).send(w)
+		newErrorResponse(f.Status, http.StatusText(f.Status)).writeTo(w)
 	case FaultHTML:
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write([]byte("<!DOCTYPE html>\n<html><head><title>Sign in</title></head>" +
@@ -198,9 +198,9 @@ func (f Fault) spoil(emulator context.Context, w http.ResponseWriter, r *http.Re
 	case FaultEmpty:
 		w.WriteHeader(http.StatusOK)
 	case FaultField:
-		a.withField(f.Field, f.Value).send(w)
+		a.withField(f.Field, f.Value).writeTo(w)
 	case FaultHuge:
-		a.padded(f.Size).send(w)
+		a.withPadding(f.Size).writeTo(w)
 	case FaultHang:
 		_, _ = io.Copy(io.Discard, r.Body) // the server detects a disconnect only after the end of the body
 		select {
@@ -209,27 +209,27 @@ func (f Fault) spoil(emulator context.Context, w http.ResponseWriter, r *http.Re
 		}
 		panic(http.ErrAbortHandler) // net/http's way to close a connection without a response
 	case FaultHalf:
-		sendHalf(w, a)
+		writeHalf(w, a)
 	case FaultReset:
-		reset(w)
+		resetConnection(w)
 	}
 }
 
 func roundUpSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// sendHalf announces the whole body, sends half of it and closes the connection.
-func sendHalf(w http.ResponseWriter, a answer) {
+// writeHalf announces the whole body, sends half of it and closes the connection.
+func writeHalf(w http.ResponseWriter, a response) {
 	if len(a.body) == 0 {
-		a = answer{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
+		a = response{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
-	answer{status: a.status, body: a.body[:len(a.body)/2]}.send(w)
+	response{status: a.status, body: a.body[:len(a.body)/2]}.writeTo(w)
 	_ = http.NewResponseController(w).Flush() // it fails only if the client has disconnected
 	panic(http.ErrAbortHandler)
 }
 
-// reset closes a TCP connection with RST instead of FIN.
-func reset(w http.ResponseWriter) {
+// resetConnection closes a TCP connection with RST instead of FIN.
+func resetConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -250,7 +250,7 @@ func documentFields() []string {
 
 // withField sets one field, or all, of a document and its events to value. A nil value means a value of a wrong type. A
 // response that is not a document, such as an error, stays unchanged.
-func (a answer) withField(field string, value json.RawMessage) answer {
+func (a response) withField(field string, value json.RawMessage) response {
 	var doc map[string]json.RawMessage
 	var events []map[string]json.RawMessage
 	if json.Unmarshal(a.body, &doc) != nil || json.Unmarshal(doc["Events"], &events) != nil {
@@ -260,14 +260,14 @@ func (a answer) withField(field string, value json.RawMessage) answer {
 		setField(event, field, value)
 	}
 	if field != "Events" {
-		doc["Events"] = marshal(events)
+		doc["Events"] = encodeJSON(events)
 	}
 	if field != "" { // if all fields change, the list must remain to show its events
 		setField(doc, field, value)
 	} else {
 		setField(doc, "DocumentIncarnation", nil)
 	}
-	a.body = marshal(doc)
+	a.body = encodeJSON(doc)
 	return a
 }
 
@@ -280,20 +280,20 @@ func setField(in map[string]json.RawMessage, field string, value json.RawMessage
 			in[name] = value
 			continue
 		}
-		in[name] = wrongType(was)
+		in[name] = wrongTypeValue(was)
 	}
 }
 
-// wrongType returns a value of another JSON type: an object for text and lists, text for numbers.
-func wrongType(was json.RawMessage) json.RawMessage {
+// wrongTypeValue returns a value of another JSON type: an object for text and lists, text for numbers.
+func wrongTypeValue(was json.RawMessage) json.RawMessage {
 	if was[0] == '"' || was[0] == '[' {
 		return json.RawMessage(`{"wrong":"type"}`)
 	}
 	return json.RawMessage(`"wrong type"`)
 }
 
-// padded adds valid events of missing machines until the document has this size in bytes.
-func (a answer) padded(size int) answer {
+// withPadding adds valid events of missing machines until the document has this size in bytes.
+func (a response) withPadding(size int) response {
 	if size == 0 {
 		size = DefaultHugeSize
 	}
@@ -306,11 +306,11 @@ func (a answer) padded(size int) answer {
 		padding := documentEvent{
 			EventID: newEventID(), EventStatus: Scheduled, EventType: Redeploy, ResourceType: "VirtualMachine",
 			Resources: []string{"padding_" + strconv.Itoa(i)}, NotBefore: notBefore, EventSource: Platform,
-			Description: new(description(Redeploy, Platform)), DurationInSeconds: new(UnknownDuration),
+			Description: new(defaultDescription(Redeploy, Platform)), DurationInSeconds: new(UnknownDuration),
 		}
 		doc.Events = append(doc.Events, padding)
-		grown += len(marshal(padding))
+		grown += len(encodeJSON(padding))
 	}
-	a.body = marshal(doc)
+	a.body = encodeJSON(doc)
 	return a
 }

@@ -51,8 +51,8 @@ type documentEvent struct {
 	DurationInSeconds *int        `json:"DurationInSeconds,omitempty"`
 }
 
-// answer is a response. It is complete before it is sent, so that a fault can change it.
-type answer struct {
+// response is a response. It is complete before it is sent, so that a fault can change it.
+type response struct {
 	status int
 	body   []byte
 }
@@ -71,9 +71,9 @@ func (s *ScaleSet) Handler() http.Handler {
 
 func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		set, err := e.lookUp(r.PathValue("scaleSet"))
+		set, err := e.findScaleSet(r.PathValue("scaleSet"))
 		if err != nil {
-			errorAnswer(http.StatusNotFound, "Not found. "+err.Error()).send(w)
+			newErrorResponse(http.StatusNotFound, "Not found. "+err.Error()).writeTo(w)
 			return
 		}
 		e.serveScheduledEvents(w, r, set, r.PathValue("machine"))
@@ -88,18 +88,18 @@ func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, 
 	if err := e.awaitEnabled(r.Context(), set); err != nil {
 		panic(http.ErrAbortHandler) // a return would send 200 without a body
 	}
-	fault, faulty := e.takeFault(target{method: r.Method, scaleSet: set.name, machine: machine})
-	var a answer
+	fault, faulty := e.takeRequestFault(faultTarget{method: r.Method, scaleSet: set.name, machine: machine})
+	var a response
 	if !faulty || r.Method == http.MethodGet || fault.Processed {
-		a = e.answer(r, set, machine)
+		a = e.healthyResponse(r, set, machine)
 	}
 	if faulty {
 		e.log.Info("respond with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
 			"machine", machine)
-		fault.spoil(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
+		fault.writeResponse(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
 		return
 	}
-	a.send(w)
+	a.writeTo(w)
 }
 
 // awaitEnabled counts the request and delays it while the service is being switched on for the scale set.
@@ -113,11 +113,11 @@ func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	set.requests++
 	wait := set.enabledAt.Sub(now)
 	e.mu.Unlock()
-	return sleep(ctx, e.ctx, wait)
+	return sleepUnlessClosed(ctx, e.ctx, wait)
 }
 
-// sleep waits for d. It fails if the client or the emulator ends first.
-func sleep(client, emulator context.Context, d time.Duration) error {
+// sleepUnlessClosed waits for d. It fails if the client or the emulator ends first.
+func sleepUnlessClosed(client, emulator context.Context, d time.Duration) error {
 	if d <= 0 {
 		return client.Err()
 	}
@@ -133,52 +133,52 @@ func sleep(client, emulator context.Context, d time.Duration) error {
 	}
 }
 
-// answer returns the healthy response.
-func (e *Emulator) answer(r *http.Request, set *ScaleSet, machine string) answer {
-	if refusal, ok := refuse(r); ok {
+// healthyResponse returns the healthy response.
+func (e *Emulator) healthyResponse(r *http.Request, set *ScaleSet, machine string) response {
+	if refusal, ok := refuseRequest(r); ok {
 		return refusal
 	}
 	if r.Method == http.MethodPost {
-		return e.answerPost(r, set, machine)
+		return e.servePost(r, set, machine)
 	}
-	return answer{status: http.StatusOK, body: marshal(e.document(set, r.URL.Query().Get("api-version")))}
+	return response{status: http.StatusOK, body: encodeJSON(e.newDocument(set, r.URL.Query().Get("api-version")))}
 }
 
-// refuse makes the checks that precede the method's own. The messages are those of the real service as far as they are
+// refuseRequest makes the checks that precede the method's own. The messages are those of the real service as far as they are
 // documented. Those for X-Forwarded-For and for the method are not.
-func refuse(r *http.Request) (answer, bool) {
+func refuseRequest(r *http.Request) (response, bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
 	case len(r.Header.Values("X-Forwarded-For")) > 0:
-		return badRequest("X-Forwarded-For header is not allowed: the request must not come through a proxy"), true
+		return newBadRequest("X-Forwarded-For header is not allowed: the request must not come through a proxy"), true
 	case !strings.EqualFold(r.Header.Get("Metadata"), "true"):
-		return badRequest("Required metadata header not specified or not correct"), true
+		return newBadRequest("Required metadata header not specified or not correct"), true
 	case version == "":
-		return badVersion("api-version was not specified in the request." +
+		return newBadVersion("api-version was not specified in the request." +
 			" For more information refer to aka.ms/azureimds"), true
 	case !slices.Contains(Versions(), version):
-		return badVersion("api-version is invalid or was not specified in the request."), true
+		return newBadVersion("api-version is invalid or was not specified in the request."), true
 	case r.Method != http.MethodGet && r.Method != http.MethodPost:
-		return errorAnswer(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
+		return newErrorResponse(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
 	}
-	return answer{}, false
+	return response{}, false
 }
 
-// document returns the scale set's document in an api-version.
-func (e *Emulator) document(set *ScaleSet, version string) document {
+// newDocument returns the scale set's document in an api-version.
+func (e *Emulator) newDocument(set *ScaleSet, version string) document {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	doc := document{DocumentIncarnation: set.incarnation, Events: []documentEvent{}}
 	for _, ev := range e.events {
-		if ev.set == set && ev.record.Listed() && knows(version, ev.record.Type) {
-			doc.Events = append(doc.Events, shown(&ev.record, version))
+		if ev.set == set && ev.record.Listed() && versionHasType(version, ev.record.Type) {
+			doc.Events = append(doc.Events, toDocumentEvent(&ev.record, version))
 		}
 	}
 	return doc
 }
 
-// knows reports whether an api-version has events of the type. Versions are ISO dates, so they compare as strings.
-func knows(version string, t EventType) bool {
+// versionHasType reports whether an api-version has events of the type. Versions are ISO dates, so they compare as strings.
+func versionHasType(version string, t EventType) bool {
 	switch t {
 	case Terminate:
 		return version >= "2019-01-01"
@@ -188,8 +188,8 @@ func knows(version string, t EventType) bool {
 	return true
 }
 
-// shown returns one event in an api-version.
-func shown(r *Record, version string) documentEvent {
+// toDocumentEvent returns one event in an api-version.
+func toDocumentEvent(r *Record, version string) documentEvent {
 	de := documentEvent{
 		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
 		Resources: slices.Clone(r.Resources),
@@ -214,23 +214,23 @@ func shown(r *Record, version string) documentEvent {
 	return de
 }
 
-func (e *Emulator) answerPost(r *http.Request, set *ScaleSet, machine string) answer {
+func (e *Emulator) servePost(r *http.Request, set *ScaleSet, machine string) response {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxStartRequests))
 	if err != nil {
-		return badRequest(fmt.Sprintf("The body could not be read: %v", err))
+		return newBadRequest(fmt.Sprintf("The body could not be read: %v", err))
 	}
 	ids, err := ParseStartRequests(body)
 	if err != nil {
-		return badRequest(err.Error())
+		return newBadRequest(err.Error())
 	}
-	if err := e.approve(set, ids, approver(r, machine)); err != nil {
-		return badRequest(err.Error())
+	if err := e.approveEvents(set, ids, identifyApprover(r, machine)); err != nil {
+		return newBadRequest(err.Error())
 	}
-	return answer{status: http.StatusOK}
+	return response{status: http.StatusOK}
 }
 
-// approver names the client that approves. On a loopback address only the machine in the path identifies an agent.
-func approver(r *http.Request, machine string) string {
+// identifyApprover names the client that approves. On a loopback address only the machine in the path identifies an agent.
+func identifyApprover(r *http.Request, machine string) string {
 	if machine != "" {
 		return machine
 	}
@@ -286,8 +286,8 @@ func unmarshalOne(data []byte, into any, strict bool) error {
 	return nil
 }
 
-// marshal encodes a value of this package, which cannot fail.
-func marshal(v any) []byte {
+// encodeJSON encodes a value of this package, which cannot fail.
+func encodeJSON(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -297,26 +297,26 @@ func marshal(v any) []byte {
 	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
-func badRequest(message string) answer {
-	return errorAnswer(http.StatusBadRequest, "Bad request. "+message)
+func newBadRequest(message string) response {
+	return newErrorResponse(http.StatusBadRequest, "Bad request. "+message)
 }
 
-// badVersion lists the newest versions, as the documentation shows for a request without version.
-func badVersion(message string) answer {
-	return answer{status: http.StatusBadRequest, body: marshal(struct {
+// newBadVersion lists the newest versions, as the documentation shows for a request without version.
+func newBadVersion(message string) response {
+	return response{status: http.StatusBadRequest, body: encodeJSON(struct {
 		Error  string   `json:"error"`
 		Newest []string `json:"newest-versions"`
 	}{"Bad request. " + message, Versions()[:newestVersions]})}
 }
 
-func errorAnswer(status int, message string) answer {
-	return answer{status: status, body: marshal(struct {
+func newErrorResponse(status int, message string) response {
+	return response{status: status, body: encodeJSON(struct {
 		Error string `json:"error"`
 	}{message})}
 }
 
-// send writes the response as the real service does.
-func (a answer) send(w http.ResponseWriter) {
+// writeTo writes the response as the real service does.
+func (a response) writeTo(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body) // a client that has disconnected cannot be told

@@ -48,7 +48,7 @@ func Classify(p Pod, died time.Time) Outcome {
 	switch {
 	case p.Stays != "":
 		return OutcomeStayed
-	case !died.IsZero() && p.BoundAt.Before(died) && !endedBy(p, died):
+	case !died.IsZero() && p.BoundAt.Before(died) && !hadEndedBy(p, died):
 		return OutcomeLost
 	case p.EndedAt.IsZero() && p.AskedSeenAt.IsZero():
 		return OutcomeRunning
@@ -60,9 +60,9 @@ func Classify(p Pod, died time.Time) Outcome {
 	return classifyEnd(p)
 }
 
-// endedBy reports whether the pod had ended at a time. A later report of the watch still counts if the containers' own
+// hadEndedBy reports whether the pod had ended at a time. A later report of the watch still counts if the containers' own
 // times are earlier, because a machine that is down terminates nothing.
-func endedBy(p Pod, at time.Time) bool {
+func hadEndedBy(p Pod, at time.Time) bool {
 	if p.EndedAt.IsZero() {
 		return false
 	}
@@ -77,7 +77,7 @@ func classifyEnd(p Pod) Outcome {
 		return OutcomeFinished
 	case p.WantedSeconds > 0 && (p.Vanished || asked && p.GrantedSeconds == 0):
 		return OutcomeKilledAtOnce
-	case !asked && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killed:
+	case !asked && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killedExitCode:
 		return OutcomeFailed // exited on its own, or killed for another reason than a deletion, such as out of memory
 	case p.GrantedSeconds < p.WantedSeconds:
 		return OutcomeCutShort
@@ -145,12 +145,12 @@ func Settle(state State, pods []Pod, nodeOf func(resource string) (string, bool)
 		byNode[p.Node] = append(byNode[p.Node], p)
 	}
 	for _, r := range state.Events {
-		ledger.Events = append(ledger.Events, settleEvent(r, byNode, nodeOf))
+		ledger.Events = append(ledger.Events, newEventLedger(r, byNode, nodeOf))
 	}
 	return ledger
 }
 
-func settleEvent(r Record, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
+func newEventLedger(r Record, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
 	l := EventLedger{
 		ScaleSet: r.ScaleSet, EventID: r.EventID, Type: r.Type, Status: r.Status, Ending: r.Ending,
 		VisibleAt: r.VisibleAt, NotBefore: r.NotBefore, StartedAt: r.StartedAt, VanishedAt: r.VanishedAt,
@@ -167,23 +167,23 @@ func settleEvent(r Record, byNode map[string][]Pod, nodeOf func(string) (string,
 			continue
 		}
 		for _, p := range byNode[node] {
-			if concerns(r, p) {
-				l.Pods = append(l.Pods, settlePod(r, m, p))
+			if eventConcernsPod(r, p) {
+				l.Pods = append(l.Pods, newEntry(r, m, p))
 			}
 		}
 	}
 	return l
 }
 
-func concerns(r Record, p Pod) bool {
+func eventConcernsPod(r Record, p Pod) bool {
 	endedBefore := !p.EndedAt.IsZero() && p.EndedAt.Before(r.VisibleAt)
 	cameAfter := !r.VanishedAt.IsZero() && p.BoundAt.After(r.VanishedAt)
 	return !endedBefore && !cameAfter
 }
 
-// withinEvent hides what happened to a pod after the event vanished, because the event did not cause it. If the pod was
+// trimToEvent hides what happened to a pod after the event vanished, because the event did not cause it. If the pod was
 // deleted before, its record is complete.
-func withinEvent(r Record, p Pod) Pod {
+func trimToEvent(r Record, p Pod) Pod {
 	over := func(t time.Time) bool { return t.IsZero() || t.After(r.VanishedAt) }
 	if r.VanishedAt.IsZero() || !over(p.AskedSeenAt) || !over(p.EndedAt) || !over(p.FinishedAt) {
 		return p
@@ -194,8 +194,8 @@ func withinEvent(r Record, p Pod) Pod {
 	}
 }
 
-func settlePod(r Record, m Machine, p Pod) Entry {
-	p = withinEvent(r, p)
+func newEntry(r Record, m Machine, p Pod) Entry {
+	p = trimToEvent(r, p)
 	entry := Entry{Pod: p, Resource: m.Resource, Outcome: Classify(p, m.DiedAt), Late: p.BoundAt.After(r.VisibleAt)}
 	deadline := r.NotBefore
 	if deadline.IsZero() {

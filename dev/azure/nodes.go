@@ -51,8 +51,8 @@ func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logg
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { n.note(obj) },
-		UpdateFunc: func(_, obj any) { n.note(obj) },
+		AddFunc:    func(obj any) { n.recordNode(obj) },
+		UpdateFunc: func(_, obj any) { n.recordNode(obj) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching nodes: %w", err)
@@ -64,7 +64,7 @@ func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logg
 	return n, nil
 }
 
-func (n *Nodes) note(obj any) {
+func (n *Nodes) recordNode(obj any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.Spec.ProviderID == "" {
 		return // the kubelet or the cloud controller sets it later
@@ -112,14 +112,14 @@ type nodeMachines struct {
 }
 
 func (m nodeMachines) PowerOff(ctx context.Context, resource string) error {
-	return m.on(ctx, resource, m.power.PowerOff)
+	return m.switchNode(ctx, resource, m.power.PowerOff)
 }
 
 func (m nodeMachines) PowerOn(ctx context.Context, resource string) error {
-	return m.on(ctx, resource, m.power.PowerOn)
+	return m.switchNode(ctx, resource, m.power.PowerOn)
 }
 
-func (m nodeMachines) on(ctx context.Context, resource string, do func(context.Context, string) error) error {
+func (m nodeMachines) switchNode(ctx context.Context, resource string, do func(context.Context, string) error) error {
 	node, ok := m.nodes.Node(resource)
 	if !ok {
 		return fmt.Errorf("machine %q: no node has its providerID", resource)

@@ -46,7 +46,7 @@ type Pod struct {
 	EndedAt time.Time `json:"endedAt,omitzero"`
 	// Vanished is true if the object was removed before its containers were seen to terminate.
 	Vanished bool `json:"vanished,omitempty"`
-	// FinishedAt is the latest finishedAt of the containers, to the second, if they have one.
+	// FinishedAt is the latest withFinishedAt of the containers, to the second, if they have one.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// ExitCode is 137 if a container was killed, or else the first non-zero code, or else zero. Nil means that not all
 	// have terminated.
@@ -57,9 +57,9 @@ type Pod struct {
 	Unobserved bool `json:"unobserved,omitempty"`
 }
 
-// observe updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
+// updateFrom updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
 // removed with grace 0, which differs from the granted grace.
-func (p *Pod) observe(pod *corev1.Pod, at time.Time) {
+func (p *Pod) updateFrom(pod *corev1.Pod, at time.Time) {
 	if !p.EndedAt.IsZero() {
 		return
 	}
@@ -71,22 +71,22 @@ func (p *Pod) observe(pod *corev1.Pod, at time.Time) {
 		p.GrantedSeconds = granted
 		p.AskedAt = pod.DeletionTimestamp.Add(-time.Duration(granted) * time.Second)
 	}
-	if ended(pod) {
-		p.ExitCode, p.FinishedAt = exit(pod)
-		p.EndedAt = endOf(p.FinishedAt, at)
+	if hasEnded(pod) {
+		p.ExitCode, p.FinishedAt = summarizeExit(pod)
+		p.EndedAt = latestEnd(p.FinishedAt, at)
 	}
 }
 
-// endOf returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
-func endOf(finished, seen time.Time) time.Time {
+// latestEnd returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
+func latestEnd(finished, seen time.Time) time.Time {
 	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
 		return latest
 	}
 	return seen
 }
 
-// ended reports whether all containers of the pod have terminated and will not restart.
-func ended(pod *corev1.Pod) bool {
+// hasEnded reports whether all containers of the pod have terminated and will not restart.
+func hasEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
@@ -95,11 +95,11 @@ func ended(pod *corev1.Pod) bool {
 		!slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil })
 }
 
-// killed is the exit code of a killed container: 128 plus SIGKILL.
-const killed = 137
+// killedExitCode is the exit code of a killed container: 128 plus SIGKILL.
+const killedExitCode = 137
 
-// exit summarizes how the containers ended. A pod without container statuses is judged by its phase.
-func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
+// summarizeExit summarizes how the containers ended. A pod without container statuses is judged by its phase.
+func summarizeExit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	worst := int32(0)
 	terminated := 0
 	for _, status := range pod.Status.ContainerStatuses {
@@ -108,7 +108,7 @@ func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
 			continue
 		}
 		terminated++
-		if t.ExitCode == killed || worst == 0 {
+		if t.ExitCode == killedExitCode || worst == 0 {
 			worst = t.ExitCode
 		}
 		if t.FinishedAt.After(finished) {
@@ -124,8 +124,8 @@ func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	return nil, finished
 }
 
-// stays returns why a pod stays on its node, or empty.
-func stays(pod *corev1.Pod) string {
+// stayReason returns why a pod stays on its node, or empty.
+func stayReason(pod *corev1.Pod) string {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return "mirror"
 	}
@@ -147,12 +147,12 @@ type PodWatch struct {
 // WatchPods watches all pods until ctx ends, and returns when it has seen the existing pods.
 func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *Nodes) (*PodWatch, error) {
 	w := &PodWatch{nodes: nodes, pods: map[types.UID]*Pod{}}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropUnusedFields))
 	informer := factory.Core().V1().Pods().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, initial bool) { w.note(obj, initial) },
-		UpdateFunc: func(_, obj any) { w.note(obj, false) },
-		DeleteFunc: func(obj any) { w.noteGone(obj) },
+		AddFunc:    func(obj any, initial bool) { w.recordPod(obj, initial) },
+		UpdateFunc: func(_, obj any) { w.recordPod(obj, false) },
+		DeleteFunc: func(obj any) { w.recordRemoval(obj) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
@@ -164,8 +164,8 @@ func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *Nodes) (
 	return w, nil
 }
 
-// slim drops the parts of a pod that the ledger does not read, to save memory.
-func slim(obj any) (any, error) {
+// dropUnusedFields drops the parts of a pod that the ledger does not read, to save memory.
+func dropUnusedFields(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		pod.ManagedFields = nil
 		pod.Spec.Containers, pod.Spec.InitContainers, pod.Spec.Volumes = nil, nil, nil
@@ -173,24 +173,24 @@ func slim(obj any) (any, error) {
 	return obj, nil
 }
 
-func (w *PodWatch) note(obj any, initial bool) {
+func (w *PodWatch) recordPod(obj any, initial bool) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.noteLocked(pod, initial, time.Now())
+	w.recordPodLocked(pod, initial, time.Now())
 }
 
-func (w *PodWatch) noteLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod {
+func (w *PodWatch) recordPodLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod {
 	if pod.Spec.NodeName == "" {
 		return nil // not bound yet
 	}
 	p := w.pods[pod.UID]
 	if p == nil {
 		p = &Pod{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Stays: stays(pod),
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Stays: stayReason(pod),
 			StopSeconds: pod.Annotations[StopSecondsAnnotation], BoundAt: now,
 			WantedSeconds: corev1.DefaultTerminationGracePeriodSeconds,
 		}
@@ -202,11 +202,11 @@ func (w *PodWatch) noteLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod
 		}
 		w.pods[pod.UID] = p
 	}
-	p.observe(pod, now)
+	p.updateFrom(pod, now)
 	return p
 }
 
-func (w *PodWatch) noteGone(obj any) {
+func (w *PodWatch) recordRemoval(obj any) {
 	now := time.Now()
 	tombstone, missed := obj.(cache.DeletedFinalStateUnknown)
 	if missed {
@@ -218,7 +218,7 @@ func (w *PodWatch) noteGone(obj any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.noteLocked(pod, false, now)
+	p := w.recordPodLocked(pod, false, now)
 	if p == nil {
 		return
 	}

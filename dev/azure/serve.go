@@ -26,7 +26,7 @@ const (
 	firstListTimeout = 30 * time.Second
 )
 
-type settings struct {
+type mainSettings struct {
 	listen     string
 	kubeconfig string
 	scaleSets  []scaleSetFlag
@@ -59,7 +59,7 @@ func Main(ctx context.Context, args []string, out io.Writer, power NodePower) er
 	defer e.Close()
 	if s.nodes != nil {
 		joiner, _ := power.(Joiner)
-		if err := s.arm.serve(ctx, e, s.nodes, joiner); err != nil {
+		if err := s.arm.serveARM(ctx, e, s.nodes, joiner); err != nil {
 			return fmt.Errorf("Azure emulator: %w", err)
 		}
 	}
@@ -69,8 +69,8 @@ func Main(ctx context.Context, args []string, out io.Writer, power NodePower) er
 	return nil
 }
 
-func parseFlags(args []string, out io.Writer) (*settings, error) {
-	s := &settings{options: Options{
+func parseFlags(args []string, out io.Writer) (*mainSettings, error) {
+	s := &mainSettings{options: Options{
 		Notices: map[EventType]time.Duration{},
 		Log:     slog.New(slog.NewTextHandler(out, nil)),
 	}}
@@ -106,10 +106,10 @@ func parseFlags(args []string, out io.Writer) (*settings, error) {
 	if s.arm.listen != "" && s.kubeconfig == "" {
 		return nil, errors.New("--arm-listen requires --kubeconfig, because its machines are the nodes of a cluster")
 	}
-	return s, errors.Join(requireLoopback("--listen", s.listen), s.arm.check())
+	return s, errors.Join(requireLoopback("--listen", s.listen), s.arm.validate())
 }
 
-func (s *settings) addScaleSet(value string) error {
+func (s *mainSettings) addScaleSet(value string) error {
 	name, listen, own := strings.Cut(value, "=")
 	if name == "" || strings.ContainsAny(name, "/ ") {
 		return errors.New("must be name or name=address")
@@ -123,7 +123,7 @@ func (s *settings) addScaleSet(value string) error {
 	return nil
 }
 
-func (s *settings) addNotice(value string) error {
+func (s *mainSettings) addNotice(value string) error {
 	name, text, _ := strings.Cut(value, "=")
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
@@ -151,7 +151,7 @@ func requireLoopback(field, address string) error {
 	return fmt.Errorf("%s %q: must be a loopback address, such as %s", field, address, DefaultListen)
 }
 
-func (s *settings) watchCluster(ctx context.Context, power NodePower) error {
+func (s *mainSettings) watchCluster(ctx context.Context, power NodePower) error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 	if err != nil {
 		return err
@@ -160,10 +160,10 @@ func (s *settings) watchCluster(ctx context.Context, power NodePower) error {
 	if err != nil {
 		return err
 	}
-	return s.watch(ctx, client, power)
+	return s.watchNodesAndPods(ctx, client, power)
 }
 
-func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power NodePower) error {
+func (s *mainSettings) watchNodesAndPods(ctx context.Context, client kubernetes.Interface, power NodePower) error {
 	watchCtx, stopWatching := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(firstListTimeout, func() {
 		stopWatching(fmt.Errorf("no answer within %v", firstListTimeout))
@@ -190,21 +190,21 @@ func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power
 	return nil
 }
 
-type endpoint struct {
+type servedListener struct {
 	what     string
 	listener net.Listener
 	server   *http.Server
 }
 
 // serve opens all listeners, prints their addresses, and serves until ctx ends.
-func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error {
-	endpoints, err := s.endpoints(e)
+func (s *mainSettings) serve(ctx context.Context, e *Emulator, out io.Writer) error {
+	endpoints, err := s.openListeners(e)
 	if err != nil {
 		return err
 	}
 	for _, end := range endpoints {
 		if _, err := fmt.Fprintf(out, "%s: http://%s\n", end.what, end.listener.Addr()); err != nil {
-			closeAll(endpoints)
+			closeListeners(endpoints)
 			return fmt.Errorf("writing the addresses: %w", err)
 		}
 	}
@@ -227,17 +227,17 @@ func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error 
 	return group.Wait()
 }
 
-// endpoints creates the scale sets and opens the listeners.
-func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
-	var endpoints []endpoint
+// openListeners creates the scale sets and opens the listeners.
+func (s *mainSettings) openListeners(e *Emulator) ([]servedListener, error) {
+	var endpoints []servedListener
 	open := func(what, address string, handler http.Handler) error {
 		listener, err := net.Listen("tcp", address) //nolint:noctx // returns at once
 		if err != nil {
-			closeAll(endpoints)
+			closeListeners(endpoints)
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-		endpoints = append(endpoints, endpoint{what, listener, server})
+		endpoints = append(endpoints, servedListener{what, listener, server})
 		return nil
 	}
 	if err := open("everything, with the control API under /emulator/", s.listen, e.Handler()); err != nil {
@@ -255,7 +255,7 @@ func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
 	return endpoints, nil
 }
 
-func closeAll(endpoints []endpoint) {
+func closeListeners(endpoints []servedListener) {
 	for _, end := range endpoints {
 		_ = end.listener.Close()
 	}

@@ -46,7 +46,7 @@ func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string)
 	return urls, done
 }
 
-func TestMainServesUntilItsContextEnds(t *testing.T) {
+func TestMainServesUntilContextEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	urls, done := startMain(ctx, t, 2, "--listen=127.0.0.1:0", "--scale-set="+testSet, "--scale-set=other=127.0.0.1:0",
@@ -55,32 +55,32 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 
 	var record Record
 	body := fmt.Sprintf(`{"type":"Reboot","resources":[%q]}`, vm0)
-	if status := control(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
+	if status := callControl(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
 		t.Fatalf("announce: %d", status)
 	}
 	if notice := record.NotBefore.Sub(record.VisibleAt); notice < 20*time.Second || notice > 21*time.Second {
 		t.Errorf("the notice is %v, want that of the flag", notice)
 	}
-	if doc := read(t, everything+"/scalesets/"+testSet); len(doc.Events) != 1 {
+	if doc := readDocument(t, everything+"/scalesets/"+testSet); len(doc.Events) != 1 {
 		t.Errorf("the scale set shows %+v", doc)
 	}
-	if doc := read(t, other); len(doc.Events) != 0 {
+	if doc := readDocument(t, other); len(doc.Events) != 0 {
 		t.Errorf("the other scale set's own listener shows %+v", doc)
 	}
 
 	// A hanging request does not delay the end.
-	if status := control(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
+	if status := callControl(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
 		t.Fatalf("inject: %d", status)
 	}
 	hanging := make(chan error, 1)
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other+metadataPath+query, nil)
 		if err == nil {
-			err = send(http.DefaultClient, r)
+			err = sendIgnoringResponse(http.DefaultClient, r)
 		}
 		hanging <- err
 	}()
-	check.Is(t, 200, control(t, "GET", everything+"/emulator/state", "", nil))
+	check.Is(t, 200, callControl(t, "GET", everything+"/emulator/state", "", nil))
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("Main ended with %v", err)
@@ -122,7 +122,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 	}
 }
 
-func TestMainHelp(t *testing.T) {
+func TestMainHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
 	if err := Main(t.Context(), []string{"--help"}, &out, nil); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("got %v", err)
@@ -134,7 +134,7 @@ func TestMainHelp(t *testing.T) {
 	}
 }
 
-func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
+func TestMainReportsTakenAddress(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	urls, done := startMain(ctx, t, 1, "--listen=127.0.0.1:0")
 	taken := strings.TrimPrefix(urls["everything, with the control API under /emulator/"], "http://")
@@ -148,11 +148,11 @@ func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
 	}
 }
 
-func TestClusterGivesScaleSetsLedgerAndPower(t *testing.T) {
+func TestClusterProvidesScaleSetsLedgerAndPower(t *testing.T) {
 	s, err := parseFlags([]string{"--listen=127.0.0.1:0"}, io.Discard)
 	must.NoError(t, err)
-	client := fake.NewClientset(azureNode(node0, uniformID(0)))
-	must.NoError(t, s.watch(t.Context(), client, newSwitchboard()))
+	client := fake.NewClientset(azureNode(node0, uniformProviderID(0)))
+	must.NoError(t, s.watchNodesAndPods(t.Context(), client, newPowerRecorder()))
 	if s.options.Bookkeeper == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
 		!strings.EqualFold(s.scaleSets[0].name, testSet) {
 		t.Errorf("got %+v", s)

@@ -14,14 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/cloudpool"
 )
 
-// backend is an emulated backend, asked without a network, so that time can be the bubble's.
+// backend is an emulated backend in virtual time, called without a network.
 type backend struct {
 	*cloudpool.Pool
 	t       *testing.T
 	handler http.Handler
 }
 
-// inBubble gives a backend of n machines that run, for as long as a test takes.
+// inBubble runs do with a backend of n running machines in virtual time.
 func inBubble(t *testing.T, n int, o cloudpool.Options, do func(b *backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func (b *backend) post(want int, path, body string) {
 	}
 }
 
-// read gives the machines' states as GET /pool shows them, by their IDs.
+// read returns the machines' states in GET /pool, by ID.
 func (b *backend) read() map[string]cloudpool.State {
 	b.t.Helper()
 	_, answer := b.ask(http.MethodGet, "/pool", "")
@@ -80,7 +80,7 @@ func (b *backend) wantDesired(n int) {
 	}
 }
 
-// pass lets time pass, and whatever is due then be done.
+// pass lets virtual time pass until everything due has happened.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -116,17 +116,17 @@ func TestReadsAndTheCheckOfMembersAreAsOldAsTheCache(t *testing.T) {
 	inBubble(t, 3, cloudpool.Options{Refresh: 30 * time.Second}, func(b *backend) {
 		b.read()
 		id := b.Machines()[0].ID
-		for range 2 { // the second time it is not there any more, and costs a machine of the desired size all the same
+		for range 2 { // the second termination finds no machine, but still lowers the desired size
 			b.post(http.StatusOK, "/pool/terminate", naming(id, true))
 		}
 		synctest.Wait()
 		b.wantDesired(1)
 		if b.read()[id] != cloudpool.Running {
-			t.Errorf("%v, want the machine shown as it was", b.read())
+			t.Errorf("%v, want the machine in its cached state", b.read())
 		}
 		pass(31 * time.Second)
 		if _, there := b.read()[id]; there {
-			t.Error("the machine is shown after the cache was refreshed")
+			t.Error("the machine is listed after the refresh of the cache")
 		}
 	})
 }
@@ -138,7 +138,7 @@ func TestATerminationWithoutDecrementIsReplaced(t *testing.T) {
 		pass(3 * time.Second)
 		b.wantDesired(2)
 		if _, there := b.read()[id]; there || b.count(cloudpool.Running) != 2 {
-			t.Errorf("%v, want two that run, and not the one that was terminated", b.read())
+			t.Errorf("%v, want two running machines without the terminated one", b.read())
 		}
 		b.post(http.StatusNotFound, "/pool/terminate", naming(id, true))
 		b.wantDesired(2)
@@ -152,7 +152,7 @@ func TestThePoolShrinksByItsPolicyAndNotByWhatRunsThere(t *testing.T) {
 			b.post(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 			synctest.Wait()
 			if b.count(cloudpool.Requested) != 0 || b.count(cloudpool.Running) != 3 {
-				t.Errorf("%s: %v, want the one that was only asked for gone first", policy, b.read())
+				t.Errorf("%s: %v, want the requested machine to end first", policy, b.read())
 			}
 			b.post(http.StatusOK, "/pool/size", `{"desiredSize":2}`)
 			synctest.Wait()
@@ -161,7 +161,7 @@ func TestThePoolShrinksByItsPolicyAndNotByWhatRunsThere(t *testing.T) {
 				left = append(left, m.Serial)
 			}
 			if !slices.Equal(left, want) {
-				t.Errorf("%s: %v are left, want %v", policy, left, want)
+				t.Errorf("%s: %v remain, want %v", policy, left, want)
 			}
 		})
 	}
@@ -172,7 +172,7 @@ func TestWhatTheCloudRefusesIsRejectedAndDoesNotCount(t *testing.T) {
 		b.post(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 		synctest.Wait()
 		if b.count(cloudpool.Rejected) != 1 || b.count(cloudpool.Running) != 2 {
-			t.Errorf("%v, want one rejected", b.read())
+			t.Errorf("%v, want one rejected machine", b.read())
 		}
 		if _, answer := b.ask(http.MethodGet, "/pool/size", ""); !strings.Contains(answer, `"allocated": 2`) {
 			t.Errorf("GET /pool/size: %s", answer)
@@ -186,7 +186,7 @@ func TestMembershipSaysWhatCountsAndWhatGoes(t *testing.T) {
 		status := func(id, membership string) string {
 			return fmt.Sprintf(`{"machineId":%q,"membershipStatus":%s}`, id, membership)
 		}
-		// To be kept: no termination, no detaching.
+		// Not evictable: no termination, no detaching.
 		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[0].ID, `{"evictable":false}`))
 		b.post(http.StatusBadGateway, "/pool/terminate", naming(ids[0].ID, true))
 		b.post(http.StatusBadGateway, "/pool/detach", naming(ids[0].ID, true))
@@ -194,13 +194,13 @@ func TestMembershipSaysWhatCountsAndWhatGoes(t *testing.T) {
 		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[1].ID, `{"active":false,"evictable":false}`))
 		synctest.Wait()
 		if b.count(cloudpool.Running) != 4 {
-			t.Errorf("%v, want one more for the one that does not count", b.read())
+			t.Errorf("%v, want one more for the inactive machine", b.read())
 		}
-		// Disposable: it is replaced, and goes.
+		// Disposable: it is replaced and terminated.
 		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[2].ID, `{"active":false}`))
 		synctest.Wait()
 		if _, there := b.read()[ids[2].ID]; there || b.count(cloudpool.Running) != 4 {
-			t.Errorf("%v, want the disposable one replaced", b.read())
+			t.Errorf("%v, want the disposable machine replaced", b.read())
 		}
 		b.wantDesired(3)
 	})
@@ -254,7 +254,7 @@ func TestAPoolThatIsStoppedAnswersForItselfAlone(t *testing.T) {
 		b.post(http.StatusOK, "/start", "")
 		synctest.Wait()
 		if n := len(b.Machines()); n != 1 {
-			t.Errorf("%d machines, want the pool to go by its desired size when it is started", n)
+			t.Errorf("%d machines, want the desired size after the start", n)
 		}
 	})
 }

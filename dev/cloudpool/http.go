@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Request is one that a backend was sent, with the path that the backend took it for.
+// Request is a request to a backend, with the path as the backend reads it.
 type Request struct {
 	Method, Path, Query string
 	Header              http.Header
@@ -25,14 +25,14 @@ type Request struct {
 	At                  time.Time
 }
 
-// Requests are those so far.
+// Requests returns the requests so far.
 func (p *Pool) Requests() []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.requests)
 }
 
-// Count counts the requests of a method whose path ends in suffix.
+// Count counts the requests of a method with a path that ends in suffix.
 func (p *Pool) Count(method, suffix string) int {
 	n := 0
 	for _, r := range p.Requests() {
@@ -43,10 +43,10 @@ func (p *Pool) Count(method, suffix string) int {
 	return n
 }
 
-// Handler serves the pool alone, at the root.
+// Handler serves only this pool, at the root.
 func (p *Pool) Handler() http.Handler { return asJetty(p.handler("/pool/")) }
 
-// Multi serves several pools under /cloudpools/{name}, and their list.
+// Multi serves several pools under /cloudpools/{name}, and the list of pools.
 func Multi(pools map[string]*Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
@@ -64,9 +64,8 @@ func Multi(pools map[string]*Pool) http.Handler {
 	return asJetty(mux)
 }
 
-// asJetty has paths read as the reference server has them read: in each segment as it was sent what follows a semicolon
-// is cut off, then all is decoded, and then dot segments are resolved, also those that were encoded. A slash at the end and
-// slashes too many are passed over.
+// asJetty reads paths as the reference server does. It cuts each segment at a semicolon, decodes it, and then resolves
+// dot segments, also encoded ones. It ignores a trailing slash and repeated slashes.
 func asJetty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		segments := strings.Split(r.URL.EscapedPath(), "/")
@@ -83,8 +82,8 @@ func asJetty(next http.Handler) http.Handler {
 	})
 }
 
-// handler serves a pool, with what is asked of one machine under a prefix.
-func (p *Pool) handler(machine string) http.Handler {
+// handler serves a pool. Requests for one machine are under machinePrefix.
+func (p *Pool) handler(machinePrefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /config", p.getConfig)
 	mux.HandleFunc("POST /config", p.postConfig)
@@ -94,17 +93,17 @@ func (p *Pool) handler(machine string) http.Handler {
 	mux.HandleFunc("GET /pool", p.whenStarted(p.getPool))
 	mux.HandleFunc("GET /pool/size", p.whenStarted(p.getSize))
 	mux.HandleFunc("POST /pool/size", p.whenStarted(p.postSize))
-	mux.HandleFunc("POST "+machine+"terminate", p.whenStarted(p.terminate))
-	mux.HandleFunc("POST "+machine+"detach", p.whenStarted(p.detach))
-	mux.HandleFunc("POST "+machine+"attach", p.whenStarted(p.attach))
-	mux.HandleFunc("POST "+machine+"serviceState", p.whenStarted(p.postServiceState))
-	mux.HandleFunc("POST "+machine+"membershipStatus", p.whenStarted(p.postMembership))
+	mux.HandleFunc("POST "+machinePrefix+"terminate", p.whenStarted(p.terminate))
+	mux.HandleFunc("POST "+machinePrefix+"detach", p.whenStarted(p.detach))
+	mux.HandleFunc("POST "+machinePrefix+"attach", p.whenStarted(p.attach))
+	mux.HandleFunc("POST "+machinePrefix+"serviceState", p.whenStarted(p.postServiceState))
+	mux.HandleFunc("POST "+machinePrefix+"membershipStatus", p.whenStarted(p.postMembership))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.receive(w, r, mux) })
 }
 
 const maxBody = 16 << 20
 
-// receive notes a request, asks for credentials, and has it fail or be served.
+// receive records a request, checks the credentials, and injects a fault or serves the request.
 func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
@@ -189,7 +188,7 @@ func fail(w http.ResponseWriter, code int, format string, a ...any) {
 	_, _ = w.Write(raw)
 }
 
-// noConfig is said of a pool without a configuration.
+// noConfig is the error of a pool without configuration.
 const noConfig = "no cloud pool configuration has been set"
 
 func (p *Pool) postStart(w http.ResponseWriter, _ *http.Request) {
@@ -263,7 +262,7 @@ func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// read reads a body as Gson does, more or less: numbers may be strings, and are cut off to integers.
+// read parses a body roughly as Gson does: numbers may be strings, and are truncated to integers.
 func read(w http.ResponseWriter, r *http.Request) map[string]any {
 	raw, err := io.ReadAll(r.Body)
 	var body map[string]any
@@ -307,7 +306,7 @@ func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// member finds a machine that the cache has as allocated; what it says of an eviction is the cache's too.
+// memberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
 func (p *Pool) memberLocked(id string) (*Machine, *Machine) {
 	for _, m := range p.observeLocked().machines {
 		if m.ID == id && m.State.Allocated() {
@@ -317,7 +316,7 @@ func (p *Pool) memberLocked(id string) (*Machine, *Machine) {
 	return nil, nil
 }
 
-// withMachine finds the machine that a body names.
+// withMachine calls do with the machine in a body.
 func (p *Pool) withMachine(w http.ResponseWriter, body map[string]any, evict bool, do func(*Machine)) {
 	id, _ := body["machineId"].(string)
 	if id == "" {
@@ -328,7 +327,7 @@ func (p *Pool) withMachine(w http.ResponseWriter, body map[string]any, evict boo
 	m, seen := p.memberLocked(id)
 	switch {
 	case m == nil && seen != nil:
-		w.WriteHeader(http.StatusOK) // the cloud does not mind
+		w.WriteHeader(http.StatusOK) // the cloud accepts this
 	case seen == nil:
 		fail(w, http.StatusNotFound, "unrecognized machine: machine %s is not a pool member", id)
 	case evict && !seen.Membership.Evictable:
@@ -344,15 +343,15 @@ func (p *Pool) terminate(w http.ResponseWriter, r *http.Request) { p.remove(w, r
 
 func (p *Pool) detach(w http.ResponseWriter, r *http.Request) { p.remove(w, r, p.forgetLocked) }
 
-// remove ends a membership in one way or another.
-func (p *Pool) remove(w http.ResponseWriter, r *http.Request, how func(*Machine)) {
+// remove ends a membership, with the given function.
+func (p *Pool) remove(w http.ResponseWriter, r *http.Request, end func(*Machine)) {
 	body := read(w, r)
 	if body == nil {
 		return
 	}
 	p.withMachine(w, body, true, func(m *Machine) {
 		fails := p.faultLocked(TerminationFails, m.ID)
-		how(m)
+		end(m)
 		if decrement, _ := body["decrementDesiredSize"].(bool); decrement && !fails {
 			p.desired = max(0, p.desired-1)
 		}

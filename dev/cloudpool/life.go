@@ -14,7 +14,7 @@ func (p *Pool) kick() {
 	}
 }
 
-// loop has the pool be as large as it is meant to, until it is closed.
+// loop resizes the pool to its desired size until it is closed.
 func (p *Pool) loop() {
 	var tick <-chan time.Time
 	if p.o.Resize > 0 {
@@ -40,7 +40,7 @@ func (p *Pool) loop() {
 	}
 }
 
-// turnLocked launches what is missing, and terminates what is too much or disposable.
+// turnLocked launches missing machines, and terminates surplus or disposable ones.
 func (p *Pool) turnLocked() {
 	active := 0
 	for _, m := range slices.Clone(p.machines) {
@@ -62,7 +62,7 @@ func (p *Pool) turnLocked() {
 	p.announceLocked()
 }
 
-// surplusLocked are the machines that the pool itself takes to shrink by n; it may find fewer.
+// surplusLocked returns up to n machines that the pool selects to shrink.
 func (p *Pool) surplusLocked(n int) []*Machine {
 	var evictable []*Machine
 	for _, m := range p.machines {
@@ -85,7 +85,7 @@ func (p *Pool) surplusLocked(n int) []*Machine {
 	return evictable[:min(n, len(evictable))]
 }
 
-// launchLocked asks the cloud for one more machine.
+// launchLocked requests one more machine from the cloud.
 func (p *Pool) launchLocked() {
 	allocated := 0
 	for _, m := range p.machines {
@@ -111,7 +111,7 @@ func (p *Pool) launchLocked() {
 	})
 }
 
-// advance changes a machine that is still in a state.
+// advance changes a machine if it is still in a state, and reports whether it was.
 func (p *Pool) advance(m *Machine, from State, change func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func (p *Pool) advance(m *Machine, from State, change func()) bool {
 	return true
 }
 
-// join adds the Node of a machine that runs. One that has ended meanwhile leaves a Node that is silent.
+// join adds the Node of a running machine. If the machine has ended meanwhile, its Node is powered off.
 func (p *Pool) join(ctx context.Context, m *Machine) {
 	if p.o.Nodes == nil || !rest(ctx, p.o.Register) {
 		return
@@ -137,18 +137,18 @@ func (p *Pool) join(ctx context.Context, m *Machine) {
 		err = p.o.Nodes.Leave(ctx, now)
 	}
 	if err != nil && ctx.Err() == nil {
-		p.log.Error("a machine's node did not join", "machine", now.ID, "err", err)
+		p.log.Error("the node of a machine did not join", "machine", now.ID, "err", err)
 	}
 }
 
-// look gives a machine as it is, and whether it runs.
+// look returns a copy of a machine, and whether it runs.
 func (p *Pool) look(m *Machine) (Machine, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return *m, m.State == Running
 }
 
-// terminateLocked begins to end a machine, at once or when the call takes effect.
+// terminateLocked starts the termination of a machine, at once or when the call takes effect.
 func (p *Pool) terminateLocked(m *Machine) {
 	if !m.State.Allocated() || p.faultLocked(TerminationFails, m.ID) {
 		return
@@ -158,13 +158,13 @@ func (p *Pool) terminateLocked(m *Machine) {
 		p.goLocked(func(ctx context.Context) { p.leave(ctx, m) })
 		return
 	}
-	m.doomed = true // the server knows what it has done itself
+	m.doomed = true // the server knows its own calls
 	p.goLocked(func(ctx context.Context) {
 		if !rest(ctx, p.o.Lag) {
 			return
 		}
 		p.mu.Lock()
-		begins := m.State.Allocated() // and not begun by an earlier call
+		begins := m.State.Allocated() // and no earlier call has begun it
 		if begins {
 			m.State = Terminating
 			p.announceLocked()
@@ -176,14 +176,14 @@ func (p *Pool) terminateLocked(m *Machine) {
 	})
 }
 
-// leave leads a machine to its end.
+// leave runs a machine's termination to its end.
 func (p *Pool) leave(ctx context.Context, m *Machine) {
 	p.mu.Lock()
 	gone := *m
 	p.mu.Unlock()
 	if p.o.Nodes != nil {
 		if err := p.o.Nodes.Leave(ctx, gone); err != nil && ctx.Err() == nil {
-			p.log.Error("a machine could not be switched off", "machine", gone.ID, "err", err)
+			p.log.Error("cannot switch off a machine", "machine", gone.ID, "err", err)
 		}
 	}
 	if rest(ctx, p.o.Terminate) && p.awaitHealed(ctx, m.ID) {
@@ -191,7 +191,7 @@ func (p *Pool) leave(ctx context.Context, m *Machine) {
 	}
 }
 
-// awaitHealed returns when no fault keeps a machine's termination from its end.
+// awaitHealed waits until no fault blocks a machine's termination.
 func (p *Pool) awaitHealed(ctx context.Context, id string) bool {
 	for {
 		p.mu.Lock()
@@ -208,7 +208,7 @@ func (p *Pool) awaitHealed(ctx context.Context, id string) bool {
 	}
 }
 
-// end has a machine be TERMINATED, and listed as such for a while.
+// end marks a machine as TERMINATED, and lists it for a while.
 func (p *Pool) end(ctx context.Context, m *Machine) {
 	p.mu.Lock()
 	m.State = Terminated

@@ -33,19 +33,19 @@ func (c *Cluster) Apart(names ...string) (others, measured int, err error) {
 		named[name] = true
 	}
 	var errs []error
-	for _, p := range c.started() {
+	for _, p := range c.startedProcesses() {
 		cores := &measuredCores
 		if named[p.Name()] {
 			cores = &othersCores
 		}
-		errs = append(errs, keepTo(p.PID(), cores))
+		errs = append(errs, pinToCores(p.PID(), cores))
 	}
-	return others, measured, errors.Join(append(errs, keepTo(os.Getpid(), &othersCores))...)
+	return others, measured, errors.Join(append(errs, pinToCores(os.Getpid(), &othersCores))...)
 }
 
-// keepTo pins all threads of a process to cores. New threads inherit the cores of their creator. So it repeats until it
+// pinToCores pins all threads of a process to cores. New threads inherit the cores of their creator. So it repeats until it
 // finds no new thread.
-func keepTo(pid int, cores *unix.CPUSet) error {
+func pinToCores(pid int, cores *unix.CPUSet) error {
 	kept := map[int]bool{}
 	for {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAProcessIsKeptToItsCores(t *testing.T) {
+func TestPinToCoresRestrictsProcess(t *testing.T) {
 	t.Parallel()
 	command := exec.CommandContext(t.Context(), "sleep", "60")
 	must.NoError(t, command.Start())
@@ -22,7 +22,7 @@ func TestAProcessIsKeptToItsCores(t *testing.T) {
 			break
 		}
 	}
-	must.NoError(t, keepTo(command.Process.Pid, &one))
+	must.NoError(t, pinToCores(command.Process.Pid, &one))
 	must.NoError(t, unix.SchedGetaffinity(command.Process.Pid, &after))
 	if after != one || before.Count() > 1 && after == before {
 		t.Errorf("the process runs on cores %v, before on %v, want %v", after, before, one)

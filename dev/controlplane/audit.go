@@ -46,8 +46,8 @@ func (f AuditFilter) matches(e *auditv1.Event) bool {
 		(f.Name == "" || object.Name == f.Name)
 }
 
-// mayMatch rules out most lines without decoding them. JSON escapes none of these values.
-func (f AuditFilter) mayMatch(line []byte) bool {
+// mayMatchLine rules out most lines without decoding them. JSON escapes none of these values.
+func (f AuditFilter) mayMatchLine(line []byte) bool {
 	resource, _, _ := strings.Cut(f.Resource, "/")
 	for _, value := range []string{f.User, f.Verb, resource, f.Namespace, f.Name} {
 		if !bytes.Contains(line, []byte(value)) {
@@ -85,7 +85,7 @@ func readAudit(log io.Reader, f AuditFilter) ([]auditv1.Event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)
 		}
-		if !f.mayMatch(line) {
+		if !f.mayMatchLine(line) {
 			continue
 		}
 		var event auditv1.Event

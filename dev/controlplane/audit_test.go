@@ -14,7 +14,7 @@ const auditLines = `{"auditID":"w","stage":"ResponseStarted","verb":"watch","obj
 {"auditID":"w","stage":"ResponseComplete","verb":"watch","objectRef":{"resource":"pods"},"requestReceivedTimestamp":"2026-01-01T00:00:00.500000Z"}
 `
 
-func TestTheAuditReaderCountsEachRequestOnce(t *testing.T) {
+func TestReadAuditReturnsEachRequestOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		filter AuditFilter
 		want   []string // audit ID and stage
@@ -44,7 +44,7 @@ func TestTheAuditReaderCountsEachRequestOnce(t *testing.T) {
 	}
 }
 
-func TestAuditReaderWaitsForLineEnds(t *testing.T) {
+func TestReadAuditSkipsUnfinishedLine(t *testing.T) {
 	half := auditLines[:strings.Index(auditLines, "\n")+40]
 	events, err := readAudit(strings.NewReader(half), AuditFilter{})
 	if err != nil || len(events) != 1 {

@@ -34,11 +34,11 @@ const moduleVariable = "SLIPWAY_DEV_MODULE"
 // moduleDir is the directory of the dev module. `make slipway-dev` sets it with the linker.
 var moduleDir string
 
-// newest is the version that the dev module requires. Each other version has a module in versions/.
-const newest = "1.37"
+// newestVersion is the version that the dev module requires. Each other version has a module in versions/.
+const newestVersion = "1.37"
 
 // Versions returns the supported Kubernetes minor versions, oldest first.
-func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newest} }
+func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newestVersion} }
 
 // ResolveVersion returns the given version, or else the version in the environment, or else the newest. It returns an
 // error for a version that is not in Versions.
@@ -48,7 +48,7 @@ func ResolveVersion(version string) (string, error) {
 		version, source = os.Getenv(VersionVariable), VersionVariable
 	}
 	if version == "" {
-		return newest, nil
+		return newestVersion, nil
 	}
 	if !slices.Contains(Versions(), version) {
 		return "", fmt.Errorf("%s is %q, it must be one of %s", source, version, strings.Join(Versions(), ", "))
@@ -64,7 +64,7 @@ type Binaries struct {
 // Build compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
 // The first build takes minutes, and is announced in one line to progress. Concurrent builds wait for each other.
 func Build(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
-	module, err := devModule()
+	module, err := findDevModule()
 	if err != nil {
 		return Binaries{}, err
 	}
@@ -78,12 +78,12 @@ func Build(ctx context.Context, version string, progress io.Writer) (Binaries, e
 		ControllerManager: "k8s.io/kubernetes/cmd/kube-controller-manager",
 		Scheduler:         "k8s.io/kubernetes/cmd/kube-scheduler",
 	}}
-	if version != newest {
+	if version != newestVersion {
 		kubernetes.module = filepath.Join(module, "controlplane", "versions", version)
 	}
 	var dirs [2]string
 	for i, plan := range []buildPlan{tools, kubernetes} {
-		if dirs[i], err = plan.ensure(ctx, progress); err != nil {
+		if dirs[i], err = plan.ensureBuilt(ctx, progress); err != nil {
 			return Binaries{}, err
 		}
 	}
@@ -105,46 +105,46 @@ type buildPlan struct {
 // kubernetesVersion matches the Kubernetes version that a go.mod requires.
 var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
-// ensure compiles the plan's binaries, unless they are in the cache, and returns their directory.
+// ensureBuilt compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
 // A build is named after the versions of all modules in it, so that branches with other differences share it. Finding
 // these versions takes seconds. So a symbolic link, named after go.mod and go.sum, points to the build.
-func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
-	key, err := p.key()
+func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string, error) {
+	key, err := p.readBuildKey()
 	if err != nil {
 		return "", err
 	}
 	prefix, link := key.prefix, key.link
-	if dir, ok := p.complete(link); ok {
-		return dir, touch(dir)
+	if dir, ok := p.findCompleteBuild(link); ok {
+		return dir, markUsed(dir)
 	}
-	unlock, err := lock(ctx, prefix+"lock")
+	unlock, err := lockFile(ctx, prefix+"lock")
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if dir, ok := p.complete(link); ok { // another process built it during the wait
-		return dir, touch(dir)
+	if dir, ok := p.findCompleteBuild(link); ok { // another process built it during the wait
+		return dir, markUsed(dir)
 	}
-	modules, err := p.modules(ctx)
+	modules, err := p.listModules(ctx)
 	if err != nil {
 		return "", err
 	}
-	dir := prefix + digest(modules)
-	if _, ok := p.complete(dir); !ok {
-		ldflags := ldflags(key.version, key.major, key.minor)
-		if err := p.build(ctx, dir, ldflags, progress); err != nil {
+	dir := prefix + hashBuildInputs(modules)
+	if _, ok := p.findCompleteBuild(dir); !ok {
+		ldflags := linkerFlags(key.version, key.major, key.minor)
+		if err := p.compileBinaries(ctx, dir, ldflags, progress); err != nil {
 			return "", err
 		}
 	}
-	return dir, errors.Join(touch(dir), relink(dir, link), prune(prefix))
+	return dir, errors.Join(markUsed(dir), replaceLink(dir, link), removeOldBuilds(prefix))
 }
 
 // buildKey locates a plan's binaries, as far as go.mod and go.sum determine it.
 type buildKey struct{ version, major, minor, prefix, link string }
 
-// key reads the plan's go.mod and go.sum.
-func (p buildPlan) key() (buildKey, error) {
+// readBuildKey reads the plan's go.mod and go.sum.
+func (p buildPlan) readBuildKey() (buildKey, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {
 		return buildKey{}, fmt.Errorf("finding out what to build: %w", err)
@@ -157,17 +157,17 @@ func (p buildPlan) key() (buildKey, error) {
 	if match == nil {
 		return buildKey{}, fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
 	}
-	cache, err := cacheDir()
+	cache, err := findCacheDir()
 	if err != nil {
 		return buildKey{}, err
 	}
 	version := string(match[1])
-	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.names()...), "-")+"-")
-	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + digest(mod, sum)}, nil
+	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.binaryNames()...), "-")+"-")
+	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + hashBuildInputs(mod, sum)}, nil
 }
 
-// digest returns a short hash of the parts, the compiler version and the platform.
-func digest(parts ...[]byte) string {
+// hashBuildInputs returns a short hash of the parts, the compiler version and the platform.
+func hashBuildInputs(parts ...[]byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	for _, part := range parts {
@@ -176,14 +176,14 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-// modules lists the modules that are linked into the plan's binaries, with their versions.
-func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
+// listModules lists the modules that are linked into the plan's binaries, with their versions.
+func (p buildPlan) listModules(ctx context.Context) ([]byte, error) {
 	const format = "{{with .Module}}{{.Path}} {{.Version}}{{with .Replace}} {{.Path}} {{.Version}}{{end}}{{end}}"
 	args := []string{"list", "-deps", "-f", format}
-	for _, name := range p.names() {
+	for _, name := range p.binaryNames() {
 		args = append(args, p.packages[name])
 	}
-	listed, err := p.goCommand(ctx, args...)
+	listed, err := p.runGoCommand(ctx, args...)
 	if err != nil {
 		return nil, fmt.Errorf("finding out what to build: %w", err)
 	}
@@ -192,9 +192,9 @@ func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
 	return []byte(strings.Join(slices.Compact(lines), "\n")), nil
 }
 
-// goCommand runs the go command in the plan's module and returns its output. It ignores the caller's workspace and
+// runGoCommand runs the go command in the plan's module and returns its output. It ignores the caller's workspace and
 // flags, because they would change the build.
-func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error) {
+func (p buildPlan) runGoCommand(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and values of go.mod
 	cmd.Dir = p.module
 	// Has the flags of `make build`, so that shared packages are compiled once.
@@ -208,8 +208,8 @@ func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error
 	return output, nil
 }
 
-// relink points a symbolic link at a build in the same directory.
-func relink(dir, link string) error {
+// replaceLink points a symbolic link at a build in the same directory.
+func replaceLink(dir, link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replacing a link to a build: %w", err)
 	}
@@ -219,19 +219,19 @@ func relink(dir, link string) error {
 	return nil
 }
 
-// touch records that a build was used.
-func touch(dir string) error {
+// markUsed records that a build was used.
+func markUsed(dir string) error {
 	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
 		return fmt.Errorf("recording the use of a build: %w", err)
 	}
 	return nil
 }
 
-// buildKept is the time that a build stays in the cache after its last use.
-const buildKept = 14 * 24 * time.Hour
+// buildRetention is the time that a build stays in the cache after its last use.
+const buildRetention = 14 * 24 * time.Hour
 
-// prune removes the builds with this name prefix that were not used for buildKept, and the links to them.
-func prune(prefix string) error {
+// removeOldBuilds removes the builds with this name prefix that were not used for buildRetention, and the links to them.
+func removeOldBuilds(prefix string) error {
 	paths, err := filepath.Glob(prefix + "*")
 	if err != nil {
 		return fmt.Errorf("looking for old builds: %w", err)
@@ -239,7 +239,7 @@ func prune(prefix string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		dangling := errors.Is(err, fs.ErrNotExist)
-		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildKept) {
+		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildRetention) {
 			continue
 		}
 		if err := os.RemoveAll(path); err != nil {
@@ -249,7 +249,7 @@ func prune(prefix string) error {
 	return nil
 }
 
-func (p buildPlan) names() []string {
+func (p buildPlan) binaryNames() []string {
 	var names []string
 	for name := range p.packages {
 		names = append(names, name)
@@ -258,8 +258,8 @@ func (p buildPlan) names() []string {
 	return names
 }
 
-// complete returns the directory behind a path, and whether it has all of the plan's binaries.
-func (p buildPlan) complete(path string) (dir string, ok bool) {
+// findCompleteBuild returns the directory behind a path, and whether it has all of the plan's binaries.
+func (p buildPlan) findCompleteBuild(path string) (dir string, ok bool) {
 	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", false
@@ -272,13 +272,13 @@ func (p buildPlan) complete(path string) (dir string, ok bool) {
 	return dir, true
 }
 
-// build compiles the plan's binaries next to dir, and moves them to dir when all are complete.
-func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.Writer) error {
+// compileBinaries compiles the plan's binaries next to dir, and moves them to dir when all are complete.
+func (p buildPlan) compileBinaries(ctx context.Context, dir, ldflags string, progress io.Writer) error {
 	if progress == nil {
 		progress = os.Stderr
 	}
 	begun := time.Now()
-	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
+	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.binaryNames(), ", "))
 	// The caller holds the lock, so a directory found here is the rest of a killed build.
 	temporary := dir + ".building"
 	clean := func() error { return os.RemoveAll(temporary) }
@@ -286,9 +286,9 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
 	defer func() { _ = clean() }()
-	for _, name := range p.names() {
+	for _, name := range p.binaryNames() {
 		output := filepath.Join(temporary, name)
-		if _, err := p.goCommand(ctx, "build", "-ldflags="+ldflags, "-o", output, p.packages[name]); err != nil {
+		if _, err := p.runGoCommand(ctx, "build", "-ldflags="+ldflags, "-o", output, p.packages[name]); err != nil {
 			return fmt.Errorf("compiling %s: %w", name, err)
 		}
 	}
@@ -298,13 +298,13 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	if err := os.Rename(temporary, dir); err != nil {
 		return fmt.Errorf("moving the build to the cache: %w", err)
 	}
-	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
+	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.binaryNames(), ", "),
 		time.Since(begun).Round(time.Second))
 	return nil
 }
 
-// ldflags sets the version in the binaries, as Kubernetes' own build does, and omits debug information.
-func ldflags(version, major, minor string) string {
+// linkerFlags sets the version in the binaries, as Kubernetes' own build does, and omits debug information.
+func linkerFlags(version, major, minor string) string {
 	flags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		flags = append(flags,
@@ -317,7 +317,7 @@ func ldflags(version, major, minor string) string {
 	return strings.Join(flags, " ")
 }
 
-func cacheDir() (string, error) {
+func findCacheDir() (string, error) {
 	dir := filepath.Clean(os.Getenv(CacheVariable))
 	if dir == "." {
 		user, err := os.UserCacheDir()
@@ -332,8 +332,8 @@ func cacheDir() (string, error) {
 	return dir, nil
 }
 
-// devModule returns the directory of the dev module, which has the go.mod of all builds.
-func devModule() (string, error) {
+// findDevModule returns the directory of the dev module, which has the go.mod of all builds.
+func findDevModule() (string, error) {
 	if dir := os.Getenv(moduleVariable); dir != "" {
 		return dir, nil
 	}
@@ -351,16 +351,16 @@ func devModule() (string, error) {
 		"set %s to its directory", moduleVariable)
 }
 
-// lockPoll is the interval between two attempts to lock.
-const lockPoll = 200 * time.Millisecond
+// lockPollInterval is the interval between two attempts to lock.
+const lockPollInterval = 200 * time.Millisecond
 
-// lock locks a file against other processes. The system unlocks it when the process ends, even by a crash.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// lockFile locks a file against other processes. The system unlocks it when the process ends, even by a crash.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache: %w", err)
 	}
-	ticker := time.NewTicker(lockPoll)
+	ticker := time.NewTicker(lockPollInterval)
 	defer ticker.Stop()
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

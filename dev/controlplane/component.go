@@ -53,8 +53,8 @@ const (
 const (
 	// bootTimeout limits a start without a deadline. A start takes seconds, but the machine may be busy.
 	bootTimeout = 3 * time.Minute
-	// readyPoll is the interval between two readiness checks.
-	readyPoll = 20 * time.Millisecond
+	// readyPollInterval is the interval between two readiness checks.
+	readyPollInterval = 20 * time.Millisecond
 )
 
 var (
@@ -81,9 +81,9 @@ func (l layout) path(elem ...string) string {
 	return filepath.Join(append([]string{l.dir}, elem...)...)
 }
 
-func (l layout) apiServer() string { return "https://" + loopback(l.secure) }
+func (l layout) apiServerURL() string { return "https://" + loopbackAddress(l.secure) }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // freePorts finds n free ports, see FreePort.
 func freePorts(ctx context.Context, n int) (ports []int, err error) {
@@ -120,18 +120,18 @@ func (c *Cluster) writeFiles(ports []int) (layout, error) {
 	return l, nil
 }
 
-// commands returns the processes in starting order.
-func (l layout) commands(o Options, b Binaries) []Command {
+// listCommands returns the processes in starting order.
+func (l layout) listCommands(o Options, b Binaries) []Command {
 	all := []Command{
-		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopback(l.etcdClient) + "/health"},
-		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServer() + "/readyz"},
+		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopbackAddress(l.etcdClient) + "/health"},
+		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServerURL() + "/readyz"},
 		{
 			Name: ControllerManager, Path: b.ControllerManager, Args: l.controllerManagerArgs(o),
-			ReadyURL: "https://" + loopback(l.controller) + "/healthz",
+			ReadyURL: "https://" + loopbackAddress(l.controller) + "/healthz",
 		},
 		{
 			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
-			ReadyURL: "https://" + loopback(l.scheduler) + "/readyz",
+			ReadyURL: "https://" + loopbackAddress(l.scheduler) + "/readyz",
 		},
 		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
 	}
@@ -142,7 +142,7 @@ func (l layout) commands(o Options, b Binaries) []Command {
 }
 
 func (l layout) etcdArgs() []string {
-	client, peer := "https://"+loopback(l.etcdClient), "https://"+loopback(l.etcdPeer)
+	client, peer := "https://"+loopbackAddress(l.etcdClient), "https://"+loopbackAddress(l.etcdPeer)
 	cert, key, ca := l.path(pkiDir, "server.crt"), l.path(pkiDir, "server.key"), l.path(pkiDir, "ca.crt")
 	return []string{
 		"--name=default", "--data-dir=" + l.path(etcdDir),
@@ -159,7 +159,7 @@ func (l layout) apiServerArgs() []string {
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.secure),
 		// Nothing uses the Service "kubernetes", and its endpoints may not be loopback addresses.
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
-		"--etcd-servers=https://" + loopback(l.etcdClient), "--etcd-cafile=" + l.path(pkiDir, "ca.crt"),
+		"--etcd-servers=https://" + loopbackAddress(l.etcdClient), "--etcd-cafile=" + l.path(pkiDir, "ca.crt"),
 		"--etcd-certfile=" + l.path(pkiDir, "server.crt"), "--etcd-keyfile=" + l.path(pkiDir, "server.key"),
 		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--client-ca-file=" + l.path(pkiDir, "ca.crt"),
@@ -206,32 +206,32 @@ func (l layout) schedulerArgs() []string {
 func (l layout) kwokArgs() []string {
 	return []string{
 		"--kubeconfig=" + l.path(Kwok+".kubeconfig"), "--config=" + l.path(configDir, "kwok.yaml"),
-		"--manage-nodes-with-label-selector=" + machineLabel + "=" + machineOn,
+		"--manage-nodes-with-label-selector=" + powerLabel + "=" + powerOn,
 	}
 }
 
-// startAll starts the processes. It waits for the first two, because all others need them. The others become ready in
+// startComponents starts the processes. It waits for the first two, because all others need them. The others become ready in
 // parallel.
-func (c *Cluster) startAll(ctx context.Context, commands []Command) error {
+func (c *Cluster) startComponents(ctx context.Context, commands []Command) error {
 	for _, command := range commands {
 		p := &Process{command: command, detached: c.state.Detached, cluster: c}
-		if err := p.start(); err != nil {
+		if err := p.startProcess(); err != nil {
 			return err
 		}
-		if err := c.record(p); err != nil {
+		if err := c.recordProcess(p); err != nil {
 			return err
 		}
 		if command.Name != Etcd && command.Name != APIServer {
 			continue
 		}
-		if err := c.waitProcess(ctx, p); err != nil {
+		if err := c.awaitProcessReady(ctx, p); err != nil {
 			return err
 		}
 	}
-	return c.waitReady(ctx)
+	return c.awaitReady(ctx)
 }
 
-func (c *Cluster) connect() error {
+func (c *Cluster) createClients() error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		return fmt.Errorf("reading the administrator's kubeconfig: %w", err)
@@ -246,14 +246,14 @@ func (c *Cluster) connect() error {
 	return nil
 }
 
-// waitReady waits until the processes that started last are ready.
-func (c *Cluster) waitReady(ctx context.Context) error {
+// awaitReady waits until the processes that started last are ready.
+func (c *Cluster) awaitReady(ctx context.Context) error {
 	for _, name := range []string{ControllerManager, Scheduler} {
-		if err := c.waitProcess(ctx, c.Process(name)); err != nil {
+		if err := c.awaitProcessReady(ctx, c.Process(name)); err != nil {
 			return err
 		}
 	}
-	return c.poll(ctx, c.Process(ControllerManager), func(ctx context.Context) error {
+	return c.pollProcess(ctx, c.Process(ControllerManager), func(ctx context.Context) error {
 		_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return errors.New("the default ServiceAccount does not exist yet")
@@ -262,8 +262,8 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 	})
 }
 
-// waitProcess waits until a process answers at its readiness URL.
-func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
+// awaitProcessReady waits until a process answers at its readiness URL.
+func (c *Cluster) awaitProcessReady(ctx context.Context, p *Process) error {
 	if p.command.ReadyURL == "" {
 		return nil
 	}
@@ -274,7 +274,7 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 		return fmt.Errorf("making a client for %s: %w", p.Name(), err)
 	}
 	defer client.CloseIdleConnections()
-	return c.poll(ctx, p, func(ctx context.Context) error {
+	return c.pollProcess(ctx, p, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.command.ReadyURL, nil)
 		if err != nil {
 			return err
@@ -291,15 +291,15 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 	})
 }
 
-// poll repeats check until it succeeds. It fails when the context or the process ends, and returns the end of the
+// pollProcess repeats check until it succeeds. It fails when the context or the process ends, and returns the end of the
 // process's log.
-func (c *Cluster) poll(ctx context.Context, p *Process, check func(context.Context) error) error {
+func (c *Cluster) pollProcess(ctx context.Context, p *Process, check func(context.Context) error) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, bootTimeout)
 		defer cancel()
 	}
-	ticker := time.NewTicker(readyPoll)
+	ticker := time.NewTicker(readyPollInterval)
 	defer ticker.Stop()
 	for {
 		err := check(ctx)
@@ -308,9 +308,9 @@ func (c *Cluster) poll(ctx context.Context, p *Process, check func(context.Conte
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.lastWords())
+			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.readLogTail())
 		case <-p.Exited():
-			words := p.lastWords()
+			words := p.readLogTail()
 			if strings.Contains(words, "address already in use") {
 				return fmt.Errorf("%s: %w", p.Name(), ErrPortTaken)
 			}

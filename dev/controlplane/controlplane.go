@@ -56,8 +56,8 @@ const bootAttempts = 5
 type Cluster struct {
 	dir       string
 	temporary bool
-	etcd      string // URL of etcd; empty if another process has started it
-	state     state
+	etcdURL   string // URL of etcd; empty if another process has started it
+	state     clusterState
 	processes map[string]*Process
 	config    *rest.Config
 	client    *kubernetes.Clientset
@@ -69,7 +69,7 @@ type Cluster struct {
 // scheduler are ready, the default ServiceAccount exists, and all nodes are Ready. The context limits the start, not the
 // life of the control plane.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	if err := o.complete(); err != nil {
+	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
 	binaries, err := Build(ctx, o.Version, o.Progress)
@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
-		c, err := boot(ctx, o, binaries)
+		c, err := bootCluster(ctx, o, binaries)
 		if err == nil {
 			return c, nil
 		}
@@ -99,12 +99,12 @@ func Reach(config *rest.Config, dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("making the administrator's client: %w", err)
 	}
 	return &Cluster{
-		dir: dir, state: state{Version: version, Host: config.Host}, processes: map[string]*Process{}, config: config, client: client,
+		dir: dir, state: clusterState{Version: version, Host: config.Host}, processes: map[string]*Process{}, config: config, client: client,
 	}, nil
 }
 
-// complete sets the defaults and validates the options.
-func (o *Options) complete() error {
+// applyDefaults sets the defaults and validates the options.
+func (o *Options) applyDefaults() error {
 	version, err := ResolveVersion(o.Version)
 	if err != nil {
 		return err
@@ -127,17 +127,17 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// boot makes one attempt to start everything, and removes everything if it fails.
-func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err error) {
+// bootCluster makes one attempt to start everything, and removes everything if it fails.
+func bootCluster(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err error) {
 	c := &Cluster{processes: map[string]*Process{}}
-	if err := c.makeDir(o.Dir); err != nil {
+	if err := c.createDir(o.Dir); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop())
 			if !c.temporary {
-				err = errors.Join(err, emptyDir(c.dir))
+				err = errors.Join(err, removeDirContents(c.dir))
 			}
 		}
 	}()
@@ -149,12 +149,12 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 	if err != nil {
 		return nil, err
 	}
-	c.state = state{Version: o.Version, Detached: o.Detached, Host: layout.apiServer()}
-	c.etcd = "https://" + loopback(layout.etcdClient)
-	if err := c.connect(); err != nil {
+	c.state = clusterState{Version: o.Version, Detached: o.Detached, Host: layout.apiServerURL()}
+	c.etcdURL = "https://" + loopbackAddress(layout.etcdClient)
+	if err := c.createClients(); err != nil {
 		return nil, err
 	}
-	if err := c.startAll(ctx, layout.commands(o, binaries)); err != nil {
+	if err := c.startComponents(ctx, layout.listCommands(o, binaries)); err != nil {
 		return nil, err
 	}
 	if err := c.AddNodes(ctx, o.Nodes...); err != nil {
@@ -163,7 +163,7 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 	return c, nil
 }
 
-func (c *Cluster) makeDir(dir string) error {
+func (c *Cluster) createDir(dir string) error {
 	if dir == "" {
 		made, err := os.MkdirTemp("", "slipway-dev-")
 		if err != nil {
@@ -193,8 +193,8 @@ func (c *Cluster) makeDir(dir string) error {
 // ErrNotEmpty is the error of Start if Options.Dir is not empty.
 var ErrNotEmpty = errors.New("the control plane's directory must be empty or not exist")
 
-// emptyDir removes the files of a failed start from the caller's directory.
-func emptyDir(dir string) error {
+// removeDirContents removes the files of a failed start from the caller's directory.
+func removeDirContents(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("emptying %s: %w", dir, err)
@@ -210,8 +210,8 @@ func emptyDir(dir string) error {
 // It kills them at once, because the data is not needed.
 func (c *Cluster) Stop() error {
 	var errs []error
-	for _, p := range c.started() {
-		errs = append(errs, p.end())
+	for _, p := range c.startedProcesses() {
+		errs = append(errs, p.killIfAlive())
 	}
 	if c.temporary {
 		errs = append(errs, os.RemoveAll(c.dir))

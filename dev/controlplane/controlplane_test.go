@@ -27,24 +27,24 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(starterVariable); dir != "" {
-		starter(dir)
+		startAndHang(dir)
 	}
 	os.Exit(controlplane.Main(m))
 }
 
-// namespace creates a namespace and a node for one test on the shared control plane.
-func namespace(t *testing.T, name string) (c *controlplane.Cluster, node string) {
+// createNamespaceAndNode creates a namespace and a node for one test on the shared control plane.
+func createNamespaceAndNode(t *testing.T, name string) (c *controlplane.Cluster, node string) {
 	t.Helper()
 	c = controlplane.Shared(t)
 	node = "node-of-" + name
 	must.NoError(t, c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}))
 	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.Namespace(name)))
 	// Pods of a new namespace are refused until its default ServiceAccount exists.
-	waitServiceAccount(t, c.Client(), name, "default")
+	awaitServiceAccount(t, c.Client(), name, "default")
 	return c, node
 }
 
-func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) {
+func awaitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) {
 	t.Helper()
 	eventually(t.Context(), t, "ServiceAccount "+namespace+"/"+name, func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -52,13 +52,13 @@ func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, na
 	})
 }
 
-// patience is the timeout of every wait. Waits take far less, but the machine may be busy.
-const patience = 5 * time.Minute
+// waitTimeout is the timeout of every wait. Waits take far less, but the machine may be busy.
+const waitTimeout = 5 * time.Minute
 
 // eventually retries check until it returns nil.
 func eventually(ctx context.Context, t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -75,11 +75,11 @@ func eventually(ctx context.Context, t *testing.T, what string, check func(conte
 	}
 }
 
-func TestADeploymentBecomesReady(t *testing.T) {
+func TestDeploymentBecomesReady(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "deployment")
+	c, node := createNamespaceAndNode(t, "deployment")
 	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()))
 	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
@@ -96,9 +96,9 @@ func TestADeploymentBecomesReady(t *testing.T) {
 	}
 }
 
-func TestEveryKindOfWorkloadSettles(t *testing.T) {
+func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "kinds")
+	c, node := createNamespaceAndNode(t, "kinds")
 	app := func(name string) workload.App {
 		return workload.App{Namespace: "kinds", Name: name, Replicas: 2, Node: node}
 	}
@@ -106,7 +106,7 @@ func TestEveryKindOfWorkloadSettles(t *testing.T) {
 	job.Run = "0.2"
 	important := app("important")
 	important.PriorityClass = "important"
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	err := workload.CreateSettled(ctx, c.Client(), workload.PriorityClass("important", 1000),
 		app("stateful").StatefulSet(), app("daemon").DaemonSet(), job.Job(), app("bare").Pod(),
@@ -151,9 +151,9 @@ func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	}
 }
 
-func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
+func TestServiceAccountKubeconfigHasExactlyItsPermissions(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "rights")
+	c, node := createNamespaceAndNode(t, "rights")
 	client := c.Client()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "reader"}}
 	if _, err := client.CoreV1().ServiceAccounts("rights").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
@@ -174,7 +174,7 @@ func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 	if _, err := client.RbacV1().RoleBindings("rights").Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	reader := accountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
+	reader := newServiceAccountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
 	eventually(t.Context(), t, "listing pods with permission", func(ctx context.Context) error {
 		_, err := reader.CoreV1().Pods("rights").List(ctx, metav1.ListOptions{})
 		return err
@@ -191,14 +191,14 @@ func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 	check.ErrorContains(t, err, "not to both")
 }
 
-func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
+func TestPodBoundTokenEndsWithPod(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "bound")
+	c, node := createNamespaceAndNode(t, "bound")
 	pod := workload.App{Namespace: "bound", Name: "agent", Node: node}.Pod()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
-	agent := accountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
+	agent := newServiceAccountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
 	if _, err := agent.Discovery().ServerVersion(); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
 	})
 }
 
-func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string, o controlplane.TokenOptions,
+func newServiceAccountClient(t *testing.T, c *controlplane.Cluster, namespace, name string, o controlplane.TokenOptions,
 ) *kubernetes.Clientset {
 	t.Helper()
 	path, err := c.ServiceAccountKubeconfig(t.Context(), namespace, name, o)
@@ -230,11 +230,11 @@ func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string
 	return client
 }
 
-func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
+func TestAuditLogHasUIDOfEviction(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "audit")
+	c, node := createNamespaceAndNode(t, "audit")
 	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, Stop: "0"}.Pod()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	begun := time.Now()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
@@ -270,7 +270,7 @@ func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
 	}
 }
 
-func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
+func TestRestartedAPIServerKeepsData(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
 	server := c.Process(controlplane.APIServer)
@@ -305,7 +305,7 @@ func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 		t.Errorf("a node from before the restart: %v", err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment()))
@@ -350,7 +350,7 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 	}
 }
 
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+func TestInvalidOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]controlplane.Options{
 		`"1.20", it must be one of 1.33, 1.34, 1.35, 1.36, 1.37`: {Version: "1.20"},
@@ -375,7 +375,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestFailedStartReportsErrorAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
@@ -405,7 +405,7 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAKSNamesAreThoseOfAzure(t *testing.T) {
+func TestAKSNamesMatchAzure(t *testing.T) {
 	t.Parallel()
 	pool := controlplane.AKSPool{Name: "spot", Spot: true}
 	if got, want := pool.NodeName(0), "aks-spot-12345678-vmss000000"; got != want {
@@ -428,7 +428,7 @@ func TestAKSNamesAreThoseOfAzure(t *testing.T) {
 // starterVariable makes the test binary start a control plane in this directory and hang until it is killed.
 const starterVariable = "SLIPWAY_TEST_STARTER"
 
-func starter(dir string) {
+func startAndHang(dir string) {
 	if _, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir}); err != nil {
 		println(err.Error())
 		os.Exit(1)
@@ -436,10 +436,10 @@ func starter(dir string) {
 	select {}
 }
 
-func TestProcessesDieWithTheirParent(t *testing.T) {
+func TestProcessesEndWithTheirParent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/cluster"
-	self := startSelf(t, dir)
+	self := startTestBinary(t, dir)
 	var c *controlplane.Cluster
 	eventually(t.Context(), t, "a control plane of another process", func(context.Context) error {
 		var err error
@@ -462,7 +462,7 @@ func TestProcessesDieWithTheirParent(t *testing.T) {
 	})
 }
 
-func startSelf(t *testing.T, dir string) *os.Process {
+func startTestBinary(t *testing.T, dir string) *os.Process {
 	t.Helper()
 	self, err := os.Executable()
 	must.NoError(t, err)

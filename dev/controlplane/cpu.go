@@ -10,12 +10,12 @@ import (
 
 // CPU returns the processor time of the process since its latest start, in user and kernel mode, with a resolution of 10
 // ms. It works on Linux while the process exists.
-func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.PID()) }
+func (p *Process) CPU() (time.Duration, error) { return readCPUTime(p.PID()) }
 
 // OwnCPU returns the processor time of the calling process.
-func OwnCPU() (time.Duration, error) { return cpuOf(os.Getpid()) }
+func OwnCPU() (time.Duration, error) { return readCPUTime(os.Getpid()) }
 
-func cpuOf(pid int) (time.Duration, error) {
+func readCPUTime(pid int) (time.Duration, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	raw, err := os.ReadFile(path)
 	if err != nil {

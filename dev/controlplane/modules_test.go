@@ -9,27 +9,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// required matches a required module with its version in a go.mod.
-var required = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
+// requiredModule matches a required module with its version in a go.mod.
+var requiredModule = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
 
-func requirements(t *testing.T, file string) map[string]string {
+func readRequirements(t *testing.T, file string) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	must.NoError(t, err)
 	versions := map[string]string{}
-	for _, m := range required.FindAllSubmatch(raw, -1) {
+	for _, m := range requiredModule.FindAllSubmatch(raw, -1) {
 		versions[string(m[1])] = string(m[2])
 	}
 	return versions
 }
 
-// TestProductUsesTheVersionsOfTheDevModule checks that both modules require the same versions. Otherwise the tests of
+// TestProductAndDevModuleRequireSameVersions checks that both modules require the same versions. Otherwise the tests of
 // the dev module compile most of Kubernetes' libraries again, which takes minutes.
-func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
+func TestProductAndDevModuleRequireSameVersions(t *testing.T) {
 	t.Parallel()
-	dev, err := devModule()
+	dev, err := findDevModule()
 	must.NoError(t, err)
-	product, here := requirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), requirements(t, filepath.Join(dev, "go.mod"))
+	product, here := readRequirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), readRequirements(t, filepath.Join(dev, "go.mod"))
 	both := 0
 	for module, version := range product {
 		wanted, ok := here[module]

@@ -25,12 +25,12 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// Kwok emulates only the kubelets of nodes with machineLabel=machineOn. When the value changes, kwok forgets the node,
+// Kwok emulates only the kubelets of nodes with powerLabel=powerOn. When the value changes, kwok forgets the node,
 // its Lease and its pods at once.
 const (
-	machineLabel = "dev.slipway.dev/machine"
-	machineOn    = "on"
-	machineOff   = "off"
+	powerLabel = "dev.slipway.dev/machine"
+	powerOn    = "on"
+	powerOff   = "off"
 )
 
 // poolLabel is the AKS label with the name of a node's pool.
@@ -58,10 +58,10 @@ func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 		return nil
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(requestsAtOnce)
+	group.SetLimit(maxConcurrentRequests)
 	for _, spec := range specs {
 		group.Go(func() error {
-			node, err := c.node(spec)
+			node, err := c.newNode(spec)
 			if err != nil {
 				return err
 			}
@@ -78,14 +78,14 @@ func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 	for _, spec := range specs {
 		names = append(names, spec.Name)
 	}
-	return c.waitNodes(ctx, time.Time{}, names...)
+	return c.awaitNodesReady(ctx, time.Time{}, names...)
 }
 
-// requestsAtOnce limits the concurrent requests that create many objects.
-const requestsAtOnce = 16
+// maxConcurrentRequests limits the concurrent requests that create many objects.
+const maxConcurrentRequests = 16
 
-// node returns the Node object as its kubelet registers it.
-func (c *Cluster) node(spec NodeSpec) (*corev1.Node, error) {
+// newNode returns the Node object as its kubelet registers it.
+func (c *Cluster) newNode(spec NodeSpec) (*corev1.Node, error) {
 	capacity, err := spec.capacity()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (spec NodeSpec) labels() map[string]string {
 		labels[poolLabel] = spec.Pool
 	}
 	maps.Copy(labels, spec.Labels)
-	labels[machineLabel] = machineOn
+	labels[powerLabel] = powerOn
 	return labels
 }
 
@@ -179,12 +179,12 @@ func nodeConditions() []corev1.NodeCondition {
 	return conditions
 }
 
-// waitNodes waits until the nodes are Ready and not tainted as not ready, and their Leases were renewed after
+// awaitNodesReady waits until the nodes are Ready and not tainted as not ready, and their Leases were renewed after
 // renewedAfter.
-func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names ...string) error {
+func (c *Cluster) awaitNodesReady(ctx context.Context, renewedAfter time.Time, names ...string) error {
 	nodes, leases := c.client.CoreV1().Nodes(), c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	nodeReady := func(o runtime.Object) bool { return nodeReady(o.(*corev1.Node)) }
-	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	nodeReady := func(o runtime.Object) bool { return isNodeReady(o.(*corev1.Node)) }
+	if err := awaitAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return nodes.List(ctx, o)
 		},
@@ -196,7 +196,7 @@ func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names .
 		renewed := o.(*coordinationv1.Lease).Spec.RenewTime
 		return renewed != nil && renewed.After(renewedAfter)
 	}
-	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	if err := awaitAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, o)
 		},
@@ -207,8 +207,8 @@ func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names .
 	return nil
 }
 
-// waitForAll waits until matches returns true for all named objects of a list and watch.
-func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
+// awaitAll waits until matches returns true for all named objects of a list and watch.
+func awaitAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
 	matches func(runtime.Object) bool,
 ) error {
 	missing := sets.New(names...)
@@ -228,7 +228,7 @@ func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object
 	return err
 }
 
-func nodeReady(node *corev1.Node) bool {
+func isNodeReady(node *corev1.Node) bool {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable {
 			return false
@@ -246,27 +246,27 @@ func nodeReady(node *corev1.Node) bool {
 // stopping ones. The Node object remains Ready until the node lifecycle controller reacts
 // (Options.NodeMonitorGracePeriod).
 func (c *Cluster) PowerOff(ctx context.Context, node string) error {
-	if err := c.setMachine(ctx, node, machineOff); err != nil {
+	if err := c.setPowerLabel(ctx, node, powerOff); err != nil {
 		return fmt.Errorf("powering off %s: %w", node, err)
 	}
 	return nil
 }
 
 // IsOff reports whether a node's machine is switched off.
-func IsOff(node *corev1.Node) bool { return node.Labels[machineLabel] == machineOff }
+func IsOff(node *corev1.Node) bool { return node.Labels[powerLabel] == powerOff }
 
 // PowerOn switches on a node's machine, and returns once the node is Ready again. The kubelet continues with the pods
 // that are bound to the node. Terminating pods past their grace period are killed.
 func (c *Cluster) PowerOn(ctx context.Context, node string) error {
 	before := time.Now()
-	if err := c.setMachine(ctx, node, machineOn); err != nil {
+	if err := c.setPowerLabel(ctx, node, powerOn); err != nil {
 		return fmt.Errorf("powering on %s: %w", node, err)
 	}
-	return c.waitNodes(ctx, before, node)
+	return c.awaitNodesReady(ctx, before, node)
 }
 
-func (c *Cluster) setMachine(ctx context.Context, node, value string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{machineLabel: value}}})
+func (c *Cluster) setPowerLabel(ctx context.Context, node, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{powerLabel: value}}})
 	if err != nil {
 		return err
 	}

@@ -18,17 +18,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// end is the observed end of a pod.
-type end struct {
-	ending controlplane.Ending
-	code   int32
-	took   time.Duration // from the first deletion to the removal of the object
+// podEnd is the observed end of a pod.
+type podEnd struct {
+	ending   controlplane.Ending
+	exitCode int32
+	duration time.Duration // from the first deletion to the removal of the object
 }
 
 // deletePod deletes a pod once per grace period, with a pause between the deletions, and watches its end.
-func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) end {
+func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) podEnd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	pods := client.CoreV1().Pods(namespace)
 	w, err := pods.Watch(ctx, metav1.ListOptions{
@@ -39,7 +39,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 	begun := time.Now()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	result := end{ending: controlplane.Running}
+	result := podEnd{ending: controlplane.Running}
 	for {
 		select {
 		case <-next.C:
@@ -54,19 +54,19 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 			pod := event.Object.(*corev1.Pod)
 			result.ending = controlplane.EndingOf(pod)
 			if result.ending != controlplane.Running {
-				result.code = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
+				result.exitCode = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
 			}
 			if event.Type == watch.Deleted {
-				result.took = time.Since(begun)
+				result.duration = time.Since(begun)
 				return result
 			}
 		}
 	}
 }
 
-func TestHowAPodStops(t *testing.T) {
+func TestPodStopsAsAnnotated(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "stopping")
+	c, node := createNamespaceAndNode(t, "stopping")
 	const slack = 30 * time.Second // allowance for a busy machine; an idle one needs tens of milliseconds
 	for name, test := range map[string]struct {
 		stop   string
@@ -89,25 +89,25 @@ func TestHowAPodStops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 			defer cancel()
 			must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
 			got := deletePod(t, c.Client(), "stopping", name, test.pause, test.graces...)
-			if got.ending != test.ending || got.code != test.code {
-				t.Errorf("the pod ended %s with exit code %d, want %s with %d", got.ending, got.code, test.ending, test.code)
+			if got.ending != test.ending || got.exitCode != test.code {
+				t.Errorf("the pod ended %s with exit code %d, want %s with %d", got.ending, got.exitCode, test.ending, test.code)
 			}
-			if got.took < test.took || got.took > test.took+slack {
-				t.Errorf("the deletion took %s, want %s to %s", got.took, test.took, test.took+slack)
+			if got.duration < test.took || got.duration > test.took+slack {
+				t.Errorf("the deletion took %s, want %s to %s", got.duration, test.took, test.took+slack)
 			}
 		})
 	}
 }
 
-func TestReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
+func TestReplacementPodOfSameNameKeepsRunning(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "same-name")
+	c, node := createNamespaceAndNode(t, "same-name")
 	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), app.StatefulSet()))
 	for range 5 {
@@ -130,7 +130,7 @@ func TestReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
+func TestPoweredOffNodeIsSilentAndRecovers(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{
 		NodeMonitorGracePeriod: 8 * time.Second,
@@ -142,7 +142,7 @@ func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
 		},
 	})
 	client := c.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	stopping := workload.App{Name: "stopping", Node: "off", Stop: "5"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
@@ -156,13 +156,13 @@ func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
 		return err
 	})
 	must.NoError(t, c.PowerOff(ctx, "off"))
-	waitRenewal(ctx, t, client, "on") // by then kwok has seen the change and finished its writes
-	last := leaseOf(ctx, t, client, "off")
+	awaitLeaseRenewal(ctx, t, client, "on") // by then kwok has seen the change and finished its writes
+	last := getLease(ctx, t, client, "off")
 	// If the power were on, the stopping pod would be gone after seven renewals of the other machine.
 	for range 8 {
-		waitRenewal(ctx, t, client, "on")
+		awaitLeaseRenewal(ctx, t, client, "on")
 	}
-	if now := leaseOf(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
+	if now := getLease(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
 		t.Errorf("the Lease of a machine without power was renewed at %s, after %s", now.Spec.RenewTime, last.Spec.RenewTime)
 	}
 	pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
@@ -173,17 +173,17 @@ func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
 		t.Errorf("the pod that was stopping at power-off has ended %s, want no change", ending)
 	}
 	eventually(t.Context(), t, "a node without heartbeat", func(ctx context.Context) error {
-		return conditionOfNode(ctx, client, "off", corev1.ConditionUnknown)
+		return checkNodeReady(ctx, client, "off", corev1.ConditionUnknown)
 	})
 	eventually(t.Context(), t, "a pod on a node without heartbeat", func(ctx context.Context) error {
-		return readyPod(ctx, client, "staying", corev1.ConditionFalse)
+		return checkPodReady(ctx, client, "staying", corev1.ConditionFalse)
 	})
 	must.NoError(t, c.PowerOn(ctx, "off"))
-	if err := conditionOfNode(ctx, client, "off", corev1.ConditionTrue); err != nil {
+	if err := checkNodeReady(ctx, client, "off", corev1.ConditionTrue); err != nil {
 		t.Errorf("after the power came back: %v", err)
 	}
 	eventually(t.Context(), t, "a pod on a recovered node", func(ctx context.Context) error {
-		return readyPod(ctx, client, "staying", corev1.ConditionTrue)
+		return checkPodReady(ctx, client, "staying", corev1.ConditionTrue)
 	})
 	eventually(t.Context(), t, "the pod with a grace period that ended without power", func(ctx context.Context) error {
 		if _, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{}); err == nil {
@@ -193,25 +193,25 @@ func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
 	})
 }
 
-func leaseOf(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
+func getLease(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
 	must.NoError(t, err)
 	return lease
 }
 
-func waitRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
+func awaitLeaseRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
 	t.Helper()
-	before := leaseOf(ctx, t, client, node)
+	before := getLease(ctx, t, client, node)
 	eventually(ctx, t, "a renewal of the Lease of "+node, func(ctx context.Context) error {
-		if !leaseOf(ctx, t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+		if !getLease(ctx, t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
 			return errors.New("the Lease was not renewed")
 		}
 		return nil
 	})
 }
 
-func conditionOfNode(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+func checkNodeReady(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func conditionOfNode(ctx context.Context, client kubernetes.Interface, name stri
 	return nil
 }
 
-func readyPod(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+func checkPodReady(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
 	pod, err := client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err

@@ -12,9 +12,9 @@ import (
 // (ip_local_port_range, 32768 to 60999). Such a connection could take a port before its server listens, or while the
 // server restarts.
 const (
-	firstPort = 12000
-	lastPort  = 32000
-	portTries = 1000
+	firstPort       = 12000
+	lastPort        = 32000
+	maxPortAttempts = 1000
 )
 
 // FreePort finds a free port of the loopback interface and reserves it until this process ends. This process does not
@@ -22,14 +22,14 @@ const (
 func FreePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	var lastErr error
-	for range portTries {
+	for range maxPortAttempts {
 		port := firstPort + rand.IntN(lastPort-firstPort)
 		release, err := reservePort(ctx, port)
 		if err != nil {
 			lastErr = err
 			continue
 		}
-		l, err := config.Listen(ctx, "tcp", loopback(port))
+		l, err := config.Listen(ctx, "tcp", loopbackAddress(port))
 		if err != nil {
 			release()
 			lastErr = err
@@ -44,5 +44,5 @@ func FreePort(ctx context.Context) (int, error) {
 // FreeAddress returns a loopback address with a port of [FreePort].
 func FreeAddress(ctx context.Context) (string, error) {
 	port, err := FreePort(ctx)
-	return loopback(port), err
+	return loopbackAddress(port), err
 }

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// reserved keeps this process's reservations from garbage collection, which would close them.
-var reserved sync.Map
+// reservedPorts keeps this process's reservations from garbage collection, which would close them.
+var reservedPorts sync.Map
 
 // reservePort reserves a port, unless a process of this module has reserved it. The reservation is a Unix socket in the
 // abstract namespace, named after the port. It belongs to the port's network namespace, leaves no file, and ends with
@@ -20,9 +20,9 @@ func reservePort(ctx context.Context, port int) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserving port %d: %w", port, err)
 	}
-	reserved.Store(port, l)
+	reservedPorts.Store(port, l)
 	return func() {
-		reserved.Delete(port)
+		reservedPorts.Delete(port)
 		_ = l.Close() // nothing was sent
 	}, nil
 }

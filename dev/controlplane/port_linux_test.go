@@ -14,7 +14,7 @@ import (
 // reserveVariable makes the test binary reserve this port.
 const reserveVariable = "SLIPWAY_TEST_RESERVE_PORT"
 
-func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
+func TestFoundPortIsReservedFromOtherProcesses(t *testing.T) {
 	if asked := os.Getenv(reserveVariable); asked != "" {
 		port, err := strconv.Atoi(asked)
 		must.NoError(t, err)
@@ -29,22 +29,22 @@ func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
 	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("reserving port %d again: %v, want address in use", port, err)
 	}
-	if out, err := another(t, port); err == nil {
+	if out, err := reservePortElsewhere(t, port); err == nil {
 		t.Errorf("another process reserved port %d as well: %s", port, out)
 	}
 	free, err := FreePort(t.Context())
 	if err != nil || free == port {
 		t.Fatalf("the next port is %d: %v, want a port other than %d", free, err, port)
 	}
-	kept, _ := reserved.Load(free)
+	kept, _ := reservedPorts.Load(free)
 	must.NoError(t, kept.(interface{ Close() error }).Close())
-	if out, err := another(t, free); err != nil {
+	if out, err := reservePortElsewhere(t, free); err != nil {
 		t.Errorf("another process cannot reserve port %d, which is free: %v: %s", free, err, out)
 	}
 }
 
-// another reserves a port in another process.
-func another(t *testing.T, port int) (output []byte, err error) {
+// reservePortElsewhere reserves a port in another process.
+func reservePortElsewhere(t *testing.T, port int) (output []byte, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	command.Env = append(os.Environ(), reserveVariable+"="+strconv.Itoa(port))

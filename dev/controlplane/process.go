@@ -23,26 +23,26 @@ type Process struct {
 	cluster  *Cluster
 
 	mu   sync.Mutex // guards the following fields
-	id   identity
+	id   processIdentity
 	done chan struct{} // closed when the process has ended
 }
 
-// identity distinguishes a process from a later one with the same PID.
-type identity struct {
+// processIdentity distinguishes a process from a later one with the same PID.
+type processIdentity struct {
 	PID int `json:"pid"`
 	// Started is the operating system's notation of the start time. It is only compared.
 	Started string `json:"started"`
 }
 
-// alive reports whether the process runs or is paused.
-func (id identity) alive() bool {
-	started, running := processStart(id.PID)
+// isAlive reports whether the process runs or is paused.
+func (id processIdentity) isAlive() bool {
+	started, running := readProcessStart(id.PID)
 	return running && started == id.Started
 }
 
 // signal sends a signal to the process. It returns os.ErrProcessDone if the process has ended.
-func (id identity) signal(s syscall.Signal) error {
-	if !id.alive() {
+func (id processIdentity) signal(s syscall.Signal) error {
+	if !id.isAlive() {
 		return os.ErrProcessDone
 	}
 	return syscall.Kill(id.PID, s)
@@ -56,8 +56,8 @@ func (c *Cluster) Process(name string) *Process {
 	return c.processes[name]
 }
 
-// started returns the processes, latest start first.
-func (c *Cluster) started() []*Process {
+// startedProcesses returns the processes, latest start first.
+func (c *Cluster) startedProcesses() []*Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []*Process
@@ -85,22 +85,22 @@ type Command struct {
 // returns it and Stop ends it. If the control plane is detached, it outlives this process. It writes to logs/NAME.log.
 func (c *Cluster) Run(ctx context.Context, command Command) (*Process, error) {
 	p := &Process{command: command, detached: c.state.Detached, cluster: c}
-	if err := c.reserve(p); err != nil {
+	if err := c.registerProcess(p); err != nil {
 		return nil, err
 	}
-	if err := p.start(); err != nil {
+	if err := p.startProcess(); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.processes, p.Name())
 		return nil, err
 	}
-	if err := c.record(p); err != nil {
+	if err := c.recordProcess(p); err != nil {
 		return nil, err
 	}
-	return p, c.waitProcess(ctx, p)
+	return p, c.awaitProcessReady(ctx, p)
 }
 
-func (c *Cluster) reserve(p *Process) error {
+func (c *Cluster) registerProcess(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.processes[p.Name()] != nil {
@@ -110,8 +110,8 @@ func (c *Cluster) reserve(p *Process) error {
 	return nil
 }
 
-// start starts the process and stores its identity.
-func (p *Process) start() error {
+// startProcess starts the process and stores its identity.
+func (p *Process) startProcess() error {
 	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", p.Name(), err)
@@ -130,10 +130,10 @@ func (p *Process) start() error {
 	if err := startOnLastingThread(cmd); err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name(), err)
 	}
-	started, _ := processStart(cmd.Process.Pid)
+	started, _ := readProcessStart(cmd.Process.Pid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.id = identity{PID: cmd.Process.Pid, Started: started}
+	p.id = processIdentity{PID: cmd.Process.Pid, Started: started}
 	p.done = make(chan struct{})
 	go func(done chan struct{}) {
 		_ = cmd.Wait() // the log tells how it ended
@@ -178,12 +178,12 @@ func (p *Process) PID() int {
 }
 
 // Alive reports whether the process runs or is paused.
-func (p *Process) Alive() bool { return p.identity().alive() }
+func (p *Process) Alive() bool { return p.identity().isAlive() }
 
 // LogFile returns the path of the process's log.
 func (p *Process) LogFile() string { return filepath.Join(p.cluster.dir, logDir, p.Name()+".log") }
 
-func (p *Process) identity() identity {
+func (p *Process) identity() processIdentity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.id
@@ -195,9 +195,9 @@ func (p *Process) Pause(ctx context.Context) error {
 	if err := p.signal(syscall.SIGSTOP, "pausing"); err != nil {
 		return err
 	}
-	ticker := time.NewTicker(pausePoll)
+	ticker := time.NewTicker(pausePollInterval)
 	defer ticker.Stop()
-	for !processStopped(p.PID()) {
+	for !isProcessStopped(p.PID()) {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("pausing %s (process %d): %w", p.Name(), p.PID(), ctx.Err())
@@ -209,8 +209,8 @@ func (p *Process) Pause(ctx context.Context) error {
 	return nil
 }
 
-// pausePoll is the interval between two checks whether a process has stopped.
-const pausePoll = time.Millisecond
+// pausePollInterval is the interval between two checks whether a process has stopped.
+const pausePollInterval = time.Millisecond
 
 // Resume continues a paused process.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT, "resuming") }
@@ -224,8 +224,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// end kills the process, and succeeds if it has ended already.
-func (p *Process) end() error {
+// killIfAlive kills the process, and succeeds if it has ended already.
+func (p *Process) killIfAlive() error {
 	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -241,16 +241,16 @@ func (p *Process) signal(s syscall.Signal, action string) error {
 
 // Restart kills the process if it runs, starts it with the same command line and data, and waits until it is ready.
 func (p *Process) Restart(ctx context.Context) error {
-	if err := p.end(); err != nil {
+	if err := p.killIfAlive(); err != nil {
 		return err
 	}
-	if err := p.start(); err != nil {
+	if err := p.startProcess(); err != nil {
 		return err
 	}
-	if err := p.cluster.record(p); err != nil {
+	if err := p.cluster.recordProcess(p); err != nil {
 		return err
 	}
-	return p.cluster.waitProcess(ctx, p)
+	return p.cluster.awaitProcessReady(ctx, p)
 }
 
 // Exited returns a channel that is closed when the process has ended. Each start has a new channel.
@@ -259,11 +259,11 @@ func (p *Process) Exited() <-chan struct{} {
 	defer p.mu.Unlock()
 	if p.done == nil { // Open found the process, so it is not a child and cannot be waited for.
 		p.done = make(chan struct{})
-		go func(id identity, done chan struct{}) {
+		go func(id processIdentity, done chan struct{}) {
 			defer close(done)
-			ticker := time.NewTicker(readyPoll)
+			ticker := time.NewTicker(readyPollInterval)
 			defer ticker.Stop()
-			for id.alive() {
+			for id.isAlive() {
 				<-ticker.C
 			}
 		}(p.id, p.done)
@@ -271,8 +271,8 @@ func (p *Process) Exited() <-chan struct{} {
 	return p.done
 }
 
-// lastWords returns the end of the process's log.
-func (p *Process) lastWords() string {
+// readLogTail returns the end of the process's log.
+func (p *Process) readLogTail() string {
 	const maxBytes = 4096
 	f, err := os.Open(p.LogFile())
 	if err != nil {

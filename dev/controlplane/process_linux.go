@@ -18,15 +18,15 @@ func processAttributes(detached bool) *syscall.SysProcAttr {
 	return attributes
 }
 
-// processStart returns the start time of a process in clock ticks since boot, and whether it runs. A zombie does not
+// readProcessStart returns the start time of a process in clock ticks since boot, and whether it runs. A zombie does not
 // run.
-func processStart(pid int) (started string, running bool) {
+func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
 	return started, ok && state != "Z" && state != "X"
 }
 
-// processStopped reports whether every thread of a process is stopped.
-func processStopped(pid int) bool {
+// isProcessStopped reports whether every thread of a process is stopped.
+func isProcessStopped(pid int) bool {
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
 		return false

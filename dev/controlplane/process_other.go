@@ -13,14 +13,14 @@ import (
 // end a child with its parent. Elsewhere a killed test binary leaves its control plane running.
 func processAttributes(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// processStart returns the start time of a process, and whether it runs. A zombie does not run.
-func processStart(pid int) (started string, running bool) {
+// readProcessStart returns the start time of a process, and whether it runs. A zombie does not run.
+func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readStat(pid)
 	return started, ok && !strings.HasPrefix(state, "Z")
 }
 
-// processStopped reports whether a process is stopped.
-func processStopped(pid int) bool {
+// isProcessStopped reports whether a process is stopped.
+func isProcessStopped(pid int) bool {
 	state, _, ok := readStat(pid)
 	return ok && strings.HasPrefix(state, "T")
 }

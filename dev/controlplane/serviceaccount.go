@@ -31,7 +31,7 @@ type TokenOptions struct {
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string, o TokenOptions) (path string,
 	err error,
 ) {
-	bound, err := c.boundObject(ctx, namespace, o)
+	bound, err := c.findBoundObject(ctx, namespace, o)
 	if err != nil {
 		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
@@ -63,8 +63,8 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return f.Name(), writeKubeconfig(f.Name(), c.state.Host, ca, namespace+"/"+name, namespace, user)
 }
 
-// boundObject returns a reference, with UID, to the object that the token is bound to.
-func (c *Cluster) boundObject(ctx context.Context, namespace string, o TokenOptions) (
+// findBoundObject returns a reference, with UID, to the object that the token is bound to.
+func (c *Cluster) findBoundObject(ctx context.Context, namespace string, o TokenOptions) (
 	*authenticationv1.BoundObjectReference, error,
 ) {
 	switch {
@@ -75,18 +75,18 @@ func (c *Cluster) boundObject(ctx context.Context, namespace string, o TokenOpti
 		if err != nil {
 			return nil, err
 		}
-		return boundTo("Pod", pod), nil
+		return newBoundReference("Pod", pod), nil
 	case o.Node != "":
 		node, err := c.client.CoreV1().Nodes().Get(ctx, o.Node, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
 		}
-		return boundTo("Node", node), nil
+		return newBoundReference("Node", node), nil
 	}
 	return nil, nil
 }
 
-func boundTo(kind string, object metav1.Object) *authenticationv1.BoundObjectReference {
+func newBoundReference(kind string, object metav1.Object) *authenticationv1.BoundObjectReference {
 	return &authenticationv1.BoundObjectReference{
 		APIVersion: corev1.SchemeGroupVersion.String(), Kind: kind, Name: object.GetName(), UID: object.GetUID(),
 	}

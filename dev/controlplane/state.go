@@ -13,7 +13,7 @@ import (
 // stateFile is the file in a control plane's directory that Open reads.
 const stateFile = "state.json"
 
-type state struct {
+type clusterState struct {
 	Version   string            `json:"version"`
 	Detached  bool              `json:"detached"`
 	Host      string            `json:"host"`
@@ -22,12 +22,12 @@ type state struct {
 
 // recordedProcess identifies a process, and has the command to restart it.
 type recordedProcess struct {
-	identity
+	processIdentity
 	Command Command `json:"command"`
 }
 
-// record stores a started process in memory and on disk.
-func (c *Cluster) record(p *Process) error {
+// recordProcess stores a started process in memory and on disk.
+func (c *Cluster) recordProcess(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.processes[p.Name()] = p
@@ -42,14 +42,14 @@ func (c *Cluster) record(p *Process) error {
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
-	if err := writeWhole(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
+	if err := replaceFile(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
 		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
 	return nil
 }
 
-// writeWhole replaces a file atomically, so that readers never see half of it.
-func writeWhole(path string, content []byte) error {
+// replaceFile replaces a file atomically, so that readers never see half of it.
+func replaceFile(path string, content []byte) error {
 	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func Open(dir string) (*Cluster, error) {
 	}
 	for _, r := range c.state.Processes {
 		c.processes[r.Command.Name] = &Process{
-			command: r.Command, detached: c.state.Detached, cluster: c, id: r.identity,
+			command: r.Command, detached: c.state.Detached, cluster: c, id: r.processIdentity,
 		}
 	}
-	return c, c.connect()
+	return c, c.createClients()
 }

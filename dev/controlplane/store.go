@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// inTransaction is the number of objects per transaction. etcd allows 128 operations and 1.5 MiB.
-	inTransaction = 64
-	// storeAtOnce keeps etcd busy while more objects are encoded.
-	storeAtOnce = 4
-	etcdTimeout = time.Minute
+	// objectsPerTransaction is the number of objects per transaction. etcd allows 128 operations and 1.5 MiB.
+	objectsPerTransaction = 64
+	// concurrentTransactions keeps etcd busy while more objects are encoded.
+	concurrentTransactions = 4
+	etcdTimeout            = time.Minute
 )
 
 // Store writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
@@ -36,18 +36,18 @@ const (
 // them. Missing UIDs and creation times are filled in. Store fails if an object exists, or if another process started
 // the cluster.
 func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) error {
-	etcd, err := c.etcdClient()
+	etcd, err := c.newEtcdClient()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = etcd.Close() }()
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(storeAtOnce)
-	for some := range chunks(objects, inTransaction) {
+	group.SetLimit(concurrentTransactions)
+	for some := range splitIntoChunks(objects, objectsPerTransaction) {
 		if each.Err() != nil {
 			break
 		}
-		group.Go(func() error { return store(each, etcd, some) })
+		group.Go(func() error { return writeObjects(each, etcd, some) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("storing objects: %w", err)
@@ -55,7 +55,7 @@ func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) er
 	return ctx.Err()
 }
 
-func chunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
+func splitIntoChunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
 		var some []T
 		for one := range all {
@@ -72,7 +72,7 @@ func chunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	}
 }
 
-func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
+func writeObjects(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
 	var absent []clientv3.Cmp
 	var puts []clientv3.Op
 	for _, o := range objects {
@@ -80,7 +80,7 @@ func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) 
 		if err != nil {
 			return err
 		}
-		value, err := etcdValue(o)
+		value, err := encodeForEtcd(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
@@ -113,7 +113,7 @@ func etcdKey(o client.Object) (string, error) {
 // etcdEncoder encodes objects as the API server does. It may be used concurrently.
 var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 
-func etcdValue(o client.Object) ([]byte, error) {
+func encodeForEtcd(o client.Object) ([]byte, error) {
 	if o.GetUID() == "" {
 		o.SetUID(uuid.NewUUID())
 	}
@@ -124,8 +124,8 @@ func etcdValue(o client.Object) ([]byte, error) {
 	return runtime.Encode(etcdEncoder, o)
 }
 
-func (c *Cluster) etcdClient() (*clientv3.Client, error) {
-	if c.etcd == "" {
+func (c *Cluster) newEtcdClient() (*clientv3.Client, error) {
+	if c.etcdURL == "" {
 		return nil, errors.New("storing objects: this process has not started the cluster's etcd")
 	}
 	pki := filepath.Join(c.dir, pkiDir)
@@ -142,7 +142,7 @@ func (c *Cluster) etcdClient() (*clientv3.Client, error) {
 		return nil, fmt.Errorf("etcd's authority: %s has no certificate", filepath.Join(pki, "ca.crt"))
 	}
 	return clientv3.New(clientv3.Config{
-		Endpoints: []string{c.etcd}, DialTimeout: etcdTimeout,
+		Endpoints: []string{c.etcdURL}, DialTimeout: etcdTimeout,
 		TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12},
 	})
 }

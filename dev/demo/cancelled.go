@@ -11,15 +11,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// aWhile is for how long nobody is asked to leave, though the budget would allow it, before a drain is taken to have
-// stopped. While it was under way it asked within a second.
+// aWhile is how long evictions must stay absent before a drain counts as stopped. A running drain evicts within a
+// second.
 const aWhile = 3 * time.Second
 
-// cancelledReboot is the step in which an event is called off while the node is being drained for it.
+// cancelledReboot is the step with an event that is cancelled during the drain.
 func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error) {
 	pods := s.on(spared)
 	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{spared.resource()}},
-		"Azure: %s will reboot in 15 minutes. Of its %d pods one may go at a time", spared.resource(), len(pods))
+		"Azure: %s will reboot in 15 minutes. The PDB allows 1 of its %d pods to be evicted at a time", spared.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -30,7 +30,7 @@ func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error)
 	if err != nil {
 		return "", err
 	}
-	a.say(last(pods, endedAt), "node cordoned, and 2 of the pods are gone, when Azure calls the reboot off")
+	a.say(last(pods, endedAt), "node cordoned and 2 pods stopped, then Azure cancels the reboot")
 	if err := s.Azure.Cancel(r.EventID); err != nil {
 		return "", err
 	}
@@ -44,24 +44,24 @@ func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error)
 	}
 	pods = s.now(pods)
 	gone := count(pods, asked)
-	// By the API server's clock, in whole seconds that were cut off: the watch of the pods may be behind that of the node.
+	// The API server's time has truncated seconds, and the watch of the pods may be behind the watch of the node.
 	late := count(pods, func(p azure.Pod) bool { return p.AskedAt.After(at) })
-	a.say(time.Now(), "their budget has allowed another eviction for %s now, and nobody asks: %d pods have left, %d run on", aWhile, gone, len(pods)-gone)
+	a.say(time.Now(), "the PDB has allowed another eviction for %s, and there was none: %d pods were evicted, %d keep running", aWhile, gone, len(pods)-gone)
 	if r, err = s.over(ctx, r); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the other %d pods never noticed", len(pods)-gone), all(
-		expect(late == 0, "no pod asked to leave after the node was given back", "%d", late),
-		expect(gone < len(pods), "pods that were not asked to leave", "none"),
-		expect(r.Ending == azure.Cancelled && len(r.Power) == 0, "the machine not to be touched", "%s, %v", r.Ending, r.Power),
+	return fmt.Sprintf("the other %d pods were not touched", len(pods)-gone), all(
+		expect(late == 0, "no eviction after the node was restored", "%d", late),
+		expect(gone < len(pods), "pods that were not evicted", "none"),
+		expect(r.Ending == azure.Cancelled && len(r.Power) == 0, "no power change of the machine", "%s, %v", r.Ending, r.Power),
 		s.unharmed(r, len(pods)),
 	)
 }
 
-// stopped waits until the budget has allowed an eviction for a while.
+// stopped waits until the PDB has allowed an eviction for aWhile.
 func (s *stage) stopped(ctx context.Context) error {
 	var since time.Time
-	return testbed.Poll(ctx, "the budget of reports allows an eviction", func() bool {
+	return testbed.Poll(ctx, "the PDB of reports allows an eviction", func() bool {
 		b, err := s.Client().PolicyV1().PodDisruptionBudgets(shop).Get(ctx, reports.Name, metav1.GetOptions{})
 		if err != nil || b.Status.DisruptionsAllowed == 0 {
 			since = time.Time{}
@@ -74,7 +74,7 @@ func (s *stage) stopped(ctx context.Context) error {
 	})
 }
 
-// unharmed checks that of all pods of an event each has stopped by itself or runs on.
+// unharmed checks that each pod of an event has finished or still runs.
 func (s *stage) unharmed(r azure.Record, pods int) error {
 	l, _ := s.Azure.Ledger().Event(r.EventID)
 	sound := l.Count(azure.OutcomeFinished) + l.Count(azure.OutcomeRunning)

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// The clouds that the machines of the pods which come and go are of: Options.Cloud.
+// The clouds for Options.Cloud.
 const (
 	EmulatedAzure = ""
 	RealOpenStack = "openstack"
@@ -30,13 +30,12 @@ var crowdPool = controlplane.AKSPool{Name: crowd}
 
 func (emulated) title() string                        { return "Azure" }
 func (emulated) group() (string, string)              { return azure.Name, crowdPool.ScaleSet() }
-func (emulated) follow(context.Context, *stage) error { return nil } // the emulator has them join
+func (emulated) follow(context.Context, *stage) error { return nil } // the emulator joins the nodes
 func (emulated) labels() map[string]string {
 	return map[string]string{"kubernetes.azure.com/agentpool": crowdPool.Name}
 }
 
-// right is a machine of 16 cores: 15 pods fit on one, beside what the system keeps, as long as no node has shown how much
-// that is.
+// right returns a machine size of 16 cores. As long as no node has shown the system's own use, 15 pods fit on one.
 func (emulated) right() (kind, cpu string, machines int) {
 	return crowdPool.Node(0).Labels[corev1.LabelInstanceTypeStable], "1", 5
 }
@@ -59,14 +58,14 @@ func (emulated) machines(_ context.Context, s *stage) (kinds []string, err error
 	return kinds, nil
 }
 
-// real is an OpenStack that runs here.
+// real is an OpenStack on this machine.
 type real struct {
 	*openstackdev.Cloud
 	nova *gophercloud.ServiceClient
 	stop func() error
 }
 
-// startOpenStack installs OpenStack if need be, and starts it.
+// startOpenStack installs OpenStack if needed, and starts it.
 func startOpenStack(ctx context.Context, out io.Writer) (*real, error) {
 	started, stop, err := openstackdev.Begin(ctx, "demo", crowdMark, out)
 	if err != nil {
@@ -74,7 +73,7 @@ func startOpenStack(ctx context.Context, out io.Writer) (*real, error) {
 	}
 	nova, err := started.Nova(ctx, openstackdev.Demo)
 	if err != nil {
-		_ = stop() // what is said of it is in err
+		_ = stop() // err has the reason
 		return nil, err
 	}
 	return &real{Cloud: started, nova: nova, stop: stop}, nil
@@ -87,8 +86,8 @@ func (*real) title() string             { return "Nova" }
 func (*real) group() (string, string)   { return openstack.Name, crowd }
 func (*real) labels() map[string]string { return map[string]string{"pool": crowd} }
 
-// right is the flavour of four cores: seven pods fit on a server beside what the system keeps, and none on the small one,
-// which has too little memory.
+// right returns the flavor of four cores. Next to the system's own use seven pods fit on a server. None fits on the
+// small flavor, which has too little memory.
 func (*real) right() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
 
 func (r *real) prepare(context.Context, *stage) (map[string]any, error) {

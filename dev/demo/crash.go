@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// killedAgent is the step in which the agent itself dies while it drains.
+// killedAgent is the step with an agent that is killed during a drain.
 func (s *stage) killedAgent(ctx context.Context, a *account) (string, error) {
 	pods, agent := s.on(crashed), s.agents[crashed.node()]
 	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
-		"Azure: %s will be deleted in 5 minutes. Of its %d pods one may go at a time", crashed.resource(), len(pods))
+		"Azure: %s will be deleted in 5 minutes. The PDB allows 1 of its %d pods to be evicted at a time", crashed.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -26,29 +26,29 @@ func (s *stage) killedAgent(ctx context.Context, a *account) (string, error) {
 	if err := agent.Crash(); err != nil {
 		return "", err
 	}
-	a.say(time.Now(), "%d of the pods have stopped, when the agent is killed (SIGKILL)", count(s.now(pods), ended))
+	a.say(time.Now(), "%d pods have stopped, then the agent is killed (SIGKILL)", count(s.now(pods), ended))
 	if err := agent.Revive(ctx); err != nil {
 		return "", err
 	}
 	const resumed = "going on where an earlier agent stopped"
-	if err := testbed.Poll(ctx, "the new agent goes on", func() bool { return agent.Logged(resumed) }); err != nil {
+	if err := testbed.Poll(ctx, "the new agent resumes", func() bool { return agent.Logged(resumed) }); err != nil {
 		return "", err
 	}
 	left := s.now(pods)
-	a.say(time.Now(), "a new one has read on the Node what it was about, and goes on; %d pods are left", len(left)-count(left, ended))
-	if err := expect(count(left, ended) < len(left), "pods left when the new agent goes on", "none"); err != nil {
+	a.say(time.Now(), "a new agent has read the state on the Node and resumes; %d pods remain", len(left)-count(left, ended))
+	if err := expect(count(left, ended) < len(left), "remaining pods when the new agent resumes", "none"); err != nil {
 		return "", err
 	}
 	return s.finished(ctx, a, r, pods)
 }
 
-// finished follows a drain that another agent has begun to the machine's end.
+// finished follows a drain of an earlier agent to the machine's end.
 func (s *stage) finished(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) (string, error) {
 	r, err := s.approved(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	a.say(r.Approvals[0].At, "the node is empty, and Azure is told to go ahead, %s early", early(r))
+	a.say(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", early(r))
 	if _, err := s.switched(ctx, r, false); err != nil {
 		return "", err
 	}
@@ -63,7 +63,7 @@ func (s *stage) finished(ctx context.Context, a *account, r azure.Record, pods [
 	)
 }
 
-// evictions counts those of payments' pods that the API server has granted since the event was announced.
+// evictions counts the granted evictions of payments' pods since the announcement.
 func (s *stage) evictions(r azure.Record) (int, error) {
 	log, err := s.Audit(controlplane.AuditFilter{
 		Verb: "create", Resource: "pods/eviction", Namespace: shop, Since: r.VisibleAt,

@@ -16,8 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// emptyPool is the step in which a pool's nodes leave that nobody needs. It lets everything happen that the next steps
-// tell of.
+// emptyPool is the step with idle nodes that are retired. It also runs what the next steps report.
 func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error) {
 	o, err := s.observe(ctx)
 	if err != nil {
@@ -36,7 +35,7 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 	if err := s.endBuilds(ctx); err != nil {
 		return "", err
 	}
-	a.say(time.Now(), "the builds on the %d machines of pool %s are over. A node without one for %s is to leave, %d at a time", ciMachines,
+	a.say(time.Now(), "the builds on the %d machines of pool %s have ended. A node without a build for %s is retired, %d at a time", ciMachines,
 		ci.Name, cooldown, 1)
 	if err := s.disturb(ctx, o); err != nil {
 		return "", err
@@ -44,10 +43,10 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 	if err := s.tellGone(ctx, a, o); err != nil {
 		return "", err
 	}
-	return "5 nodes and 5 machines gone, never two nodes out of service at once", s.checkPool(ctx, o)
+	return "5 nodes and 5 machines deleted, never two nodes out of service at once", s.checkPool(ctx, o)
 }
 
-// tellGone waits until all nodes are gone but the one that is rescued, and tells of them in the order in which they went.
+// tellGone waits until all nodes except the rescued one are deleted, and reports them in order.
 func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
 	var gone []int
 	for i := range ciMachines {
@@ -63,19 +62,19 @@ func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
 		return o.reached(x, v1alpha1.Succeeded).Compare(o.reached(y, v1alpha1.Succeeded))
 	})
 	for _, i := range gone {
-		a.say(o.reached(i, v1alpha1.Succeeded), "%s is gone, with its machine: its Node was deleted at %.1f s", ci.NodeName(i),
+		a.say(o.reached(i, v1alpha1.Succeeded), "%s and its machine are deleted; the Node at %.1f s", ci.NodeName(i),
 			o.reached(i, v1alpha1.NodeDeleted).Sub(o.began).Seconds())
 	}
 	return nil
 }
 
-// endBuilds ends the builds on all machines, first that on the one that is to go first.
+// endBuilds ends the builds on all machines, starting with the machine that is retired first.
 func (s *stage) endBuilds(ctx context.Context) error {
 	pods := s.Client().CoreV1().Pods(builds)
 	if err := pods.Delete(ctx, buildName(interrupted), metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("ending a build: %w", err)
 	}
-	first, err := s.AwaitNode(ctx, ci.NodeName(interrupted), "known to be idle", idle)
+	first, err := s.AwaitNode(ctx, ci.NodeName(interrupted), "marked as idle", idle)
 	if err != nil {
 		return err
 	}
@@ -83,7 +82,7 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", first.Name, err)
 	}
-	time.Sleep(time.Until(since)) // the annotation holds whole seconds: the others' is another one
+	time.Sleep(time.Until(since)) // the annotation has whole seconds; the others must differ
 	err = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
 	if err != nil {
 		return fmt.Errorf("ending the builds: %w", err)
@@ -94,12 +93,12 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	})
 }
 
-// idleSince is where the manager writes since when a node is idle.
+// idleSince is the manager's annotation with the time since when a node is idle.
 const idleSince = "nodegroup.slipway.dev/idle-since"
 
 func idle(n *corev1.Node) bool { return n.Annotations[idleSince] != "" }
 
-// disturb kills the manager in the middle of a drain, and starts a build on the last node while another leaves.
+// disturb kills the manager during a drain, and starts a build on the last node during another retirement.
 func (s *stage) disturb(ctx context.Context, o *observed) error {
 	if err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
 		return err
@@ -127,7 +126,7 @@ func (s *stage) disturb(ctx context.Context, o *observed) error {
 	return nil
 }
 
-// checkPool checks what is left against the API server and Azure.
+// checkPool checks the final state with the API server and Azure.
 func (s *stage) checkPool(ctx context.Context, o *observed) error {
 	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ci.Name})
 	if err != nil {
@@ -143,23 +142,23 @@ func (s *stage) checkPool(ctx context.Context, o *observed) error {
 		}
 	}
 	return all(
-		expect(slices.Equal(names, []string{ci.NodeName(o.rescued)}), "one node left, "+ci.NodeName(o.rescued), "%v", names),
-		expect(slices.Equal(machines, []string{ci.Resource(o.rescued)}), "one machine left, "+ci.Resource(o.rescued), "%v", machines),
-		expect(s.ARM.Capacity(ci.ScaleSet()) == 1, "the scale set meant to have 1 machine", "%d", s.ARM.Capacity(ci.ScaleSet())),
+		expect(slices.Equal(names, []string{ci.NodeName(o.rescued)}), "one node remaining, "+ci.NodeName(o.rescued), "%v", names),
+		expect(slices.Equal(machines, []string{ci.Resource(o.rescued)}), "one machine remaining, "+ci.Resource(o.rescued), "%v", machines),
+		expect(s.ARM.Capacity(ci.ScaleSet()) == 1, "a scale set capacity of 1", "%d", s.ARM.Capacity(ci.ScaleSet())),
 		expect(o.most() == 1, "never more than one node out of service at once", "%d were", o.most()),
 	)
 }
 
-// told gives what the pool's step has seen, for the steps after it.
+// told returns the observations of the pool's step, for the steps after it.
 func (s *stage) told(a *account) (*observed, error) {
 	if s.pool == nil {
-		return nil, fmt.Errorf("nothing is known of the pool")
+		return nil, fmt.Errorf("the pool was not observed")
 	}
 	a.began = s.pool.began
 	return s.pool, s.pool.failed
 }
 
-// failedDeletion is the step that tells of the machine that Azure failed to delete.
+// failedDeletion is the step that reports the machine that Azure failed to delete.
 func (s *stage) failedDeletion(_ context.Context, a *account) (string, error) {
 	o, err := s.told(a)
 	if err != nil {
@@ -172,20 +171,20 @@ func (s *stage) failedDeletion(_ context.Context, a *account) (string, error) {
 			asked = append(asked, r.At)
 		}
 	}
-	if err := expect(len(asked) == 2, "Azure to be asked twice to delete "+ci.Resource(undeletable), "%d times", len(asked)); err != nil {
+	if err := expect(len(asked) == 2, "two deletion requests for "+ci.Resource(undeletable), "%d requests", len(asked)); err != nil {
 		return "", err
 	}
 	rt := o.record(undeletable)
 	a.say(asked[0], "Azure is asked to delete %s, and fails", ci.Resource(undeletable))
-	a.say(asked[1], "it is asked again: a machine is never given up, as somebody pays for it")
-	a.say(o.reached(undeletable, v1alpha1.Succeeded), "now it is gone")
+	a.say(asked[1], "the deletion is retried, because the machine still costs money")
+	a.say(o.reached(undeletable, v1alpha1.Succeeded), "now the machine is deleted")
 	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", asked[1].Sub(asked[0]).Seconds()), all(
-		expect(asked[1].Sub(asked[0]) >= retryAfter, "a pause of "+retryAfter.String()+" at least", "%s", asked[1].Sub(asked[0])),
+		expect(asked[1].Sub(asked[0]) >= retryAfter, "a pause of at least "+retryAfter.String(), "%s", asked[1].Sub(asked[0])),
 		expect(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),
 	)
 }
 
-// killedManager is the step that tells of the manager that was killed.
+// killedManager is the step that reports the killed manager.
 func (s *stage) killedManager(ctx context.Context, a *account) (string, error) {
 	o, err := s.told(a)
 	if err != nil {
@@ -193,45 +192,45 @@ func (s *stage) killedManager(ctx context.Context, a *account) (string, error) {
 	}
 	a.say(o.reached(interrupted, v1alpha1.Draining), "%s is being drained: its %d pods take 4 s to stop", ci.NodeName(interrupted), cache.Replicas)
 	a.say(o.killed, "the manager is killed (SIGKILL)")
-	a.say(o.took, "the other one leads, %.1f s later; it reads in the NodeRetirement how far it is, and goes on", o.took.Sub(o.killed).Seconds())
+	a.say(o.took, "the other manager leads after %.1f s, reads the state in the NodeRetirement and resumes", o.took.Sub(o.killed).Seconds())
 	done := o.reached(interrupted, v1alpha1.Succeeded)
-	a.say(done, "the node is gone, and its machine")
+	a.say(done, "the node and its machine are deleted")
 	gone := slices.DeleteFunc(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node != ci.NodeName(interrupted) || !isOf(cache, p.Name) })
-	return "the second manager finished what the first had begun", all(
-		expect(!o.first.Alive() && s.leader(ctx) != nil, "the first manager dead and the other one leading", "otherwise"),
+	return "the second manager finished the retirement of the first", all(
+		expect(!o.first.Alive() && s.leader(ctx) != nil, "the first manager killed and the other leading", "otherwise"),
 		expect(done.After(o.took), "the retirement to end under the second manager", "at %s", clock(done)),
-		expect(len(gone) == int(cache.Replicas) && count(gone, ended) == len(gone), fmt.Sprintf("%d pods of cache to have ended there", cache.Replicas),
+		expect(len(gone) == int(cache.Replicas) && count(gone, ended) == len(gone), fmt.Sprintf("%d pods of cache ended on the node", cache.Replicas),
 			"%d of %d", count(gone, ended), len(gone)),
 		s.replaced(ctx, machine{ci, interrupted}, int(cache.Replicas), cache),
 	)
 }
 
-// rescuedNode is the step that tells of the node that a build came to.
+// rescuedNode is the step that reports the node with a new build.
 func (s *stage) rescuedNode(ctx context.Context, a *account) (string, error) {
 	o, err := s.told(a)
 	if err != nil {
 		return "", err
 	}
-	a.say(o.called, "a build starts on %s, whose turn to leave has not come yet", ci.NodeName(o.rescued))
-	node, err := s.AwaitNode(ctx, ci.NodeName(o.rescued), "in service, with nothing of Slipway's on it", func(n *corev1.Node) bool {
+	a.say(o.called, "a build starts on %s, which is not being drained yet", ci.NodeName(o.rescued))
+	node, err := s.AwaitNode(ctx, ci.NodeName(o.rescued), "in service and without marks of Slipway", func(n *corev1.Node) bool {
 		return !n.Spec.Unschedulable && len(leftovers(n)) == 0 && !idle(n)
 	})
 	if err != nil {
 		return "", err
 	}
-	if err := testbed.Poll(ctx, "no retirement of it is under way", func() bool {
+	if err := testbed.Poll(ctx, "no retirement of it is active", func() bool {
 		rt := o.record(o.rescued)
 		return rt == nil || rt.Status.Phase.Finished()
 	}); err != nil {
 		return "", err
 	}
-	a.say(time.Now(), "the node is not idle any more, and its retirement is called off")
+	a.say(time.Now(), "the node is busy again, and its retirement is cancelled")
 	pods, err := s.Client().CoreV1().Pods(builds).List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
 	if err != nil {
 		return "", err
 	}
-	return "the node stays, and the build runs on", all(
-		expect(o.reached(o.rescued, v1alpha1.Draining).IsZero(), "the node never to be drained", "it was"),
+	return "the node stays, and the build keeps running", all(
+		expect(o.reached(o.rescued, v1alpha1.Draining).IsZero(), "a node that was never drained", "it was drained"),
 		expect(len(pods.Items) == 1 && ready(&pods.Items[0]) && pods.Items[0].Spec.NodeName == node.Name, "the build ready on "+node.Name,
 			"%d builds", len(pods.Items)),
 	)

@@ -11,10 +11,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// untilMigration is the notice of the live migration, so that it takes place within the story.
+// untilMigration is the notice of the live migration, short enough for the demo.
 const untilMigration = 4 * time.Second
 
-// liveMigration is the step in which a machine only pauses, so that nothing is to be done.
+// liveMigration is the step with a machine that only pauses, so that the agent ignores it.
 func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
 	pods := s.on(crashed)
 	history, err := s.RecordNode(ctx, crashed.node())
@@ -36,23 +36,23 @@ func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a.say(time.Now(), "the agent has seen it and leaves it alone: restarting pods would cost more than a pause of seconds")
+	a.say(time.Now(), "the agent has seen the event and ignores it, because restarting pods costs more than a short pause")
 	if r, err = s.over(ctx, r); err != nil {
 		return "", err
 	}
 	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeOver"); err != nil {
 		return "", err
 	}
-	a.say(r.VanishedAt, "the migration, begun at %.1f s, is over", r.StartedAt.Sub(r.VisibleAt).Seconds())
-	return "never cordoned; the same 6 pods run on", all(
-		expect(strings.Contains(noticed.Message, "ignore"), "the agent to decide for ignore", "%q", noticed.Message),
-		expect(!everHeld(history), "the node never to be cordoned or marked", "it was"),
-		expect(count(s.now(pods), func(p azure.Pod) bool { return asked(p) || ended(p) }) == 0, "no pod asked to leave", "some were"),
+	a.say(r.VanishedAt, "the migration, started at %.1f s, has ended", r.StartedAt.Sub(r.VisibleAt).Seconds())
+	return "never cordoned; the same 6 pods keep running", all(
+		expect(strings.Contains(noticed.Message, "ignore"), "the agent's decision to ignore it", "%q", noticed.Message),
+		expect(!everHeld(history), "a node that was never cordoned or marked", "it was"),
+		expect(count(s.now(pods), func(p azure.Pod) bool { return asked(p) || ended(p) }) == 0, "no eviction", "some"),
 		s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeRunning: len(pods), azure.OutcomeStayed: 1}),
 	)
 }
 
-// everHeld reports that a node was out of service, or marked by Slipway, at any time.
+// everHeld reports whether a node was ever cordoned or marked by Slipway.
 func everHeld(h *testbed.NodeHistory) bool {
 	for _, n := range h.States() {
 		if held(n) {

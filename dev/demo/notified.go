@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// told is a notification and when it arrived.
+// told is a received notification.
 type told struct {
 	at      time.Time
 	message notify.Message
@@ -26,13 +26,13 @@ type told struct {
 // hook is a webhook that an agent notifies.
 type hook struct {
 	server *http.Server
-	config string // the agent's configuration file
+	config string // path of the agent's configuration file
 
 	mu  sync.Mutex
 	got map[notify.Moment]told
 }
 
-// listen starts a webhook, and writes the configuration that has an agent notify it.
+// listen starts a webhook, and writes an agent configuration that uses it.
 func listen(ctx context.Context, dir string) (*hook, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,10 +66,10 @@ func (h *hook) hears(m notify.Moment) (told, bool) {
 	return t, ok
 }
 
-// tellNotified tells of what the agent's webhook was told.
+// tellNotified reports the notifications of the agent.
 func (s *stage) tellNotified(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
 	var detected, drained told
-	err := testbed.Poll(ctx, "the webhook is told of both moments", func() (ok bool) {
+	err := testbed.Poll(ctx, "the webhook is notified of both moments", func() (ok bool) {
 		detected, _ = s.hook.hears(notify.Detected)
 		drained, ok = s.hook.hears(notify.Drained)
 		return ok && !detected.at.IsZero()
@@ -83,13 +83,13 @@ func (s *stage) tellNotified(ctx context.Context, a *account, r azure.Record, _ 
 			gone++
 		}
 	}
-	a.say(drained.at, "a webhook has heard of it twice: %.1f s after the notice, that %d pods have %d s to leave, and now that "+
-		"%d are gone", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, gone)
+	a.say(drained.at, "a webhook was notified twice: %.1f s after the notice, that %d pods have %d s left, and now that "+
+		"%d have stopped", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, gone)
 	return all(
 		expect(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
 			"%s and %s", detected.message.Event.EventId, drained.message.Event.EventId),
 		expect(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
-		expect(gone == spotPods, "40 pods gone in the second", "%d", gone),
-		expect(drained.at.Before(r.NotBefore), "both before the machine's time is over", "the second at %s", clock(drained.at)),
+		expect(gone == spotPods, "40 stopped pods in the second", "%d", gone),
+		expect(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", clock(drained.at)),
 	)
 }

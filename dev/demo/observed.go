@@ -18,24 +18,24 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// observed is what the API server has told of the pool's nodes and of their retirements, and when.
+// observed holds the observed states of the pool's nodes and retirements with their times.
 type observed struct {
 	began   time.Time
 	killed  time.Time
-	took    time.Time // when the other manager led
-	called  time.Time // when the build came that rescues a node
-	rescued int       // the instance whose node that is
-	first   *manager  // the one that was killed
-	failed  error     // why the step that lets it all happen failed
+	took    time.Time // when the other manager took over
+	called  time.Time // when the build was created that rescues a node
+	rescued int       // the instance of the rescued node
+	first   *manager  // the killed manager
+	failed  error     // error of the step that runs everything
 
 	mu       sync.Mutex
 	phases   map[string]map[v1alpha1.Phase]time.Time // by node
 	records  map[string]*v1alpha1.NodeRetirement     // by node
-	closed   map[string]bool                         // nodes that take no pods now
-	together int                                     // the most that ever took none at once
+	closed   map[string]bool                         // nodes that are unschedulable now
+	together int                                     // maximum number of nodes unschedulable at once
 }
 
-// observe follows the pool until ctx ends.
+// observe watches the pool until ctx ends.
 func (s *stage) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
 		phases: map[string]map[v1alpha1.Phase]time.Time{}, records: map[string]*v1alpha1.NodeRetirement{}, closed: map[string]bool{},
@@ -97,31 +97,31 @@ func (o *observed) node(e watch.Event) {
 	o.together = max(o.together, len(o.closed))
 }
 
-// reached is when the retirement of a machine's node was first seen in a phase; zero is not yet.
+// reached returns when the retirement of a machine's node was first seen in a phase, or zero.
 func (o *observed) reached(instance int, phase v1alpha1.Phase) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.phases[ci.NodeName(instance)][phase]
 }
 
-// record is the retirement of a machine's node as it is now, or nil.
+// record returns the current retirement of a machine's node, or nil.
 func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.records[ci.NodeName(instance)]
 }
 
-// last is the last instance whose turn to leave has not come yet.
+// last returns the last instance that is not being drained yet.
 func (o *observed) last() (int, error) {
 	for i := ciMachines - 1; i >= 0; i-- {
 		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Draining).IsZero() {
 			return i, nil
 		}
 	}
-	return 0, errors.New("every node's turn to leave has come already")
+	return 0, errors.New("every node is being drained already")
 }
 
-// most is how many nodes took no pods at once.
+// most returns the maximum number of nodes that were unschedulable at once.
 func (o *observed) most() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// spotPods is how many pods are on the Spot machine.
+// spotPods is the number of pods on the Spot machine.
 const spotPods = workload.SpotPods
 
-// spotNotice is the step in which a machine is taken away for good, with half a minute's notice.
+// spotNotice is the step with a machine that is evicted with 30 s notice.
 func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 	pods := s.on(preempted)
 	if err := expect(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
@@ -26,7 +26,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 	}
 	least := s.watchReady(ctx, web)
 	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
-		"Azure: %s will be taken away in 30 s. It runs %d pods", preempted.resource(), len(pods))
+		"Azure: %s will be evicted in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -34,7 +34,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a.say(at, "its agent has seen that, cordoned the node, and begins to drain it")
+	a.say(at, "the agent has seen the notice and cordoned the node, and starts to drain it")
 	for _, tell := range []func(context.Context, *account, azure.Record, []azure.Pod) error{
 		s.tellSearch, s.tellOrders, s.tellWeb(least), s.tellInvoices, s.tellEncoder, s.tellEnd, s.tellNotified,
 	} {
@@ -43,7 +43,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 		}
 	}
 	err = s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
-	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event says that 1 went past its budget", err
+	return "40 of 40 pods finished, 0 cut short, 0 lost; an Event reports 1 forced deletion", err
 }
 
 func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
@@ -51,7 +51,7 @@ func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods
 	if err != nil {
 		return err
 	}
-	a.say(last(pods, endedAt), "search: its %d pods, which no budget keeps, have left at once and have stopped", len(pods))
+	a.say(last(pods, endedAt), "search: its %d pods have no PDB; all were evicted at once and have stopped", len(pods))
 	return nil
 }
 
@@ -63,24 +63,24 @@ func (s *stage) tellOrders(ctx context.Context, a *account, _ azure.Record, pods
 	if err := s.replaced(ctx, preempted, 1, orders); err != nil {
 		return err
 	}
-	a.say(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then did its namesake start elsewhere",
+	a.say(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then its replacement started on another node",
 		pods[0].EndedAt.Sub(pods[0].AskedSeenAt).Seconds())
 	twin := s.successor(pods[0])
-	return expect(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod to be bound after the end of the old one, at "+
+	return expect(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
 		clock(pods[0].EndedAt), "bound at %s", clock(twin.BoundAt))
 }
 
-// successor is the pod that took another's name.
-func (s *stage) successor(of azure.Pod) azure.Pod {
+// successor returns the new pod with the same name.
+func (s *stage) successor(old azure.Pod) azure.Pod {
 	for _, p := range s.Pods.Pods() {
-		if p.Name == of.Name && p.UID != of.UID {
+		if p.Name == old.Name && p.UID != old.UID {
 			return p
 		}
 	}
 	return azure.Pod{}
 }
 
-// webBudget is how many of web's pods its budget wants ready.
+// webBudget is the number of web's pods that the PDB requires to be Ready.
 const webBudget = 30 - 6
 
 func (s *stage) tellWeb(least func() int32) func(context.Context, *account, azure.Record, []azure.Pod) error {
@@ -90,13 +90,13 @@ func (s *stage) tellWeb(least func() int32) func(context.Context, *account, azur
 			return err
 		}
 		ready := least()
-		a.say(last(pods, endedAt), "web: its %d pods have left as their budget let them, 6 at a time; at least %d were ready all along",
+		a.say(last(pods, endedAt), "web: its %d pods were evicted 6 at a time, as the PDB allows; at least %d were always Ready",
 			len(pods), ready)
-		return expect(ready >= webBudget, "24 or more of web's 30 pods ready at any time", "%d", ready)
+		return expect(ready >= webBudget, "at least 24 of web's 30 pods always Ready", "%d", ready)
 	}
 }
 
-// watchReady watches how many pods of a Deployment are ready, and gives a function that says how few ever were.
+// watchReady watches the number of Ready pods of a Deployment, and returns a function for its minimum.
 func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() int32) {
 	fewest := make(chan int32, 1)
 	fewest <- app.Replicas
@@ -106,7 +106,7 @@ func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() 
 		})
 		if err != nil {
 			<-fewest
-			fewest <- 0 // what was not watched is not known to have been ready
+			fewest <- 0 // unknown, so not Ready
 			return
 		}
 		defer w.Stop()
@@ -124,14 +124,14 @@ func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() 
 }
 
 func (s *stage) tellInvoices(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) error {
-	pods, err := s.await(ctx, of(invoices, pods), 1, "of invoices asked", asked)
+	pods, err := s.await(ctx, of(invoices, pods), 1, "of invoices deleted", asked)
 	if err != nil {
 		return err
 	}
 	p := pods[0]
-	a.say(p.AskedSeenAt, "invoices: its budget allows no eviction. With %.0f s left it is deleted past it, so as to have its %d s",
+	a.say(p.AskedSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
 		r.NotBefore.Sub(p.AskedSeenAt).Seconds(), p.FirstGrantedSeconds)
-	return expect(p.FirstGrantedSeconds >= p.WantedSeconds, "invoices to get the 10 s that it wants", "%d s", p.FirstGrantedSeconds)
+	return expect(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
 }
 
 func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
@@ -140,8 +140,8 @@ func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pod
 		return err
 	}
 	took := pods[0].EndedAt.Sub(pods[0].AskedSeenAt)
-	a.say(pods[0].EndedAt, "encoder: needed 20 s to stop, and had them")
-	return expect(took > 19*time.Second, "encoder to stop 20 s after it was asked", "%s", took)
+	a.say(pods[0].EndedAt, "encoder: needed 20 s to stop, and got them")
+	return expect(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
 }
 
 // tellEnd follows the machine to its end.
@@ -150,7 +150,7 @@ func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azu
 	if err != nil {
 		return err
 	}
-	a.say(r.Approvals[0].At, "the node is empty, and its agent tells Azure to go ahead, %s before time", early(r))
+	a.say(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", early(r))
 	died, err := s.switched(ctx, r, false)
 	if err != nil {
 		return err
@@ -163,11 +163,11 @@ func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azu
 	if err != nil {
 		return err
 	}
-	a.say(died, "the machine is gone. %d pods of the same apps are ready on %d other nodes", elsewhere, nodes)
+	a.say(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
 	const admitted = "1 deleted past a disruption budget"
 	return all(
-		expect(elsewhere == spotPods, "40 pods of the same apps ready elsewhere when the machine goes", "%d", elsewhere),
-		expect(strings.Contains(said.Message, admitted), fmt.Sprintf("the agent to say %q in an Event on the Node", admitted), "%q", said.Message),
+		expect(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
+		expect(strings.Contains(said.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", said.Message),
 		expect(count(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
 			"no new pod on the machine since the notice", "one or more"),
 	)

@@ -7,12 +7,12 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// announcedReboot is the step in which a machine goes for a while and is given back.
+// announcedReboot is the step with a machine that reboots, and a node that is restored.
 func (s *stage) announcedReboot(ctx context.Context, a *account) (string, error) {
 	pods, agent := s.on(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
 	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
-		"Azure: %s will reboot in 15 minutes, or sooner if nobody objects. It runs %d pods", rebooted.resource(), len(pods))
+		"Azure: %s will reboot in 15 minutes, or as soon as approved. It runs %d pods", rebooted.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -26,7 +26,7 @@ func (s *stage) announcedReboot(ctx context.Context, a *account) (string, error)
 	}
 	pods = s.now(pods)
 	a.say(last(pods, endedAt), "all %d pods have stopped", count(pods, ended))
-	a.say(r.Approvals[0].At, "the agent tells Azure to go ahead, %s early", early(r))
+	a.say(r.Approvals[0].At, "the agent approves the event %s early", early(r))
 	return s.throughReboot(ctx, a, r, agent, before)
 }
 
@@ -36,12 +36,12 @@ func (s *stage) throughReboot(ctx context.Context, a *account, r azure.Record, a
 	if err != nil {
 		return "", err
 	}
-	a.say(down, "the machine goes down, the agent on it too")
+	a.say(down, "the machine is down, and its agent too")
 	up, err := s.switched(ctx, r, true)
 	if err != nil {
 		return "", err
 	}
-	a.say(up, "the machine is back, with a new agent, which finds on the Node why that is cordoned")
+	a.say(up, "the machine is up with a new agent, which reads the cordon claim on the Node")
 	if r, err = s.over(ctx, r); err != nil {
 		return "", err
 	}
@@ -49,10 +49,10 @@ func (s *stage) throughReboot(ctx context.Context, a *account, r azure.Record, a
 	if err != nil {
 		return "", err
 	}
-	a.say(at, "Azure's event is over (since %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
-	return "8 pods moved, 0 cut short, 0 lost; the node takes pods again and nothing of Slipway's is left on it", all(
-		expect(r.StartedBy == azure.ByApproval, "the reboot to begin since the agent said so", "begun by %s", r.StartedBy),
-		expect(agent.PID() != before && agent.Alive(), "another agent process than before", "process %d, alive: %v", agent.PID(), agent.Alive()),
+	a.say(at, "Azure's event has ended (at %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
+	return "8 pods moved, 0 cut short, 0 lost; the node is schedulable and has no marks of Slipway", all(
+		expect(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
+		expect(agent.PID() != before && agent.Alive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.Alive()),
 		s.replaced(ctx, rebooted, int(accounts.Replicas), accounts),
 		s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),
 	)

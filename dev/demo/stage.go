@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the demo's cluster, of four machines each.
+// The pools of the demo's cluster, with four machines each.
 var (
 	spot    = controlplane.AKSPool{Name: "spot", Spot: true}
 	general = controlplane.AKSPool{Name: "general"}
@@ -33,7 +33,7 @@ type machine struct {
 func (m machine) node() string     { return m.pool.NodeName(m.instance) }
 func (m machine) resource() string { return m.pool.Resource(m.instance) }
 
-// The machines by what happens to them. The two of refuge live through the story untouched.
+// The machines by role. Nothing happens to the two of refuge.
 var (
 	preempted  = machine{spot, 0}
 	redeployed = [2]machine{{spot, 1}, {spot, 2}}
@@ -43,13 +43,13 @@ var (
 	refuge     = [2]machine{{spot, 3}, {general, 3}}
 )
 
-// group is the label of the nodes that some pods may run on: at first their machine alone, which so has all of them,
-// and from the beginning of the story those of refuge too. It keeps the steps, which run side by side, apart.
+// group returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
+// machines of refuge get it too. The labels separate the steps, which run in parallel.
 func group(m machine) string { return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance) }
 
 const shop = "shop"
 
-// The apps that the story speaks of.
+// The apps of the steps.
 var (
 	onSpot                                 = workload.SpotNode(shop, map[string]string{group(preempted): ""})
 	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
@@ -74,17 +74,18 @@ func objects() []runtime.Object {
 	)
 }
 
-// stage is everything that is ready before the story begins.
+// stage is the testbed with everything that the steps need.
 type stage struct {
 	*testbed.Testbed
-	agents   map[string]*testbed.Agent // by node
-	hook     *hook                     // of the agent on the machine that is taken away
+	agents map[string]*testbed.Agent // by node
+	hook   *hook                     // of the agent on the machine that is taken away
+	// webhook of the agent on the preempted machine
 	managers [2]*manager
-	pool     *observed // once its step has begun
+	pool     *observed // set once its step has begun
 	crowd    crowdCloud
 }
 
-// prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.
+// prepare adds the machines, starts the workload and the agents, and then lets pods move to the machines of refuge.
 func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// stepTimeout bounds one step; the longest takes less than a third of it, unless the machine is busy.
+// stepTimeout limits one step. The longest needs less than a third of it on an idle machine.
 const stepTimeout = 3 * time.Minute
 
-// step is one part of the story.
+// step is one part of the demo.
 type step struct {
 	title string
-	// after is the step that has to be over before this one begins, or nil.
+	// after is the step that must end before this one starts, or nil.
 	after *step
-	// play lets it happen and checks it. What it returns is the sum of it, for people, or how it differs from what was
+	// play runs and checks the step. It returns a one-line summary, or an error with the difference from what was
 	// expected.
 	play func(ctx context.Context, a *account) (string, error)
 
@@ -25,8 +25,8 @@ type step struct {
 	over    chan struct{}
 }
 
-// tell plays the steps side by side, tells them in order, each as it happens once the one before is told, and returns
-// how many passed.
+// tell runs the steps in parallel, prints them in order, each once the previous one is printed, and returns how many
+// passed.
 func tell(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 	var playing sync.WaitGroup
 	defer playing.Wait()
@@ -42,7 +42,7 @@ func tell(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 			fmt.Fprint(out, line)
 		}
 		if ctx.Err() != nil {
-			return passed // nothing that was interrupted has failed
+			return passed // an interrupted step has not failed
 		}
 		if s.account.err != nil {
 			fmt.Fprint(out, wrapped("   FAILED: ", s.account.err.Error()))
@@ -66,29 +66,29 @@ func (s *step) run(ctx context.Context) {
 	s.account.sum, s.account.err = s.play(ctx, s.account)
 }
 
-// account is what there is to tell of a step.
+// account is the output of a step.
 type account struct {
 	began time.Time // when its event was announced
 	lines chan string
-	// sum and err are to be read once lines is closed.
+	// sum and err may be read once lines is closed.
 	sum string
 	err error
 }
 
-// mostLines is how many lines of a step may wait to be told.
+// mostLines is the maximum number of unprinted lines of a step.
 const mostLines = 64
 
 func newAccount() *account { return &account{lines: make(chan string, mostLines)} }
 
-// say tells what happened when.
+// say adds a line with its time.
 func (a *account) say(at time.Time, format string, args ...any) {
 	a.lines <- wrapped(fmt.Sprintf("  %5.1f s  ", max(0, at.Sub(a.began).Seconds())), fmt.Sprintf(format, args...))
 }
 
-// columns is how wide the story may be.
+// columns is the maximum line width.
 const columns = 120
 
-// wrapped breaks a text between words where it would be too wide, behind a first line's margin.
+// wrapped breaks a text between words into lines. The first line starts with margin, the others are indented to it.
 func wrapped(margin, text string) string {
 	var b strings.Builder
 	line := margin
@@ -103,12 +103,12 @@ func wrapped(margin, text string) string {
 	return b.String()
 }
 
-// mismatch is a check that failed.
+// mismatch is the error of a failed check.
 type mismatch struct{ expected, found string }
 
 func (m *mismatch) Error() string { return "expected " + m.expected + "; found " + m.found }
 
-// expect fails unless ok; the texts say what was expected and what was found instead.
+// expect returns an error unless ok. The texts name what was expected and found.
 func expect(ok bool, expected, found string, args ...any) error {
 	if ok {
 		return nil
@@ -116,7 +116,7 @@ func expect(ok bool, expected, found string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(found, args...)}
 }
 
-// all gives the first error.
+// all returns the first error.
 func all(checks ...error) error {
 	for _, err := range checks {
 		if err != nil {

@@ -31,10 +31,10 @@ func TestStepsRunSideBySideAndAreToldInOrder(t *testing.T) {
 		want := "\n1. first\n   10.0 s  happened in slow\n   passed: slow\n" +
 			"\n2. second\n    1.0 s  happened in quick\n   passed: quick\n\n"
 		if out.String() != want || passed != 2 {
-			t.Errorf("%d passed, told:\n%s\nwant:\n%s", passed, out.String(), want)
+			t.Errorf("%d passed, printed:\n%s\nwant:\n%s", passed, out.String(), want)
 		}
 		if took := time.Since(began); took != 10*time.Second {
-			t.Errorf("took %s, want as long as the longest step", took)
+			t.Errorf("took %s, want the duration of the longest step", took)
 		}
 	})
 }
@@ -62,7 +62,7 @@ func TestAFailedStepSaysWhatWasExpectedAndFoundAndDoesNotPass(t *testing.T) {
 	}
 	for _, want := range []string{"   FAILED: expected 40 pods; found 39\n", "   FAILED: no answer\n", "   passed: fine\n"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("not told: %q; told:\n%s", want, out.String())
+			t.Errorf("missing %q in:\n%s", want, out.String())
 		}
 	}
 	if strings.Contains(out.String(), "passed: unsaid") {
@@ -79,6 +79,6 @@ func TestLinesAreBrokenBetweenWordsAndNoWordIsLost(t *testing.T) {
 		}
 	}
 	if got, want := strings.Fields(told), strings.Fields("0.0 s "+text); !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("printed %q, want %q", got, want)
 	}
 }

@@ -1,9 +1,9 @@
-// Package externalgrpc is a provider that speaks the cluster autoscaler's external gRPC cloud provider protocol, with
-// machines in memory. It shares no code with Slipway's client, neither generated nor gRPC's: the numbers of the fields
-// are written down here once more, from the protocol's own definition, and frames and trailers are made by hand.
+// Package externalgrpc is a server for the cluster autoscaler's external gRPC cloud provider protocol, with machines in
+// memory. It shares no code with Slipway's client and uses neither generated code nor gRPC. It repeats the field numbers
+// of the protocol's definition, and writes frames and trailers itself.
 //
-// It does what the protocol allows and a careful client has to expect: it lists from a cache that only Refresh renews,
-// lowers a group's size each time it is asked to delete, and says NOT_FOUND about what it merely does not remember.
+// It does everything unexpected that the protocol allows: it lists from a cache that only Refresh renews. It lowers a
+// group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
 package externalgrpc
 
 import (
@@ -19,10 +19,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Service is the path of the protocol's methods.
 const Service = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/"
 
-// The codes of gRPC that the server answers with.
+// The gRPC status codes of the server.
 const (
 	OK                = 0
 	Unknown           = 2
@@ -34,34 +33,32 @@ const (
 	Unavailable       = 14
 )
 
-// The states of a machine, by their numbers.
+// The protocol's numbers of machine states.
 const (
 	running  = 1
 	creating = 2
 	deleting = 3
 )
 
-// Machine is one machine.
 type Machine struct {
 	ID    string
 	state uint64
-	fault string // why its deletion failed
+	fault string // reason for the failed deletion
 }
 
-// Group is a group of machines.
 type Group struct {
 	ID       string
 	Min, Max int
 	Target   int
-	// Node is the template's Node in protobuf; nil answers Unimplemented.
+	// Node is the template's Node in protobuf. Nil returns Unimplemented.
 	Node []byte
-	// OldNode says that Node is sent as providers for older cluster autoscalers do.
+	// OldNode sends Node as providers for older cluster autoscalers do.
 	OldNode bool
-	// Price of an hour.
+	// Price is the price per hour.
 	Price float64
 }
 
-// Server is the provider. Its methods may be called from several goroutines at once.
+// Server is the provider. Its methods may be called concurrently.
 type Server struct {
 	mu       sync.Mutex
 	groups   map[string]*Group
@@ -69,24 +66,25 @@ type Server struct {
 	cache    map[string][]Machine
 	made     int
 	faults   Faults
-	hangs    map[string]bool // deletions
+	hangs    map[string]bool // machines with hanging deletion
 	fails    map[string]bool
 	requests map[string]int // by method
 }
 
-// Faults are ways to misbehave.
+// Faults configures misbehaviour.
+// Handle, if set, is called first. It reports whether it has responded.
 type Faults struct {
 	// Handle, if set, is asked first; it reports whether it has answered.
 	Handle func(w http.ResponseWriter, method string) bool
-	// Answer, if set, is asked once a call was carried out; it reports whether it has answered in the provider's place.
+	// Answer, if set, is called after a call took effect. It reports whether it has responded instead of the provider.
 	Answer func(w http.ResponseWriter, method string) bool
-	// Late has machines be listed as running for ever whose deletion was taken in.
+	// Late lists machines as running forever after their deletion was accepted.
 	Late bool
-	// Quota bounds the machines if it is not 0.
+	// Quota is the maximum number of machines, if not 0.
 	Quota int
 }
 
-// New makes a provider with a group of n machines.
+// New returns a provider with a group of n machines.
 func New(g Group, n int) *Server {
 	s := &Server{
 		groups: map[string]*Group{}, machines: map[string][]*Machine{}, requests: map[string]int{},
@@ -108,7 +106,7 @@ func (s *Server) add(group string) *Machine {
 	return m
 }
 
-// settle lets time pass: machines boot and go.
+// settle advances all machines: they boot or end.
 func (s *Server) settle() {
 	for group := range s.machines {
 		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
@@ -135,7 +133,7 @@ func (s *Server) refresh() {
 	}
 }
 
-// Machines lists the IDs of the machines that there are, sorted.
+// Machines returns the IDs of the machines, sorted.
 func (s *Server) Machines() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,21 +147,20 @@ func (s *Server) Machines() (ids []string) {
 	return ids
 }
 
-// Target is how many machines a group is meant to have.
+// Target returns the target size of a group.
 func (s *Server) Target(group string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups[group].Target
 }
 
-// Requests counts the calls of a method.
 func (s *Server) Requests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
 }
 
-// Lose takes a machine away without a request.
+// Lose removes a machine without a request.
 func (s *Server) Lose(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,16 +169,16 @@ func (s *Server) Lose(id string) {
 	}
 }
 
-// Hang has the deletion of a machine take for ever, Fail has it fail, and Misbehave sets what else goes wrong.
+// Hang makes the deletion of a machine hang.
 func (s *Server) Hang(id string) { s.set(func() { s.hangs[id] = true }) }
 
-// Fail has the deletion of a machine fail.
+// Fail makes the deletion of a machine fail.
 func (s *Server) Fail(id string) { s.set(func() { s.fails[id] = true }) }
 
-// Misbehave sets what goes wrong.
+// Misbehave sets the faults.
 func (s *Server) Misbehave(f Faults) { s.set(func() { s.faults = f }) }
 
-// Heal ends all of it.
+// Heal removes all faults, hangs and failures.
 func (s *Server) Heal() {
 	s.set(func() {
 		s.faults = Faults{}
@@ -196,7 +193,7 @@ func (s *Server) set(change func()) {
 	change()
 }
 
-// ServeHTTP implements http.Handler: gRPC by hand.
+// ServeHTTP implements gRPC without a library.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, ok := strings.CutPrefix(r.URL.Path, Service)
 	if !ok || r.ProtoMajor != 2 || r.Header.Get("Content-Type") != "application/grpc" {
@@ -205,7 +202,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	frame, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil || len(frame) < 5 || frame[0] != 0 || int(binary.BigEndian.Uint32(frame[1:])) != len(frame)-5 {
-		Answer(w, nil, InvalidArgument, "a frame that cannot be read")
+		Answer(w, nil, InvalidArgument, "invalid frame")
 		return
 	}
 	request, err := parse(frame[5:])
@@ -242,7 +239,7 @@ func Answer(w http.ResponseWriter, message []byte, code int, text string) {
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
 }
 
-// do carries out a call. The caller holds mu.
+// do runs a call. The caller holds mu.
 func (s *Server) do(method string, r fields) (answer []byte, code int, message string) {
 	group := s.groups[r.text(1)]
 	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
@@ -293,9 +290,9 @@ func (s *Server) increase(group *Group, delta int) ([]byte, int, string) {
 	}
 	switch {
 	case delta <= 0:
-		return nil, InvalidArgument, fmt.Sprintf("size increase must be positive, and is %d", delta)
+		return nil, InvalidArgument, fmt.Sprintf("size increase is %d: must be positive", delta)
 	case s.faults.Quota > 0 && n+delta > s.faults.Quota:
-		return nil, ResourceExhausted, "quota of machines"
+		return nil, ResourceExhausted, "machine quota exceeded"
 	}
 	group.Target += delta
 	for range delta {
@@ -324,7 +321,7 @@ func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
 	return nil, OK, ""
 }
 
-// price knows the node by its label "group".
+// price identifies the node by its label "group".
 func (s *Server) price(r fields) ([]byte, int, string) {
 	node, err := parse(r.bytes(1))
 	if err != nil {
@@ -345,7 +342,7 @@ func (s *Server) price(r fields) ([]byte, int, string) {
 	return nil, Unimplemented, "no prices"
 }
 
-// message is an Instance of the protocol.
+// message encodes the machine as an Instance of the protocol.
 func (m Machine) message() []byte {
 	status := appendInt(nil, 1, int(m.state))
 	if m.fault != "" {

@@ -72,7 +72,7 @@ func Schedule(seed uint64, odds Odds) func(Request) Fault {
 	}
 }
 
-func (f Fault) serve(w http.ResponseWriter, r *http.Request, forward http.Handler, lagging *httputil.ReverseProxy, old *memory) {
+func (f Fault) serveFaulty(w http.ResponseWriter, r *http.Request, forward http.Handler, lagging *httputil.ReverseProxy, old *responseCache) {
 	if f.Delay > 0 {
 		select {
 		case <-time.After(f.Delay):
@@ -81,16 +81,16 @@ func (f Fault) serve(w http.ResponseWriter, r *http.Request, forward http.Handle
 	}
 	switch {
 	case f.Status != 0:
-		f.refuse(w, r)
+		f.writeError(w, r)
 	case f.Lost:
 		lagging.ServeHTTP(w, r)
 	case f.Cut > 0:
-		forward.ServeHTTP(&cutting{ResponseWriter: w, left: f.Cut}, r)
+		forward.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.Cut}, r)
 	case f.Lag > 0 && isWatch(r):
-		late := newLagging(w, r, f.Lag)
+		late := newDelayedWriter(w, r, f.Lag)
 		defer late.close()
 		forward.ServeHTTP(late, r)
-	case f.Stale > 0 && old.serve(w, r, f.Stale):
+	case f.Stale > 0 && old.serveCached(w, r, f.Stale):
 	default:
 		forward.ServeHTTP(w, r)
 	}
@@ -101,8 +101,8 @@ func isWatch(r *http.Request) bool {
 	return watch
 }
 
-// refuse answers with an error in the format of the API server or of ARM.
-func (f Fault) refuse(w http.ResponseWriter, r *http.Request) {
+// writeError answers with an error in the format of the API server or of ARM.
+func (f Fault) writeError(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if f.Status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
@@ -115,16 +115,16 @@ func (f Fault) refuse(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"injected by the fault proxy","code":%d}`, f.Status)
 }
 
-// cutting cuts the connection after a number of bytes.
-type cutting struct {
+// truncatingWriter cuts the connection after a number of bytes.
+type truncatingWriter struct {
 	http.ResponseWriter
 	left int
 }
 
 // Unwrap gives http.ResponseController access to Flush.
-func (c *cutting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-func (c *cutting) Write(b []byte) (int, error) {
+func (c *truncatingWriter) Write(b []byte) (int, error) {
 	if len(b) < c.left {
 		c.left -= len(b)
 		return c.ResponseWriter.Write(b)

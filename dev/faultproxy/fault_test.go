@@ -28,7 +28,7 @@ func read(t *testing.T, address string) string {
 	return string(text)
 }
 
-func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
+func TestStaleResponseIsEarlierResponse(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	p.Faults(func(r faultproxy.Request) faultproxy.Fault {
 		switch r.Nth {
@@ -40,7 +40,7 @@ func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
 		return faultproxy.Fault{}
 	})
 	var n atomic.Int32
-	address, served := behind(t, p, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
+	address, served := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
 	for i, want := range []string{"1", "2", "2", "2", "3"} {
 		if got := read(t, address+"/thing"); got != want {
 			t.Errorf("request %d was answered %s, want %s", i+1, got, want)
@@ -51,11 +51,11 @@ func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
 	}
 }
 
-func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
+func TestWatchLagDelaysEventsInOrder(t *testing.T) {
 	const lag = 30 * time.Millisecond
 	p := faultproxy.New(byMethod)
 	p.Faults(func(faultproxy.Request) faultproxy.Fault { return faultproxy.Fault{Lag: lag} })
-	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 3 {
 			_, _ = fmt.Fprintln(w, i)
 			_ = http.NewResponseController(w).Flush()
@@ -76,7 +76,7 @@ func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
 	}
 }
 
-func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
+func TestGuardRunsBeforeForwarding(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	var reached atomic.Bool
 	p.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
@@ -84,7 +84,7 @@ func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
 			t.Errorf("%s with %q; request at the server: %t", r.Method, body, reached.Load())
 		}
 	})
-	address, _ := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, r *http.Request) {
 		reached.Store(true)
 		_, _ = io.Copy(w, r.Body)
 	})
@@ -98,7 +98,7 @@ func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
 	}
 }
 
-func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
+func TestAbandonedRequestIsNotForwardedAfterGuard(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	ctx, giveUp := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -108,7 +108,7 @@ func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
 		<-ctx.Done()
 	})
 	var reached atomic.Bool
-	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) { reached.Store(true) })
+	address, _ := startProxiedServer(t, p, func(http.ResponseWriter, *http.Request) { reached.Store(true) })
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewBufferString("please"))
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
 	}
 }
 
-func TestAScheduleFailsTheSameRequestsAgain(t *testing.T) {
+func TestScheduleIsDeterministic(t *testing.T) {
 	odds := faultproxy.Odds{Percent: 30, Delay: time.Second, Stale: time.Second}
 	failed := 0
 	one, same, other := faultproxy.Schedule(7, odds), faultproxy.Schedule(7, odds), faultproxy.Schedule(8, odds)

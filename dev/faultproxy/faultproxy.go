@@ -61,16 +61,16 @@ func (p Point) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.N
 type Proxy struct {
 	kind func(Request) string
 
-	mu       sync.Mutex
-	requests []Request
-	nth      map[string]int
-	at       Point
-	moment   Moment
-	stepIn   func(Request)
-	fault    func(Request) Fault
-	guard    func(context.Context, Request, []byte)
-	answers  func(r Request, asked time.Time, status int)
-	servers  []*http.Server
+	mu          sync.Mutex
+	requests    []Request
+	nth         map[string]int
+	interruptAt Point
+	moment      Moment
+	onInterrupt func(Request)
+	fault       func(Request) Fault
+	onWrite     func(context.Context, Request, []byte)
+	onResponse  func(r Request, asked time.Time, status int)
+	servers     []*http.Server
 
 	life atomic.Int64 // not under mu, because Close waits for readers of it
 }
@@ -83,7 +83,7 @@ func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[
 func (p *Proxy) At(point Point, moment Moment, do func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.at, p.moment, p.stepIn = point, moment, do
+	p.interruptAt, p.moment, p.onInterrupt = point, moment, do
 }
 
 // Requests returns all requests so far.
@@ -109,8 +109,8 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy for %s: %w", name, err)
 	}
-	forward := reverse(server, transport, secure != nil)
-	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward), ConnContext: p.connected}
+	forward := newReverseProxy(server, transport, secure != nil)
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.newHandler(name, forward), ConnContext: p.addLifeToContext}
 	p.mu.Lock()
 	p.servers = append(p.servers, s)
 	p.mu.Unlock()
@@ -123,31 +123,31 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 	return address, nil
 }
 
-// errHeldBack is the error of a response that is not delivered.
-var errHeldBack = errors.New("the response is held back")
+// errResponseSuppressed is the error of a response that is not delivered.
+var errResponseSuppressed = errors.New("the response is held back")
 
-func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler {
-	old := newMemory()
+func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Handler {
+	old := newResponseCache()
 	var forward http.Handler = direct
 	if p.fault != nil { // without faults the cache is never used
-		forward = old.remembering(direct)
+		forward = old.recordResponses(direct)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, stepIn := p.arrived(name, r)
-		w = p.telling(w, request)
+		request, stepIn := p.registerRequest(name, r)
+		w = p.observeStatus(w, request)
 		fault := Fault{}
 		if p.fault != nil {
 			fault = p.fault(request)
 		}
 		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
-			p.ask(request, r)
+			p.callGuard(request, r)
 		}
 		held := *direct
 		held.ModifyResponse = func(*http.Response) error {
 			if stepIn != nil {
 				stepIn(request)
 			}
-			return errHeldBack
+			return errResponseSuppressed
 		}
 		switch {
 		case stepIn != nil && p.moment == Before:
@@ -156,7 +156,7 @@ func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler
 		case stepIn != nil:
 			held.ServeHTTP(w, r)
 		case fault != Fault{}:
-			fault.serve(w, r, forward, &held, old)
+			fault.serveFaulty(w, r, forward, &held, old)
 		default:
 			forward.ServeHTTP(w, r)
 		}
@@ -165,11 +165,11 @@ func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler
 
 // Guard sets a function that is called with each request and its body before forwarding, except for GET. Its context
 // ends when the client gives up; then the request is not forwarded. Call Guard before the first request.
-func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.guard = f }
+func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
-// ask calls the guard.
-func (p *Proxy) ask(request Request, r *http.Request) {
-	if p.guard == nil || r.Method == http.MethodGet {
+// callGuard calls the guard.
+func (p *Proxy) callGuard(request Request, r *http.Request) {
+	if p.onWrite == nil || r.Method == http.MethodGet {
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -177,7 +177,7 @@ func (p *Proxy) ask(request Request, r *http.Request) {
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	p.guard(r.Context(), request, body)
+	p.onWrite(r.Context(), request, body)
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
@@ -186,41 +186,41 @@ func (p *Proxy) ask(request Request, r *http.Request) {
 // Answers sets a function that is called before the first byte of each response is delivered, with the arrival time of
 // the request. Responses that are held back do not count; responses that are cut do. Call Answers before the first
 // request.
-func (p *Proxy) Answers(f func(r Request, arrived time.Time, status int)) { p.answers = f }
+func (p *Proxy) Answers(f func(r Request, arrived time.Time, status int)) { p.onResponse = f }
 
-// telling returns a writer that reports the beginning of the response.
-func (p *Proxy) telling(w http.ResponseWriter, request Request) http.ResponseWriter {
-	if p.answers == nil {
+// observeStatus returns a writer that reports the beginning of the response.
+func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.ResponseWriter {
+	if p.onResponse == nil {
 		return w
 	}
 	arrived := time.Now()
-	return &beginning{ResponseWriter: w, tell: func(status int) { p.answers(request, arrived, status) }}
+	return &statusObserver{ResponseWriter: w, report: func(status int) { p.onResponse(request, arrived, status) }}
 }
 
-// beginning calls tell once with the status.
-type beginning struct {
+// statusObserver calls tell once with the status.
+type statusObserver struct {
 	http.ResponseWriter
-	tell func(status int)
-	told bool
+	report   func(status int)
+	reported bool
 }
 
 // Unwrap gives http.ResponseController access to Flush.
-func (b *beginning) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+func (b *statusObserver) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-func (b *beginning) WriteHeader(status int) {
-	b.begin(status)
+func (b *statusObserver) WriteHeader(status int) {
+	b.reportOnce(status)
 	b.ResponseWriter.WriteHeader(status)
 }
 
-func (b *beginning) Write(p []byte) (int, error) {
-	b.begin(http.StatusOK)
+func (b *statusObserver) Write(p []byte) (int, error) {
+	b.reportOnce(http.StatusOK)
 	return b.ResponseWriter.Write(p)
 }
 
-func (b *beginning) begin(status int) {
-	if !b.told && status >= http.StatusOK {
-		b.told = true
-		b.tell(status)
+func (b *statusObserver) reportOnce(status int) {
+	if !b.reported && status >= http.StatusOK {
+		b.reported = true
+		b.report(status)
 	}
 }
 
@@ -230,12 +230,12 @@ func (p *Proxy) NextLife() { p.life.Add(1) }
 
 type lifeKey struct{}
 
-func (p *Proxy) connected(ctx context.Context, _ net.Conn) context.Context {
+func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
 }
 
-// arrived numbers a request, and returns the function to call at it, or nil.
-func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
+// registerRequest numbers a request, and returns the function to call at it, or nil.
+func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, _ := r.Context().Value(lifeKey{}).(int)
@@ -244,10 +244,10 @@ func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
 	p.nth[kind]++
 	request.Point = Point{Kind: kind, Nth: p.nth[kind]}
 	p.requests = append(p.requests, request)
-	if p.stepIn == nil || request.Point != p.at {
+	if p.onInterrupt == nil || request.Point != p.interruptAt {
 		return request, nil
 	}
-	return request, p.stepIn
+	return request, p.onInterrupt
 }
 
 // Close cuts all connections.

@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// behind starts a server that counts its requests, with a proxy in front.
-func behind(t *testing.T, p *faultproxy.Proxy, handler http.HandlerFunc) (address string, served *atomic.Int32) {
+// startProxiedServer starts a server that counts its requests, with a proxy in front.
+func startProxiedServer(t *testing.T, p *faultproxy.Proxy, handler http.HandlerFunc) (address string, served *atomic.Int32) {
 	t.Helper()
 	served = new(atomic.Int32)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func get(t *testing.T, address string) error {
 	return err
 }
 
-func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
+func TestOnlyNthRequestIsInterrupted(t *testing.T) {
 	for _, tc := range []struct {
 		moment faultproxy.Moment
 		served int32
@@ -65,7 +65,7 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 			p := faultproxy.New(byMethod)
 			steppedIn := make(chan faultproxy.Request, 3)
 			p.At(faultproxy.Point{Kind: "GET", Nth: 2}, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
-			address, served := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
+			address, served := startProxiedServer(t, p, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-Forwarded-For") != "" {
 					t.Error("the request has an X-Forwarded-For header")
 				}
@@ -92,10 +92,10 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 	}
 }
 
-func TestAWatchIsPassedOnLineByLine(t *testing.T) {
+func TestWatchIsForwardedLineByLine(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	read := make(chan bool)
-	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
 			_, _ = w.Write([]byte("line\n"))
 			_ = http.NewResponseController(w).Flush()
@@ -116,7 +116,7 @@ func TestAWatchIsPassedOnLineByLine(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
+func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		moment faultproxy.Moment
@@ -146,7 +146,7 @@ func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
 				}
 				told = append(told, status)
 			})
-			address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+			address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte("fine"))
 				_ = http.NewResponseController(w).Flush()
 			})
@@ -160,9 +160,9 @@ func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
 	}
 }
 
-func TestALifeIsThatOfTheConnection(t *testing.T) {
+func TestRequestLifeIsThatOfConnection(t *testing.T) {
 	p := faultproxy.New(byMethod)
-	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) {})
+	address, _ := startProxiedServer(t, p, func(http.ResponseWriter, *http.Request) {})
 	first := &http.Client{Transport: &http.Transport{}}
 	ask := func(c *http.Client) {
 		t.Helper()
@@ -185,7 +185,7 @@ func TestALifeIsThatOfTheConnection(t *testing.T) {
 	}
 }
 
-func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
+func TestCloseDuringConnectDoesNotDeadlock(t *testing.T) {
 	for range 100 {
 		p := faultproxy.New(byMethod)
 		front, err := p.Serve("server", &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, nil)

@@ -8,33 +8,35 @@ import (
 	"time"
 )
 
-// maxRemembered is the maximum size of a remembered response in bytes. Longer responses are not remembered.
-const maxRemembered = 1 << 20
+// maxCachedSize is the maximum size of a remembered response in bytes. Longer responses are not remembered.
+const maxCachedSize = 1 << 20
 
-// memory holds the last response to each GET of one server.
-type memory struct {
-	mu   sync.Mutex
-	last map[string]remembered // by request URI and Accept header
+// responseCache holds the last response to each GET of one server.
+type responseCache struct {
+	mu        sync.Mutex
+	responses map[string]cachedResponse // by request URI and Accept header
 }
 
-type remembered struct {
+type cachedResponse struct {
 	at     time.Time
 	header http.Header
 	body   []byte
 }
 
-func newMemory() *memory { return &memory{last: map[string]remembered{}} }
+func newResponseCache() *responseCache { return &responseCache{responses: map[string]cachedResponse{}} }
 
-// key identifies a GET. Another encoding is another response.
-func (*memory) key(r *http.Request) string { return r.URL.RequestURI() + " " + r.Header.Get("Accept") }
+// cacheKey identifies a GET. Another encoding is another response.
+func (*responseCache) cacheKey(r *http.Request) string {
+	return r.URL.RequestURI() + " " + r.Header.Get("Accept")
+}
 
-// serve returns a remembered response, and reports false if there is none or it is older than within.
-func (m *memory) serve(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
+// serveCached returns a remembered response, and reports false if there is none or it is older than within.
+func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}
 	m.mu.Lock()
-	old, ok := m.last[m.key(r)]
+	old, ok := m.responses[m.cacheKey(r)]
 	m.mu.Unlock()
 	if !ok || time.Since(old.at) > within {
 		return false
@@ -44,73 +46,73 @@ func (m *memory) serve(w http.ResponseWriter, r *http.Request, within time.Durat
 	return true
 }
 
-// remembering forwards requests, and remembers complete responses to GETs.
-func (m *memory) remembering(forward http.Handler) http.Handler {
+// recordResponses forwards requests, and remembers complete responses to GETs.
+func (m *responseCache) recordResponses(forward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || isWatch(r) {
 			forward.ServeHTTP(w, r)
 			return
 		}
 		at := time.Now() // the response may be as old as this
-		listening := &listener{ResponseWriter: w, status: http.StatusOK}
+		listening := &recordingWriter{ResponseWriter: w, status: http.StatusOK}
 		forward.ServeHTTP(listening, r) // it panics if the response is incomplete
-		if listening.status != http.StatusOK || listening.body.Len() > maxRemembered {
+		if listening.status != http.StatusOK || listening.body.Len() > maxCachedSize {
 			return
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.last[m.key(r)] = remembered{at, w.Header().Clone(), listening.body.Bytes()}
+		m.responses[m.cacheKey(r)] = cachedResponse{at, w.Header().Clone(), listening.body.Bytes()}
 	})
 }
 
-type listener struct {
+type recordingWriter struct {
 	http.ResponseWriter
 	status int
 	body   bytes.Buffer
 }
 
 // Unwrap gives http.ResponseController access to Flush.
-func (l *listener) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+func (l *recordingWriter) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
-func (l *listener) WriteHeader(status int) {
+func (l *recordingWriter) WriteHeader(status int) {
 	l.status = status
 	l.ResponseWriter.WriteHeader(status)
 }
 
-func (l *listener) Write(b []byte) (int, error) {
-	if l.body.Len() <= maxRemembered {
+func (l *recordingWriter) Write(b []byte) (int, error) {
+	if l.body.Len() <= maxCachedSize {
 		l.body.Write(b)
 	}
 	return l.ResponseWriter.Write(b)
 }
 
-// lagging delivers writes after a delay, in order.
-type lagging struct {
-	lag  time.Duration
-	done <-chan struct{} // closed when the client has disconnected
-	late chan lateBytes
-	over sync.WaitGroup
+// delayedWriter delivers writes after a delay, in order.
+type delayedWriter struct {
+	lag        time.Duration
+	done       <-chan struct{} // closed when the client has disconnected
+	pending    chan delayedBytes
+	delivering sync.WaitGroup
 
 	mu sync.Mutex // guards to
 	to http.ResponseWriter
 }
 
-type lateBytes struct {
+type delayedBytes struct {
 	due time.Time
 	b   []byte
 }
 
-// maxLate is the maximum number of delayed writes. More writes block.
-const maxLate = 1024
+// maxPendingWrites is the maximum number of delayed writes. More writes block.
+const maxPendingWrites = 1024
 
-func newLagging(to http.ResponseWriter, r *http.Request, lag time.Duration) *lagging {
-	l := &lagging{lag: lag, done: r.Context().Done(), late: make(chan lateBytes, maxLate), to: to}
-	l.over.Go(l.deliver)
+func newDelayedWriter(to http.ResponseWriter, r *http.Request, lag time.Duration) *delayedWriter {
+	l := &delayedWriter{lag: lag, done: r.Context().Done(), pending: make(chan delayedBytes, maxPendingWrites), to: to}
+	l.delivering.Go(l.deliver)
 	return l
 }
 
-func (l *lagging) deliver() {
-	for next := range l.late {
+func (l *delayedWriter) deliver() {
+	for next := range l.pending {
 		select {
 		case <-time.After(time.Until(next.due)):
 		case <-l.done:
@@ -124,27 +126,27 @@ func (l *lagging) deliver() {
 }
 
 // close delivers the delayed writes.
-func (l *lagging) close() {
-	close(l.late)
-	l.over.Wait()
+func (l *delayedWriter) close() {
+	close(l.pending)
+	l.delivering.Wait()
 }
 
-func (l *lagging) Header() http.Header { return l.to.Header() }
+func (l *delayedWriter) Header() http.Header { return l.to.Header() }
 
-func (l *lagging) WriteHeader(status int) {
+func (l *delayedWriter) WriteHeader(status int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.to.WriteHeader(status)
 }
 
 // Flush sends the header before the first event.
-func (l *lagging) Flush() {
+func (l *delayedWriter) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_ = http.NewResponseController(l.to).Flush()
 }
 
-func (l *lagging) Write(b []byte) (int, error) {
-	l.late <- lateBytes{time.Now().Add(l.lag), bytes.Clone(b)}
+func (l *delayedWriter) Write(b []byte) (int, error) {
+	l.pending <- delayedBytes{time.Now().Add(l.lag), bytes.Clone(b)}
 	return len(b), nil
 }

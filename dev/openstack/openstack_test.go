@@ -14,7 +14,7 @@ func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				if !t.Skipped() {
-					t.Error("it was begun")
+					t.Error("the test was not skipped")
 				}
 			}()
 			ForTest(t)
@@ -22,6 +22,6 @@ func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
 	}
 	got, err := os.ReadFile(filepath.Join(dir, notBegun))
 	if want := t.Name() + "/one\n" + t.Name() + "/another\n"; err != nil || string(got) != want {
-		t.Errorf("noted %q, %v, want %q", got, err, want)
+		t.Errorf("recorded %q, %v, want %q", got, err, want)
 	}
 }

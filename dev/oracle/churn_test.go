@@ -19,21 +19,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// lives is how many clusters one snapshot goes through.
+// lives is the number of clusters that one snapshot goes through.
 const lives = 16
 
-// churn leads one snapshot from cluster to cluster, event by event. The scheduler is shown the state alone.
+// churn changes one snapshot from cluster to cluster, event by event. The scheduler only sees the state.
 type churn struct {
 	*rand.Rand
 	snapshot *snapshot.Snapshot
 	now      *placementtest.Cluster
 }
 
-// event makes one change to the cluster that is now, and to the snapshot.
+// event makes one change to the current cluster and to the snapshot.
 type event func() error
 
-// towards lists, by object, the events in order that lead to a cluster. Many make a detour: the object is created late,
-// as another one, it is deleted and returns, or it changes in one field.
+// towards lists, per object, the events that lead to a cluster. Many make a detour: the object is created late or as
+// another one, is deleted and recreated, or changes in one field.
 func (c *churn) towards(want, other *placementtest.Cluster) [][]event {
 	s, now := c.snapshot, &c.now.Objects
 	trim := live.TrimPods()
@@ -118,13 +118,13 @@ func changes[T object](c *churn, now *[]T, want, other []T, set func(T) error, r
 	return list
 }
 
-// object is what events are about.
+// object is an object of an event.
 type object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// mixed copies an object and gives it one field of another object. Most events of a cluster change a single field.
+// mixed copies an object and takes one field from another object, because most events change a single field.
 func mixed[T object](c *churn, o, other T) T {
 	out, from := o.DeepCopyObject().(T), other.DeepCopyObject().(T)
 	if fields := differences(reflect.ValueOf(out).Elem(), reflect.ValueOf(from).Elem()); len(fields) > 0 {
@@ -134,7 +134,7 @@ func mixed[T object](c *churn, o, other T) T {
 	return out
 }
 
-// differences lists the differing fields of two structs, with the fields of the structs that they hold.
+// differences lists the differing fields of two structs and of their nested structs.
 func differences(a, b reflect.Value) (fields [][2]reflect.Value) {
 	for i := range a.NumField() {
 		x, y := a.Field(i), b.Field(i)
@@ -149,7 +149,7 @@ func differences(a, b reflect.Value) (fields [][2]reflect.Value) {
 	return fields
 }
 
-// next takes the next event of any object.
+// next removes and returns the next event of a random object.
 func (c *churn) next(ways *[][]event) event {
 	i := c.IntN(len(*ways))
 	e := (*ways)[i][0]
@@ -161,7 +161,7 @@ func (c *churn) next(ways *[][]event) event {
 	return e
 }
 
-// TestAgreementSurvivesEventsInAnyOrder compares in the middle of what happens to clusters, and after it.
+// TestAgreementSurvivesEventsInAnyOrder compares in the middle of changes to clusters, and after them.
 func TestAgreementSurvivesEventsInAnyOrder(t *testing.T) {
 	judge := newScheduler(t)
 	var judged, undecided, states int
@@ -190,7 +190,7 @@ func TestAgreementSurvivesEventsInAnyOrder(t *testing.T) {
 	t.Logf("%d pairs in %d states, %d undecidable; refused by %v", judged, states, undecided, plugins)
 }
 
-// compare judges the present state. If a fresh snapshot disagrees as well, the state is shrunk and kept as a case.
+// compare compares the current state. If a fresh snapshot disagrees too, the state is shrunk and stored as a case.
 func (c *churn) compare(t *testing.T, judge *Scheduler, plugins map[string]int) (judged, undecided int, err error) {
 	t.Helper()
 	if err := judge.Load(c.now); err != nil {
@@ -199,13 +199,13 @@ func (c *churn) compare(t *testing.T, judge *Scheduler, plugins map[string]int) 
 	judged, undecided, err = compare(t.Context(), judge, c.now, c.snapshot, plugins)
 	if err != nil {
 		if _, _, fresh := compareAfresh(t.Context(), judge, c.now, map[string]int{}); fresh != nil {
-			report(t, judge, c.now, fmt.Errorf("in the middle of events: %w", err))
+			report(t, judge, c.now, fmt.Errorf("between events: %w", err))
 		}
 	}
 	return judged, undecided, err
 }
 
-// plan makes random moves in a fork of the present state, compares, and rolls the fork back.
+// plan makes random moves in a fork of the current state, compares, and rolls the fork back.
 func (c *churn) plan(t *testing.T, judge *Scheduler, seed uint64) (judged int) {
 	t.Helper()
 	present := *c.now

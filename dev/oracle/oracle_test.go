@@ -75,8 +75,8 @@ func (d *disagreement) Error() string {
 		d.ruling.Plugin, d.ruling.Reasons)
 }
 
-// sameReasons holds the reasons against the scheduler's where placement quotes them. The order in which several claims
-// or resources are named is not compared.
+// sameReasons compares the reasons that placement quotes from the scheduler. It ignores the order of several claims or
+// resources.
 func sameReasons(v placement.Verdict, r Ruling) bool {
 	if r.Plugin == "PreFilter" || len(v.Reasons) > 0 && passedOver(r.Plugin) && v.Reasons[0].Predicate != r.Plugin {
 		return true
@@ -90,12 +90,12 @@ func sameReasons(v placement.Verdict, r Ruling) bool {
 	}
 	slices.Sort(texts)
 	if len(texts) == 1 && len(r.Reasons) == 1 && strings.HasSuffix(texts[0], driverMissing) {
-		return strings.HasSuffix(r.Reasons[0], driverMissing) // of several drivers it names any
+		return strings.HasSuffix(r.Reasons[0], driverMissing) // any of several drivers
 	}
 	if len(texts) == 1 && len(r.Reasons) == 1 && strings.HasPrefix(r.Reasons[0], "running ") {
-		return strings.HasSuffix(r.Reasons[0], texts[0]) // the framework wraps what a plugin calls an error
+		return strings.HasSuffix(r.Reasons[0], texts[0]) // the framework wraps a plugin's error
 	}
-	if r.Plugin == "VolumeBinding" { // which may have more to say of volumes that placement leaves open
+	if r.Plugin == "VolumeBinding" { // it may have more reasons, for volumes that placement does not check
 		return !slices.ContainsFunc(texts, func(text string) bool { return !slices.Contains(r.Reasons, text) })
 	}
 	return slices.Equal(texts, r.Reasons)
@@ -103,7 +103,7 @@ func sameReasons(v placement.Verdict, r Ruling) bool {
 
 const driverMissing = " CSI driver is not installed on the node"
 
-// passedOver names the plugins whose verdict placement may leave open, to be refused by a later one.
+// passedOver reports whether placement may skip a plugin's check, so that a later plugin refuses the pod.
 func passedOver(plugin string) bool {
 	return plugin == "NodeVolumeLimits" || plugin == "VolumeBinding" || plugin == "DynamicResources"
 }
@@ -150,7 +150,7 @@ func compareAfresh(ctx context.Context, judge *Scheduler, c *placementtest.Clust
 	return compare(ctx, judge, c, snapshot, plugins)
 }
 
-// report shrinks a cluster on which the judges disagree and keeps it as a case.
+// report shrinks a cluster with a disagreement and stores it as a case.
 func report(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error) {
 	t.Helper()
 	disagree := func(c *placementtest.Cluster) bool {
@@ -168,7 +168,7 @@ func report(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error)
 	t.Fatalf("%v\nshrunk to %s (rename it to keep it as a case): %v", err, path, smallErr)
 }
 
-// TestDisagreementsMetBefore replays the clusters on which the two judges once disagreed.
+// TestDisagreementsMetBefore replays the clusters with earlier disagreements.
 func TestDisagreementsMetBefore(t *testing.T) {
 	judge := newScheduler(t)
 	paths, err := filepath.Glob(filepath.Join("testdata", "case-*.json"))
@@ -193,7 +193,7 @@ func TestDisagreementsMetBefore(t *testing.T) {
 	}
 }
 
-// TestAgreementSurvivesForksMovesAndRollbacks tries random plans and compares in the middle of them and after them.
+// TestAgreementSurvivesForksMovesAndRollbacks tries random plans and compares during and after them.
 func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
 	judge := newScheduler(t)
 	judged := 0
@@ -234,7 +234,7 @@ func agree(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *s
 	return n
 }
 
-// tryMoves does the same random steps in the fork and to a copy of the cluster.
+// tryMoves makes the same random steps in the fork and in a copy of the cluster.
 func tryMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, fork snapshot.Fork) *placementtest.Cluster {
 	t.Helper()
 	after := *c

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// Shrink leaves out of a cluster whatever it can while the judges still disagree about it: objects first, then parts of
-// the pods.
+// Shrink removes as much as possible from a cluster while disagree still returns true: first objects, then parts of the
+// pods.
 func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
@@ -22,7 +22,7 @@ func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool
 	}
 }
 
-// shrinkOnce returns a smaller cluster on which the judges disagree, or nil.
+// shrinkOnce returns a smaller cluster with a disagreement, or nil.
 func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for _, smaller := range slices.Concat(
 		without(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
@@ -58,7 +58,7 @@ func without[T any](c *placementtest.Cluster, list []T, set func(*placementtest.
 	return out
 }
 
-// simplerPods lists the clusters in which one pod of a list lacks one part of its specification.
+// simplerPods lists the clusters in which one pod of a list lacks one part of its spec.
 func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
 	cuts := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.Affinity = nil },

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// TestTheSchedulerAgreesWithTheMovesOfVictims carries out chosen victims in order and lets the scheduler judge every
-// single move in the state that the moves before it have led to.
+// TestTheSchedulerAgreesWithTheMovesOfVictims removes the chosen victims in order. The scheduler judges every move in
+// the state after the moves before it.
 func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 	judge := newScheduler(t)
 	moves, victims := 0, 0
@@ -34,7 +34,7 @@ func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 	t.Logf("%d moves of %d victims", moves, victims)
 }
 
-// remove takes a node out of the cluster and creates the pods that have to move anew, one by one.
+// remove removes a node from the cluster and recreates its pods one by one.
 func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
 	t.Helper()
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == v.Node })

@@ -8,21 +8,21 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// index is the page that leads to the others. The list of pages that is on every page has its headings and its order.
+// index is the page with links to the others. The navigation has its headings and its order.
 const index = "README.md"
 
-// section is a part of the list of pages.
+// section is a part of the navigation.
 type section struct {
 	Title string
 	Pages []entry
 	paths []string
 }
 
-// otherPages is the section of pages in a folder that the index does not link to, by the folder.
+// otherPages is the section of pages without link from the index, by folder.
 var otherPages = map[string]string{"reference": "Reference", "adr": "Decisions"}
 
-// sections are the pages in the order of the index, each under the first heading that links to it. A page that the index
-// does not name comes last in the section of its folder.
+// sections returns the pages in the order of the index, each under the first heading that links to it. A page without
+// link comes last in the section of its folder.
 func (s *site) sections() []section {
 	var list []section
 	placed := map[string]bool{index: true}
@@ -52,18 +52,18 @@ func (s *site) sections() []section {
 	return list
 }
 
-// indexedPage is a page that the index links to, and the heading that it is under.
+// indexedPage is a page in the index, and its heading.
 type indexedPage struct{ heading, page string }
 
-// readIndex finds out what the index links to, before links are changed to where they lead on the site.
+// readIndex reads the links of the index, before the links are rewritten for the site.
 func (s *site) readIndex() {
 	p := s.pages[index]
 	if p == nil {
 		return
 	}
-	// What is said before the first heading is said again below one.
+	// Text before the first heading is repeated below a heading.
 	heading := ""
-	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns the callback's error, which is nil
 		switch n := n.(type) {
 		case *ast.Heading:
 			if entering && n.Level == 2 {
@@ -79,7 +79,7 @@ func (s *site) readIndex() {
 	})
 }
 
-// fileOf is the file of a page on the site.
+// fileOf returns the site's file of a page.
 func fileOf(name string) string {
 	if path.Base(name) == index {
 		return path.Join(path.Dir(name), "index.html")
@@ -87,7 +87,7 @@ func fileOf(name string) string {
 	return strings.TrimSuffix(name, ".md") + ".html"
 }
 
-// list is the list of pages as a page shows it.
+// list returns the navigation for a page.
 func (s *site) list(on *page, up string) []section {
 	list := s.sections()
 	for i := range list {

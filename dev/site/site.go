@@ -1,5 +1,5 @@
-// Package site makes a web site of the Markdown under docs/, for reading without a network: every page is one file with its
-// style in it, and what a page links to is there.
+// Package site builds a web site of the Markdown in docs/ for offline reading. Every page is one file with its own
+// style, and all linked files are included.
 package site
 
 import (
@@ -28,10 +28,9 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Source is where files of the repository that are no pages can be read.
+// Source is the address of repository files that are not pages.
 const Source = "https://github.com/slipway-dev/slipway/blob/main/"
 
-// docs is the folder of the repository that the pages are in.
 const docs = "docs"
 
 // page is a Markdown file of docs/.
@@ -43,20 +42,19 @@ type page struct {
 	anchors map[string]bool
 }
 
-// site is all pages, by path.
+// site is all pages by path.
 type site struct {
 	root  string // of the repository
 	pages map[string]*page
-	// files of docs/ that are no pages, and are there for pages to link to.
+	// files of docs/ that are not pages, but may be linked.
 	files map[string]bool
 	order []indexedPage
 }
 
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
-// Build makes the site of the repository at root in the folder to, which is made. A link to a page, a heading or a file of
-// the repository that is not there is an error that names the page and the link; all of them are told, and nothing is
-// written then.
+// Build builds the site of the repository at root into the new folder to. A link to a missing page, heading or file is
+// an error. Build reports all broken links with their pages, and then writes nothing.
 func Build(root, to string) error {
 	s, err := read(root)
 	if err != nil {
@@ -99,7 +97,7 @@ func read(root string) (*site, error) {
 
 func parse(name string, raw []byte) *page {
 	p := &page{path: name, title: name, source: raw, tree: markdown.Parser().Parse(text.NewReader(raw)), anchors: map[string]bool{}}
-	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns the callback's error, which is nil
 		h, is := n.(*ast.Heading)
 		if !is || !entering {
 			return ast.WalkContinue, nil
@@ -117,7 +115,7 @@ func parse(name string, raw []byte) *page {
 	return p
 }
 
-// plain is the text of a heading.
+// plain returns the text of a heading.
 func plain(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -138,7 +136,7 @@ func (s *site) names() []string {
 	return names
 }
 
-// relink has each link of a page point to where it leads on the site.
+// relink rewrites the links of a page for the site.
 func (s *site) relink(p *page) error {
 	var broken []error
 	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -154,7 +152,7 @@ func (s *site) relink(p *page) error {
 	return errors.Join(broken...)
 }
 
-// target is where a link of a page leads on the site.
+// target returns where a link of a page leads on the site.
 func (s *site) target(from *page, link string) (string, error) {
 	u, err := url.Parse(link)
 	switch {
@@ -175,10 +173,10 @@ func (s *site) target(from *page, link string) (string, error) {
 		return link, nil
 	}
 	if strings.HasPrefix(at, "..") {
-		return "", errors.New("it leads out of the repository")
+		return "", errors.New("the path is outside the repository")
 	}
 	if _, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(at))); err != nil {
-		return "", errors.New("there is no such page and no such file")
+		return "", errors.New("no such page or file")
 	}
 	return Source + at, nil
 }
@@ -190,7 +188,7 @@ func (p *page) heading(id string) error {
 	return fmt.Errorf("%s has no heading #%s", p.path, id)
 }
 
-// entry is a line of the list of pages, which is on every page.
+// entry is a line of the navigation.
 type entry struct {
 	Title, Link string
 	Here        bool
@@ -221,7 +219,7 @@ func (s *site) writePage(to string, p *page) error {
 	}
 	up := strings.Repeat("../", strings.Count(p.path, "/"))
 	err := pageTemplate.Execute(&out, map[string]any{
-		"Title": p.title, "Sections": s.list(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark leaves raw HTML out
+		"Title": p.title, "Sections": s.list(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark omits raw HTML
 	})
 	if err != nil {
 		return err
@@ -231,8 +229,8 @@ func (s *site) writePage(to string, p *page) error {
 
 func put(to, name string, raw []byte) error {
 	file := filepath.Join(to, filepath.FromSlash(name))
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // it is there to be read
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // it is public
 		return err
 	}
-	return os.WriteFile(file, raw, 0o644) //nolint:gosec // it is there to be read
+	return os.WriteFile(file, raw, 0o644) //nolint:gosec // it is public
 }

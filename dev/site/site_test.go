@@ -30,13 +30,13 @@ func TestTheDocumentationIsASiteThatNeedsNoNetwork(t *testing.T) {
 			continue
 		}
 		if found := fetched.Find(shown); found != nil {
-			t.Errorf("%s fetches something when it is shown: %s", name, found)
+			t.Errorf("%s loads an external resource: %s", name, found)
 		}
 		if !strings.Contains(string(shown), `aria-current="page"`) || !strings.Contains(string(shown), "<h1") {
-			t.Errorf("%s has no title, or is not in the list of pages", name)
+			t.Errorf("%s has no title, or is not in the navigation", name)
 		}
 		if strings.Contains(string(shown), "<h2>More</h2>") {
-			t.Fatal("there are pages that docs/README.md does not link to, so that nobody would find them: they are under More")
+			t.Fatal("docs/README.md does not link to all pages: the others are under More")
 		}
 	}
 }
@@ -94,11 +94,11 @@ func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
 		}
 	}
 	if links < 20*20 {
-		t.Errorf("the site has %d links within: every page links to all others", links)
+		t.Errorf("the site has %d internal links: every page must link to all others", links)
 	}
 }
 
-// write makes a repository of files.
+// write creates a repository with these files.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -136,7 +136,7 @@ func TestLinksLeadToWhereTheirTargetsAreOnTheSite(t *testing.T) {
 			}
 		}
 		if strings.Contains(string(got), "<script") {
-			t.Errorf("%s has HTML that is no Markdown", file)
+			t.Errorf("%s has raw HTML", file)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
-			t.Fatalf("%s is not there, or not where it belongs:\n%s", want, got)
+			t.Fatalf("%s is missing or in the wrong place:\n%s", want, got)
 		}
 		rest = after
 	}
@@ -173,12 +173,12 @@ func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
 
 func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
 	for link, want := range map[string]string{
-		"b.md":         "docs/a.md: link to b.md: there is no such page and no such file",
+		"b.md":         "docs/a.md: link to b.md: no such page or file",
 		"a.md#nothing": "docs/a.md: link to a.md#nothing: a.md has no heading #nothing",
 		"#nothing":     "a.md has no heading #nothing",
-		"../../etc":    "it leads out of the repository",
-		"../none.go":   "there is no such page and no such file",
-		"f.yaml":       "there is no such page and no such file",
+		"../../etc":    "the path is outside the repository",
+		"../none.go":   "no such page or file",
+		"f.yaml":       "no such page or file",
 	} {
 		to := filepath.Join(t.TempDir(), "site")
 		err := Build(write(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
@@ -190,6 +190,6 @@ func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
 		}
 	}
 	if err := Build(write(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
-		t.Error("a site without pages was made")
+		t.Error("a site without pages was built")
 	}
 }

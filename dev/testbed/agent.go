@@ -41,7 +41,7 @@ func Root() (string, error) {
 // asking the go command costs a second in each package.
 const BinVariable = "SLIPWAY_BIN"
 
-var binaries = sync.OnceValues(func() (string, error) {
+var buildBinaries = sync.OnceValues(func() (string, error) {
 	if built := os.Getenv(BinVariable); built != "" {
 		return built, nil
 	}
@@ -72,7 +72,7 @@ func Build(ctx context.Context, output string, packages ...string) error {
 
 // Binary returns the path of a binary. It builds the binaries first, unless BinVariable names their directory.
 func Binary(name string) (string, error) {
-	dir, err := binaries()
+	dir, err := buildBinaries()
 	return filepath.Join(dir, name), err
 }
 
@@ -85,32 +85,32 @@ type Agent struct {
 	Kubeconfig string
 	metrics    string
 
-	supply
+	powerSupply
 }
 
 // StartAgent runs the agent for one machine of a pool and waits until it has read the notices once. The token is bound
 // to the node, as a token that a kubelet mounts. The given flags override the testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "/readyz", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
 }
 
 // StartWholeAgent runs `slipway agent` as StartAgent runs slipway-agent.
 func (t *Testbed) StartWholeAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
 }
 
-// program is a binary with the arguments that make it an agent.
-type program struct {
+// agentProgram is a binary with the arguments that make it an agent.
+type agentProgram struct {
 	binary string
 	args   []string
 }
 
 // LaunchAgent starts an agent that may never become ready. It waits for nothing, and neither does a restart.
 func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
-func (t *Testbed) runAgent(ctx context.Context, p program, pool controlplane.AKSPool, instance int, ready string,
+func (t *Testbed) startAgentProgram(ctx context.Context, p agentProgram, pool controlplane.AKSPool, instance int, ready string,
 	flags []string,
 ) (*Agent, error) {
 	return t.StartProgram(ctx, pool, instance, p.binary, ready, func(w Where) (args, env []string) {
@@ -143,7 +143,7 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 		return nil, err
 	}
 	args, env := command(Where{node, kubeconfig, t.Endpoint(pool, instance), listen})
-	run := controlplane.Command{Name: t.agentName(node), Path: path, Args: args, Env: env}
+	run := controlplane.Command{Name: t.nextProcessName(node), Path: path, Args: args, Env: env}
 	if ready != "" {
 		run.ReadyURL = "http://" + listen + ready
 	}
@@ -197,21 +197,21 @@ const tokenLifetime = 24 * time.Hour
 // AgentProcess returns the name of the process of a node's first agent.
 func AgentProcess(node string) string { return "agent-" + node }
 
-// agentName returns the name for the process of one more agent on the node.
-func (t *Testbed) agentName(node string) string {
+// nextProcessName returns the name for the process of one more agent on the node.
+func (t *Testbed) nextProcessName(node string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.starts[node]++
-	if n := t.starts[node]; n > 1 {
+	t.agentStarts[node]++
+	if n := t.agentStarts[node]; n > 1 {
 		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
 	}
 	return AgentProcess(node)
 }
 
-// anyPort is any free port of the loopback interface.
-const anyPort = "127.0.0.1:0"
+// anyFreePort is any free port of the loopback interface.
+const anyFreePort = "127.0.0.1:0"
 
-func (a *Agent) get(ctx context.Context, path string) (int, string) {
+func (a *Agent) httpGet(ctx context.Context, path string) (int, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
 	if err != nil {
 		return 0, ""
@@ -231,12 +231,12 @@ func (a *Agent) Address() string { return strings.TrimPrefix(a.metrics, "http://
 
 // Ready asks the agent whether it guards its node, and returns its explanation.
 func (a *Agent) Ready(ctx context.Context) (ready bool, explanation string) {
-	code, body := a.get(ctx, "/readyz")
+	code, body := a.httpGet(ctx, "/readyz")
 	return code == http.StatusOK, body
 }
 
 func (a *Agent) Healthy(ctx context.Context) bool {
-	code, _ := a.get(ctx, "/healthz")
+	code, _ := a.httpGet(ctx, "/healthz")
 	return code == http.StatusOK
 }
 
@@ -253,7 +253,7 @@ func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
 
 // Metrics returns all metrics of the agent in the exposition format.
 func (a *Agent) Metrics(ctx context.Context) string {
-	_, body := a.get(ctx, "/metrics")
+	_, body := a.httpGet(ctx, "/metrics")
 	return body
 }
 
@@ -285,19 +285,19 @@ func (a *Agent) Logged(message string) bool {
 
 // Resident returns the resident memory of the process in bytes, now and at its peak.
 func (a *Agent) Resident() (now, peak int64, err error) {
-	memory, err := a.memory()
+	memory, err := a.readMemoryStatus()
 	return memory["VmRSS:"], memory["VmHWM:"], err
 }
 
 // Anonymous returns the resident memory that belongs to no file, in bytes: heap and stacks. The resident part of the
 // binary's file depends on the kernel, which also maps pages around the used ones.
 func (a *Agent) Anonymous() (int64, error) {
-	memory, err := a.memory()
+	memory, err := a.readMemoryStatus()
 	return memory["RssAnon:"], err
 }
 
-// memory returns the sizes in the process's status, in bytes.
-func (a *Agent) memory() (map[string]int64, error) {
+// readMemoryStatus returns the sizes in the process's status, in bytes.
+func (a *Agent) readMemoryStatus() (map[string]int64, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
 		return nil, err

@@ -25,16 +25,16 @@ const (
 )
 
 const (
-	armCAFile      = "arm-ca.pem"
-	armTokenFile   = "arm-token"
-	armClientID    = "00000000-0000-0000-0000-00000000000b"
-	armServiceRole = "the token of a pod's service account\n" // the emulator accepts any token
+	armCAFile              = "arm-ca.pem"
+	armTokenFile           = "arm-token"
+	armClientID            = "00000000-0000-0000-0000-00000000000b"
+	armServiceAccountToken = "the token of a pod's service account\n" // the emulator accepts any token
 )
 
 // startARM serves the emulated Azure Resource Manager over TLS.
 func (t *Testbed) startARM(o azure.ARMOptions) error {
-	t.makeARM(o)
-	server, err := t.ARM.Serve(anyPort)
+	t.newARM(o)
+	server, err := t.ARM.Serve(anyFreePort)
 	if err != nil {
 		return err
 	}
@@ -45,13 +45,13 @@ func (t *Testbed) startARM(o azure.ARMOptions) error {
 	return t.writeARMToken()
 }
 
-func (t *Testbed) makeARM(o azure.ARMOptions) {
-	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, joiner{t}
+func (t *Testbed) newARM(o azure.ARMOptions) {
+	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, nodeJoiner{t}
 	t.ARM = azure.NewARM(t.Azure, o)
 }
 
 func (t *Testbed) writeARMToken() error {
-	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceRole), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceAccountToken), 0o600); err != nil {
 		return fmt.Errorf("write the token for ARM: %w", err)
 	}
 	return nil
@@ -119,10 +119,10 @@ func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	}, n)
 }
 
-// joiner adds the Node of a machine that Azure has created.
-type joiner struct{ t *Testbed }
+// nodeJoiner adds the Node of a machine that Azure has created.
+type nodeJoiner struct{ t *Testbed }
 
-func (j joiner) Join(ctx context.Context, vm azure.VM) error {
+func (j nodeJoiner) Join(ctx context.Context, vm azure.VM) error {
 	j.t.mu.Lock()
 	pool, ok := j.t.pools[strings.ToLower(vm.ScaleSet)]
 	j.t.mu.Unlock()
@@ -133,8 +133,8 @@ func (j joiner) Join(ctx context.Context, vm azure.VM) error {
 	return j.t.AddNodes(ctx, pool.Node(instance))
 }
 
-// unlessGone ignores a NotFound error: without its Node the machine reports nothing.
-func unlessGone(err error) error {
+// ignoreNotFound ignores a NotFound error: without its Node the machine reports nothing.
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

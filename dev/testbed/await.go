@@ -20,15 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// follow lists and watches a resource in all namespaces until done returns true.
-func (t *Testbed) follow(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
+// watchUntil lists and watches a resource in all namespaces until done returns true.
+func (t *Testbed) watchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
-	return t.followFrom(ctx, resource, selector, kind, nil, done)
+	return t.listAndWatchUntil(ctx, resource, selector, kind, nil, done)
 }
 
-// followFrom is follow with a check of the initial list. A watch of an empty list sends no event.
-func (t *Testbed) followFrom(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
+// listAndWatchUntil is follow with a check of the initial list. A watch of an empty list sends no event.
+func (t *Testbed) listAndWatchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	already func(cache.Store) (bool, error), done func(watch.Event) bool,
 ) error {
 	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, metav1.NamespaceAll, selector)
@@ -40,7 +40,7 @@ func (t *Testbed) followFrom(ctx context.Context, resource string, selector fiel
 // AwaitNode waits until matches returns true for a node, and returns the node.
 func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches func(*corev1.Node) bool) (*corev1.Node, error) {
 	var last *corev1.Node
-	err := t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+	err := t.watchUntil(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
 		func(e watch.Event) bool {
 			n, ok := e.Object.(*corev1.Node)
 			if !ok || e.Type == watch.Deleted {
@@ -50,13 +50,13 @@ func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches fun
 			return matches(n)
 		})
 	if err != nil {
-		return last, fmt.Errorf("wait until node %s is %s: %w; it is: %s", name, state, err, describe(last))
+		return last, fmt.Errorf("wait until node %s is %s: %w; it is: %s", name, state, err, describeNode(last))
 	}
 	return last, nil
 }
 
-// describe prints the parts of a node that Slipway may change.
-func describe(n *corev1.Node) string {
+// describeNode prints the parts of a node that Slipway may change.
+func describeNode(n *corev1.Node) string {
 	if n == nil {
 		return "missing"
 	}
@@ -90,7 +90,7 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func(
 		}
 		return match(list()), nil
 	}
-	err := t.followFrom(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
+	err := t.listAndWatchUntil(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			return false
@@ -101,12 +101,12 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func(
 		return match(list())
 	})
 	if err != nil {
-		return list(), fmt.Errorf("wait until the pods on %s are %s: %w; they are %s", node, state, err, names(list()))
+		return list(), fmt.Errorf("wait until the pods on %s are %s: %w; they are %s", node, state, err, formatPods(list()))
 	}
 	return list(), nil
 }
 
-func names(pods []corev1.Pod) string {
+func formatPods(pods []corev1.Pod) string {
 	var all []string
 	for _, p := range pods {
 		all = append(all, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Status.Phase))
@@ -118,7 +118,7 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 	var found *corev1.Event
 	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
 		fields.OneTermEqualSelector("reason", reason))
-	err := t.follow(ctx, "events", about, &corev1.Event{}, func(e watch.Event) bool {
+	err := t.watchUntil(ctx, "events", about, &corev1.Event{}, func(e watch.Event) bool {
 		event, ok := e.Object.(*corev1.Event)
 		if ok && e.Type != watch.Deleted {
 			found = event
@@ -132,14 +132,14 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 }
 
 // AwaitNotice waits until an emulated event has a state, and returns the event.
-func (t *Testbed) AwaitNotice(ctx context.Context, id, state string, matches func(azure.Record) bool) (azure.Record, error) {
+func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.Record) bool) (azure.Record, error) {
 	state, err := t.Azure.Wait(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
 		return ok && matches(r)
 	})
 	r, _ := state.Event(id)
 	if err != nil {
-		return r, fmt.Errorf("wait until event %s is %s: %w; it is %+v", id, state, err, r)
+		return r, fmt.Errorf("wait until event %s is %s: %w; it is %+v", id, wanted, err, r)
 	}
 	return r, nil
 }
@@ -147,7 +147,7 @@ func (t *Testbed) AwaitNotice(ctx context.Context, id, state string, matches fun
 // NodeHistory holds every state of a node that a watch has seen.
 type NodeHistory struct {
 	stop func()
-	over sync.WaitGroup
+	done sync.WaitGroup
 
 	mu     sync.Mutex
 	states []*corev1.Node
@@ -158,9 +158,9 @@ func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, er
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}
 	begun := make(chan struct{})
-	h.over.Go(func() {
-		_ = t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
-			func(e watch.Event) bool { h.add(e, begun); return false })
+	h.done.Go(func() {
+		_ = t.watchUntil(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+			func(e watch.Event) bool { h.recordState(e, begun); return false })
 	})
 	select {
 	case <-begun:
@@ -171,7 +171,7 @@ func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, er
 	}
 }
 
-func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
+func (h *NodeHistory) recordState(e watch.Event, begun chan struct{}) {
 	n, ok := e.Object.(*corev1.Node)
 	if !ok {
 		return
@@ -186,7 +186,7 @@ func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
 
 func (h *NodeHistory) Stop() {
 	h.stop()
-	h.over.Wait()
+	h.done.Wait()
 }
 
 // States returns the states so far, oldest first.

@@ -22,7 +22,7 @@ const AzureProcess = "azure"
 // The control plane must be detached. The program is called as `azure --dir DIR -- FLAGS`. It must call azure.Main with
 // these flags and with Machines. The new process has no events and an empty ledger.
 func (t *Testbed) HandOver(ctx context.Context, program string) error {
-	if err := t.closeAzure(); err != nil {
+	if err := t.stopAzure(); err != nil {
 		return fmt.Errorf("stop the Azure emulator: %w", err)
 	}
 	// The Resource Manager keeps its address, so that the configuration of its clients stays valid.
@@ -83,17 +83,17 @@ func Down(dir string) error {
 }
 
 // Machines switches the machines of a detached testbed on and off: their nodes and agents.
-func Machines(dir string) azure.NodePower { return &machines{dir: dir} }
+func Machines(dir string) azure.NodePower { return &detachedNodePower{dir: dir} }
 
-type machines struct {
+type detachedNodePower struct {
 	dir string
 
 	mu      sync.Mutex
 	cluster *controlplane.Cluster
 }
 
-// on returns the control plane, and the agent of a node if it has one.
-func (m *machines) on(node string) (*controlplane.Cluster, *controlplane.Process, error) {
+// openCluster returns the control plane, and the agent of a node if it has one.
+func (m *detachedNodePower) openCluster(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cluster == nil || m.cluster.Process(AgentProcess(node)) == nil { // or the agent was started after the last read
@@ -106,8 +106,8 @@ func (m *machines) on(node string) (*controlplane.Cluster, *controlplane.Process
 	return m.cluster, m.cluster.Process(AgentProcess(node)), nil
 }
 
-func (m *machines) PowerOff(ctx context.Context, node string) error {
-	cluster, agent, err := m.on(node)
+func (m *detachedNodePower) PowerOff(ctx context.Context, node string) error {
+	cluster, agent, err := m.openCluster(node)
 	if err != nil {
 		return err
 	}
@@ -119,8 +119,8 @@ func (m *machines) PowerOff(ctx context.Context, node string) error {
 	return cluster.PowerOff(ctx, node)
 }
 
-func (m *machines) PowerOn(ctx context.Context, node string) error {
-	cluster, agent, err := m.on(node)
+func (m *detachedNodePower) PowerOn(ctx context.Context, node string) error {
+	cluster, agent, err := m.openCluster(node)
 	if err != nil {
 		return err
 	}
@@ -133,10 +133,10 @@ func (m *machines) PowerOn(ctx context.Context, node string) error {
 	return agent.Restart(ctx)
 }
 
-var _ azure.Joiner = (*machines)(nil)
+var _ azure.Joiner = (*detachedNodePower)(nil)
 
 // Join adds the Node of a machine that Azure has created.
-func (m *machines) Join(ctx context.Context, vm azure.VM) error {
+func (m *detachedNodePower) Join(ctx context.Context, vm azure.VM) error {
 	pool, ok := controlplane.AKSPoolOf(vm.ScaleSet)
 	instance, err := strconv.Atoi(vm.InstanceID)
 	if !ok || err != nil {

@@ -26,9 +26,9 @@ const (
 	AgentAccount   = "slipway-agent"
 )
 
-// install applies the agent's manifests without the DaemonSet. Nothing runs containers here, so the testbed starts the
+// installAgentManifests applies the agent's manifests without the DaemonSet. Nothing runs containers here, so the testbed starts the
 // agent processes.
-func (t *Testbed) install(ctx context.Context) error {
+func (t *Testbed) installAgentManifests(ctx context.Context) error {
 	root, err := Root()
 	if err != nil {
 		return err

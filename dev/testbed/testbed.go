@@ -50,11 +50,11 @@ type Testbed struct {
 		installed bool
 	}
 
-	mu         sync.Mutex
-	agents     map[string]powered              // the current agent of each node
-	starts     map[string]int                  // number of agents started on each node
-	pools      map[string]controlplane.AKSPool // by scale set in lower case
-	agentPools []string
+	mu          sync.Mutex
+	agents      map[string]poweredAgent         // the current agent of each node
+	agentStarts map[string]int                  // number of agents started on each node
+	pools       map[string]controlplane.AKSPool // by scale set in lower case
+	agentPools  []string
 }
 
 // Start starts everything except agents.
@@ -77,21 +77,21 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines = t.Nodes.Machines(power{t})
+	o.Azure.Machines = t.Nodes.Machines(nodePower{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
 	if err := t.startARM(o.ARM); err != nil { //nolint:contextcheck // it serves until Stop
 		return nil, err
 	}
-	if err := t.serve(o.Listen); err != nil {
+	if err := t.serveAzure(o.Listen); err != nil {
 		return nil, err
 	}
-	return t, t.install(ctx)
+	return t, t.installAgentManifests(ctx)
 }
 
-func (t *Testbed) serve(address string) error {
+func (t *Testbed) serveAzure(address string) error {
 	if address == "" {
-		address = anyPort
+		address = anyFreePort
 	}
 	listener, err := net.Listen("tcp", address) //nolint:noctx // returns at once
 	if err != nil {
@@ -105,16 +105,16 @@ func (t *Testbed) serve(address string) error {
 
 func newTestbed(cluster *controlplane.Cluster, o Options) *Testbed {
 	return &Testbed{
-		Cluster: cluster, agents: map[string]powered{}, starts: map[string]int{}, azure: o.Azure,
+		Cluster: cluster, agents: map[string]poweredAgent{}, agentStarts: map[string]int{}, azure: o.Azure,
 		pools: map[string]controlplane.AKSPool{},
 	}
 }
 
 // Stop stops everything, also after a Start that failed halfway.
-func (t *Testbed) Stop() error { return errors.Join(t.closeAzure(), t.Cluster.Stop()) }
+func (t *Testbed) Stop() error { return errors.Join(t.stopAzure(), t.Cluster.Stop()) }
 
-// closeAzure stops the emulator and its watches.
-func (t *Testbed) closeAzure() error {
+// stopAzure stops the emulator and its watches.
+func (t *Testbed) stopAzure() error {
 	if t.stop != nil {
 		t.stop()
 	}
@@ -159,21 +159,21 @@ func (t *Testbed) Report(w io.Writer) {
 // margin, 1 s because the API has whole seconds, and 1 s for the requests.
 const CutTolerance = 4 * time.Second
 
-// power switches a machine, its pods and its agent off and on. It works also for a machine without a Node.
-type power struct{ t *Testbed }
+// nodePower switches a machine, its pods and its agent off and on. It works also for a machine without a Node.
+type nodePower struct{ t *Testbed }
 
-func (p power) PowerOff(ctx context.Context, node string) error {
+func (p nodePower) PowerOff(ctx context.Context, node string) error {
 	if a := p.t.agentOn(node); a != nil {
 		a.setPower(false)
 		if err := a.Crash(); err != nil {
 			return err
 		}
 	}
-	return unlessGone(p.t.PowerOff(ctx, node))
+	return ignoreNotFound(p.t.PowerOff(ctx, node))
 }
 
 // PowerOn restores the node, and restarts its agent with the same command, as the kubelet does.
-func (p power) PowerOn(ctx context.Context, node string) error {
+func (p nodePower) PowerOn(ctx context.Context, node string) error {
 	if err := p.t.PowerOn(ctx, node); err != nil {
 		return err
 	}
@@ -184,26 +184,26 @@ func (p power) PowerOn(ctx context.Context, node string) error {
 	return nil
 }
 
-// powered is an agent that stops and starts with its machine.
-type powered interface {
+// poweredAgent is an agent that stops and starts with its machine.
+type poweredAgent interface {
 	setPower(on bool)
 	Crash() error
 	Revive(ctx context.Context) error
 }
 
-// supply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.
-type supply struct {
+// powerSupply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.
+type powerSupply struct {
 	mu  sync.Mutex
 	off bool
 }
 
-func (s *supply) setPower(on bool) {
+func (s *powerSupply) setPower(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = !on
 }
 
-func (t *Testbed) agentOn(node string) powered {
+func (t *Testbed) agentOn(node string) poweredAgent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.agents[node]

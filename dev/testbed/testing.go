@@ -25,8 +25,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// outage is the downtime of a machine in a Reboot or Redeploy without an explicit duration, in a shared testbed.
-const outage = time.Second
+// sharedOutage is the downtime of a machine in a Reboot or Redeploy without an explicit duration, in a shared testbed.
+const sharedOutage = time.Second
 
 var shared struct {
 	sync.Mutex
@@ -44,7 +44,7 @@ func Shared(tb testing.TB) *Testbed {
 	defer shared.Unlock()
 	if shared.testbed == nil && shared.err == nil {
 		shared.testbed, shared.err = Start(context.Background(), Options{
-			Azure: azure.Options{Outage: outage}, ARM: azure.ARMOptions{DeleteTime: outage},
+			Azure: azure.Options{Outage: sharedOutage}, ARM: azure.ARMOptions{DeleteTime: sharedOutage},
 		})
 	}
 	if shared.err != nil {
@@ -68,8 +68,8 @@ func ForTest(tb testing.TB, o Options) *Testbed {
 	return t
 }
 
-// windDown is longer than any sleep of a goroutine that a testbed in memory leaves behind.
-const windDown = 10 * time.Minute
+// goroutineDrainTime is longer than any sleep of a goroutine that a testbed in memory leaves behind.
+const goroutineDrainTime = 10 * time.Minute
 
 // VirtualForTest returns a testbed in virtual time for one test, see Virtual.
 func VirtualForTest(tb testing.TB, o Options) *Testbed {
@@ -82,7 +82,7 @@ func VirtualForTest(tb testing.TB, o Options) *Testbed {
 		if err := t.Stop(); err != nil {
 			tb.Error(err)
 		}
-		time.Sleep(windDown)
+		time.Sleep(goroutineDrainTime)
 	})
 	return t
 }
@@ -169,8 +169,8 @@ func File(tb testing.TB, name, text string) string {
 	return path
 }
 
-// sideBySide is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
-const sideBySide = "24"
+// defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
+const defaultParallel = "24"
 
 // Main runs a package's tests, stops the shared testbed, and returns the exit code.
 func Main(m *testing.M) int {
@@ -181,7 +181,7 @@ func Main(m *testing.M) int {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		if err := flag.Set("test.parallel", sideBySide); err != nil {
+		if err := flag.Set("test.parallel", defaultParallel); err != nil {
 			println("-test.parallel:", err.Error())
 			return 1
 		}

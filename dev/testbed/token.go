@@ -17,13 +17,13 @@ func (a *Agent) TokenExpires() (time.Time, error) {
 		return time.Time{}, fmt.Errorf("credentials of the agent on %s: %w", a.Node, err)
 	}
 	for _, user := range config.AuthInfos {
-		return expiry(user.Token)
+		return parseTokenExpiry(user.Token)
 	}
 	return time.Time{}, fmt.Errorf("credentials of the agent on %s: %s has no user", a.Node, a.Kubeconfig)
 }
 
-// expiry reads the claim "exp" of a JSON Web Token (RFC 7519, section 4.1.4).
-func expiry(token string) (time.Time, error) {
+// parseTokenExpiry reads the claim "exp" of a JSON Web Token (RFC 7519, section 4.1.4).
+func parseTokenExpiry(token string) (time.Time, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return time.Time{}, fmt.Errorf("token has %d parts: a JSON Web Token has 3", len(parts))

@@ -37,10 +37,10 @@ func Virtual(dir string, o Options) (*Testbed, error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(power{t}), t.Pods
+	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(nodePower{t}), t.Pods
 	t.Azure = azure.New(o.Azure)
 	t.base = &url.URL{Scheme: "http", Host: "azure.test"}
-	t.makeARM(o.ARM)
+	t.newARM(o.ARM)
 	t.armServer = &azure.ARMServer{URL: &url.URL{Scheme: "https", Host: "arm.test"}}
 	return t, t.writeARMToken()
 }

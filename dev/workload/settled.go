@@ -25,11 +25,11 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// kind is how objects of one kind are reached, and when one of them has settled.
+// kind describes how to access objects of one kind, and when they have settled.
 type kind struct {
 	resource string
 	client   rest.Interface
-	// settled tells whether the object is as it was asked to be. Nil is at once.
+	// settled reports whether an object has reached its desired state. Nil means at once.
 	settled func(runtime.Object) bool
 }
 
@@ -52,10 +52,10 @@ func kindOf(client kubernetes.Interface, object runtime.Object) (kind, error) {
 	case *policyv1.PodDisruptionBudget:
 		return kind{"poddisruptionbudgets", client.PolicyV1().RESTClient(), budgetSettled}, nil
 	}
-	return kind{}, fmt.Errorf("%T is not a kind of object that this package makes", object)
+	return kind{}, fmt.Errorf("%T is not supported by this package", object)
 }
 
-// Create creates the objects, one after the other. A pod in a namespace that is new is created once it can be.
+// Create creates the objects in order. It retries a pod until its namespace has the default ServiceAccount.
 func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	for _, object := range objects {
 		kind, err := kindOf(client, object)
@@ -75,11 +75,11 @@ func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime
 	return nil
 }
 
-// accountPause is the pause between two tries to create a pod whose namespace has no ServiceAccount yet.
+// accountPause is the pause between attempts to create a pod before its namespace has a ServiceAccount.
 const accountPause = 100 * time.Millisecond
 
-// onceAccountIsThere creates an object, and again for as long as it is refused for want of a ServiceAccount: that of a new
-// namespace is made by a controller, for which the API server waits a second or two, and a busy machine may need longer.
+// onceAccountIsThere retries create while it is refused for lack of a ServiceAccount. A controller creates the
+// ServiceAccount of a new namespace. The API server waits a second or two for it, but a busy machine may need longer.
 func onceAccountIsThere(ctx context.Context, create func() error) error {
 	for {
 		err := create()
@@ -94,9 +94,8 @@ func onceAccountIsThere(ctx context.Context, create func() error) error {
 	}
 }
 
-// Settled waits until the objects are as they were asked to be: all pods of a controller Ready, the pods of a Job Ready
-// or done, and a disruption budget counted, with as many healthy pods as it wants. The objects tell only which ones are
-// meant; they are those that were given to Create.
+// Settled waits until the objects reach their desired state: all pods of a controller Ready, the pods of a Job Ready or
+// completed, and a PodDisruptionBudget with as many healthy pods as it requires. The objects are those given to Create.
 func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
@@ -128,7 +127,6 @@ func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtim
 	return group.Wait()
 }
 
-// CreateSettled creates the objects and waits until they have settled.
 func CreateSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	if err := Create(ctx, client, objects...); err != nil {
 		return err
@@ -158,7 +156,7 @@ func statefulSetSettled(o runtime.Object) bool {
 	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == want && s.Status.ReadyReplicas == want
 }
 
-// daemonSetSettled wants at least one node: before the controller has looked, none is desired.
+// daemonSetSettled requires at least one node, because the desired number is 0 until the controller has run.
 func daemonSetSettled(o runtime.Object) bool {
 	d := o.(*appsv1.DaemonSet)
 	want := d.Status.DesiredNumberScheduled

@@ -18,10 +18,10 @@ import (
 
 const evictedPods = 96
 
-// appsOfANode is how many apps a full node is taken to run.
+// appsOfANode is the number of apps on a full node.
 const appsOfANode = 12
 
-// evicting measures a node with several apps, each behind a budget of its own.
+// evicting measures a node with several apps, each with its own PDB.
 func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsOfANode, azure.Preempt)
 	if err != nil {
@@ -29,37 +29,37 @@ func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
 	}
 	return []result.Result{
 		{
-			Name:  fmt.Sprintf("notice visible to every eviction of %d pods accepted", evictedPods),
+			Name:  fmt.Sprintf("notice visible to last of %d evictions accepted", evictedPods),
 			Value: t.seconds, Unit: "s", Reach: result.AtMost(2), Setup: t.setup,
 		},
-		{Name: "API requests for each drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
+		{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
 	}, nil
 }
 
-// evictingCrowd measures the same with one budget over all pods of the node. Each eviction writes that budget's status,
-// as the disruption controller does after each, and one that meets a conflict sleeps for half a second in the API server:
-// no order of asking makes this as fast. The notice is a long one, so that none is deleted past the budget meanwhile.
+// evictingCrowd measures the same with one PDB for all pods of the node. Each eviction writes the PDB's status, and so
+// does the disruption controller afterwards. An eviction with a conflict sleeps for half a second in the API server. So
+// no order of requests makes this as fast. The notice is long, so that no pod is deleted despite the PDB.
 func (b *bench) evictingCrowd(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1, azure.Terminate)
 	if err != nil {
 		return nil, err
 	}
 	return []result.Result{{
-		Name:  fmt.Sprintf("the same, one budget over all %d pods", evictedPods),
+		Name:  fmt.Sprintf("the same, one PDB for all %d pods", evictedPods),
 		Value: t.seconds, Unit: "s", Setup: t.setup,
 	}}, nil
 }
 
-// timing is how long it took from a notice to the last eviction.
+// timing is the result of timeEvictions.
 type timing struct {
 	seconds  float64
 	requests int
 	setup    string
 }
 
-// timeEvictions times a notice from being visible to the API server's having accepted the last eviction. The
-// budgets cover all pods and allow all of it: the API server still counts each one in its budget.
-func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int, how azure.EventType) (timing, error) {
+// timeEvictions measures the time from a visible notice to the last accepted eviction. The PDBs cover all pods and allow
+// all evictions, but the API server still counts each eviction.
+func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (timing, error) {
 	objects := []runtime.Object{workload.Namespace(name)}
 	for i := range apps {
 		app := workload.App{
@@ -79,7 +79,7 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err := testbed.Pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
 		return timing{}, err
 	}
-	event, err := b.takeAway(ctx, machine, how)
+	event, err := b.takeAway(ctx, machine, eventType)
 	if err != nil {
 		return timing{}, err
 	}
@@ -96,13 +96,13 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err != nil {
 		return timing{}, err
 	}
-	setup := b.setup("one %s notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
-		"100%%, replaced on %d others; the end is the audit log's time of the last answer", how, b.o.Seed, apps, evictedPods/apps,
+	setup := b.setup("one %s notice (seed %d); %d Deployments of %d pods on one node, each with a PDB of maxUnavailable "+
+		"100%%, replaced on %d others; the end is the audit log's time of the last response", eventType, b.o.Seed, apps, evictedPods/apps,
 		refugeMachines)
 	return timing{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, allFinished(ledger, evictedPods)
 }
 
-// lastEviction is when the last of the pods was accepted to be evicted; one that never was is an error.
+// lastEviction returns when the last eviction of the pods was accepted. It returns an error if a pod was not evicted.
 func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
 	evicted, err := audit.Evictions(requests)
 	if err != nil {
@@ -111,7 +111,7 @@ func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (
 	for _, p := range pods {
 		at, ok := evicted[p.UID]
 		if !ok {
-			return last, fmt.Errorf("audit log: %d of %d pods were evicted with their UID as the precondition, and %s (%s) was not",
+			return last, fmt.Errorf("audit log: %d of %d pods were evicted with their UID as precondition; %s (%s) was not",
 				len(evicted), len(pods), p.Name, p.UID)
 		}
 		if at.After(last) {

@@ -25,8 +25,9 @@ import (
 
 const hangingPods = 24
 
-// hangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there was
-// time for them. The node cannot be cordoned, so that pods have to leave after a quarter of the notice at the latest.
+// hangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there
+// was enough time. The node cannot be cordoned, so the agent must start the evictions after a quarter of the notice at
+// the latest.
 func (b *bench) hangingNodes(ctx context.Context) ([]result.Result, error) {
 	const namespace = "hanging"
 	objects := workload.Namespace(namespace)
@@ -43,7 +44,7 @@ func (b *bench) hangingNodes(ctx context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	hangs.on.Store(true)
-	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives whoever announces it
+	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
 		Type: azure.Preempt, Resources: []string{b.pool.Resource(hangingMachine)},
 	})
 	if err != nil {
@@ -58,25 +59,24 @@ func (b *bench) hangingNodes(ctx context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	if hangs.met.Load() == 0 || hangs.answered.Load() > 0 {
-		return nil, fmt.Errorf("%d requests for Nodes hung and %d did not, want all of them to hang", hangs.met.Load(), hangs.answered.Load())
+		return nil, fmt.Errorf("%d requests for Nodes hung and %d did not; all must hang", hangs.met.Load(), hangs.answered.Load())
 	}
 	return []result.Result{{
-		Name:  "pods lost that time allowed, every PATCH and GET of Nodes hanging",
+		Name:  "pods lost despite enough time, every PATCH and GET of Nodes hanging",
 		Value: float64(lost.pods), Unit: "pods", Reach: result.AtMost(0),
-		Setup: b.setup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; the last of them asked after %.1f s, %d requests hung; "+
-			"time allows what stops within the notice, less a quarter of it, the poll interval and the agent's margin of %s",
+		Setup: b.setup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; last eviction after %.1f s, %d requests hung; "+
+			"the available time is the notice without a quarter of it, the poll interval and the agent's margin of %s",
 			azure.MinimumNotice(azure.Preempt), hangingPods, lost.asked.Seconds(), hangs.met.Load(), agentpkg.DefaultMargin),
 	}}, nil
 }
 
-// losses are the pods that did not finish although there was time, and how long after the notice the last pod that was on
-// the machine was asked.
+// losses are the pods that did not finish despite enough time, and the time from the notice to the last eviction.
 type losses struct {
 	pods  int
 	asked time.Duration
 }
 
-// lostInTime judges the pods of a machine. Each that was there when the notice came must have been asked to leave.
+// lostInTime judges the pods of a machine. It returns an error if a pod that existed at the notice was not evicted.
 func lostInTime(l azure.EventLedger) (losses, error) {
 	var found losses
 	there := 0
@@ -86,7 +86,7 @@ func lostInTime(l azure.EventLedger) (losses, error) {
 		if !p.Late {
 			there++
 			if p.AskedSeenAt.IsZero() {
-				return found, fmt.Errorf("pod %s/%s was never asked to leave", p.Namespace, p.Name)
+				return found, fmt.Errorf("pod %s/%s was never evicted", p.Namespace, p.Name)
 			}
 			found.asked = max(found.asked, p.AskedSeenAt.Sub(l.VisibleAt))
 		}
@@ -104,15 +104,15 @@ func lostInTime(l azure.EventLedger) (losses, error) {
 		}
 	}
 	if there != hangingPods {
-		return found, fmt.Errorf("the ledger has %d pods that were there, want %d: %s", there, hangingPods, l.Summary(testbed.CutTolerance))
+		return found, fmt.Errorf("the ledger has %d pods from before the notice, want %d: %s", there, hangingPods, l.Summary(testbed.CutTolerance))
 	}
 	return found, nil
 }
 
-// hanging is a proxy before the API server that leaves requests for Nodes without an answer.
+// hanging is a proxy in front of the API server that lets requests for Nodes hang.
 type hanging struct {
 	on            atomic.Bool
-	met, answered atomic.Int64 // requests for Nodes since then
+	met, answered atomic.Int64 // requests for Nodes while it is on
 	proxy         *faultproxy.Proxy
 	dir           string
 }
@@ -124,7 +124,7 @@ func (h *hanging) close() {
 	}
 }
 
-// fault has PATCHes and GETs of Nodes wait until their client gives up.
+// fault lets PATCHes and GETs of Nodes hang until the client gives up.
 func (h *hanging) fault(r faultproxy.Request) faultproxy.Fault {
 	if !h.on.Load() || !strings.HasPrefix(r.Path, "/api/v1/nodes") {
 		return faultproxy.Fault{}

@@ -12,13 +12,13 @@ import (
 
 const (
 	sampleEvery = time.Second
-	// scrapeEvery is how often Prometheus reads the metrics in many clusters. An agent that nobody looks at would be
-	// smaller than it is in earnest.
+	// scrapeEvery is a common scrape interval of Prometheus. Without scrapes the agent would use less memory than in
+	// production.
 	scrapeEvery = 15 * time.Second
 )
 
-// idle is an agent that no notice is for. It shares the document with the machines that have some, as machines of one
-// scale set do.
+// idle is an agent without notices. It gets the same document as the machines with notices, because they are in one
+// scale set.
 type idle struct {
 	b     *bench
 	agent *testbed.Agent
@@ -26,12 +26,12 @@ type idle struct {
 	stop  context.CancelFunc
 	done  chan struct{}
 
-	// Of the samples; to be read when done is closed.
+	// Results of the samples. Read them after done is closed.
 	largest int64
 	err     error
 }
 
-// watchIdle starts an agent and begins to watch it.
+// watchIdle starts an agent and its measurement.
 func (b *bench) watchIdle(ctx context.Context) (*idle, error) {
 	w := &idle{b: b, since: time.Now(), done: make(chan struct{})}
 	var err error
@@ -43,7 +43,7 @@ func (b *bench) watchIdle(ctx context.Context) (*idle, error) {
 	return w, nil
 }
 
-// sample weighs the agent again and again until ctx ends.
+// sample measures the agent's memory periodically until ctx ends.
 func (w *idle) sample(ctx context.Context) {
 	defer close(w.done)
 	ticker := time.NewTicker(sampleEvery)
@@ -58,7 +58,7 @@ func (w *idle) sample(ctx context.Context) {
 		w.largest = max(w.largest, now)
 		if time.Since(scraped) >= scrapeEvery {
 			scraped = time.Now()
-			_ = w.agent.Metrics(ctx) // what it says is of no interest here
+			_ = w.agent.Metrics(ctx) // only the scrape matters, not its result
 		}
 		select {
 		case <-ctx.Done():
@@ -70,7 +70,7 @@ func (w *idle) sample(ctx context.Context) {
 
 func (b *bench) idleResults(ctx context.Context) ([]result.Result, error) { return b.idle.results(ctx) }
 
-// results waits for the end of the window.
+// results waits for the end of the measuring time.
 func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	select {
 	case <-w.done:
@@ -94,22 +94,22 @@ func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	if w.b.o.Idle != IdleWindow {
 		window += " INSTEAD OF " + IdleWindow.String()
 	}
-	setup := w.b.setup("window of %s from the start of the process, metrics read every %s, other machines of its scale set "+
-		"having notices", window, scrapeEvery)
+	setup := w.b.setup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
+		"have notices", window, scrapeEvery)
 	return []result.Result{
 		{
 			Name: "agent memory, idle, resident", Value: mebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
-			Setup: setup + fmt.Sprintf("; the largest of the samples taken every %s", sampleEvery),
+			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleEvery),
 		},
 		{
-			Name: "API requests by an idle agent in 10 minutes, one watch aside", Value: float64(requests), Unit: "requests",
+			Name: "API requests by an idle agent in 10 minutes, without one watch", Value: float64(requests), Unit: "requests",
 			Reach: result.AtMost(2), Setup: setup,
 		},
 		{Name: "CPU time of an idle agent in 10 minutes", Value: cpu.Seconds(), Unit: "s", Setup: setup},
 	}, nil
 }
 
-// requests counts what the agent asked in the window, but for one watch.
+// requests counts the agent's requests in the measuring time, without one watch.
 func (w *idle) requests() (int, error) {
 	byNode, err := audit.Requests(w.b.Cluster, w.since)
 	if err != nil {
@@ -117,10 +117,10 @@ func (w *idle) requests() (int, error) {
 	}
 	all := byNode[w.agent.Node]
 	if lost := byNode[audit.Nobody]; len(lost) > 0 {
-		return 0, fmt.Errorf("audit log: %d requests are an agent's, and of which node is not known", len(lost))
+		return 0, fmt.Errorf("audit log: %d requests of agents have no node", len(lost))
 	}
 	if len(all) == 0 {
-		return 0, fmt.Errorf("audit log: no request by the agent of %s, which cannot be: it has read its node", w.agent.Node)
+		return 0, fmt.Errorf("audit log: no request by the agent of %s, although it must have read its node", w.agent.Node)
 	}
 	for _, r := range all {
 		if r.Verb == "watch" {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	weighedPods = 110 // the kubelet's default limit, with none left for a DaemonSet
-	// annotated is how many bytes of annotations each pod has, which makes it as large as pods with a few containers and
-	// an injected sidecar are.
+	weighedPods = 110 // the kubelet's default limit; no DaemonSet pod fits
+	// annotated is the size of each pod's annotations in bytes. It makes the pod as large as a pod with a few containers
+	// and a sidecar.
 	annotated = 4 << 10
 )
 
-// weighing takes the most memory that an agent ever had, once it has drained a full node.
+// weighing measures the peak memory of an agent that has drained a full node.
 func (b *bench) weighing(ctx context.Context) ([]result.Result, error) {
 	app := func(name, maxUnavailable string) workload.App {
 		return workload.App{
@@ -60,12 +60,12 @@ func (b *bench) weighing(ctx context.Context) ([]result.Result, error) {
 	return []result.Result{{
 		Name:  fmt.Sprintf("agent memory while draining %d pods, peak resident", weighedPods),
 		Value: mebibytes(peak), Unit: "MiB", Reach: result.AtMost(30),
-		Setup: b.setup("VmHWM from the start of the process to its acknowledgement of a Spot notice; pods of %.1f KiB of JSON, "+
-			"half of them behind a budget of 25%%", float64(size)/(1<<10)),
+		Setup: b.setup("VmHWM from the start of the process to its approval of a Spot notice; pods of %.1f KiB of JSON, "+
+			"half of them with a PDB of 25%%", float64(size)/(1<<10)),
 	}}, nil
 }
 
-// averageSize is how many bytes of JSON a pod has.
+// averageSize returns the average size of a pod in bytes of JSON.
 func averageSize(pods []corev1.Pod) (int, error) {
 	total := 0
 	for _, p := range pods {

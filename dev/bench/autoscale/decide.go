@@ -30,7 +30,7 @@ const (
 // mix describes the pods.
 const mix = "seed 1; 0.1 to 2 cores and 128 MiB to 6 GiB, in 25 sizes"
 
-// waiting makes pods that wait, of the mix, and the sums of what they request: millicores and bytes.
+// waiting creates n pending pods of the mix. It returns them with the sums of their requests in millicores and bytes.
 func waiting(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, err error) {
 	dice := rand.New(rand.NewPCG(seed, 7))
 	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
@@ -50,7 +50,7 @@ func waiting(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, e
 	return pods, cpu, memory, nil
 }
 
-// kind is one all of whose capacity pods may take.
+// kind returns a machine type with its whole capacity available to pods.
 func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
@@ -73,7 +73,7 @@ func world(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.Worl
 	return w, cpu, memory, err
 }
 
-// ordered is how many machines a decision orders. It fails when a pod is left out.
+// ordered returns the number of machines in a decision. It returns an error if a pod is left out.
 func ordered(d *plan.Decision, pods int) (n int, err error) {
 	for _, p := range d.Pods {
 		if p.Outcome != plan.Ordered {
@@ -81,7 +81,7 @@ func ordered(d *plan.Decision, pods int) (n int, err error) {
 		}
 	}
 	if len(d.Pods) != pods {
-		return 0, fmt.Errorf("%d of %d pods are decided on", len(d.Pods), pods)
+		return 0, fmt.Errorf("the decision has %d of %d pods", len(d.Pods), pods)
 	}
 	for _, o := range d.Orders {
 		n += o.Count
@@ -89,7 +89,7 @@ func ordered(d *plan.Decision, pods int) (n int, err error) {
 	return n, nil
 }
 
-// packed measures how good the packing is.
+// packed measures the quality of the packing.
 func packed() (result.Result, error) {
 	const pods = 500
 	m8 := func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m8", "8", "32Gi") }
@@ -107,13 +107,13 @@ func packed() (result.Result, error) {
 	}
 	least := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
 	return result.Result{
-		Name: "machines for 500 pods, above the least possible", Value: 100 * float64(n-least) / float64(least), Unit: "%",
+		Name: "machines for 500 pods, above the minimum", Value: 100 * float64(n-least) / float64(least), Unit: "%",
 		Reach: result.AtMost(5),
-		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d ordered in one round, and no fewer than %d can hold the pods", mix, n, least),
+		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, least),
 	}, nil
 }
 
-// decided measures how fast ten thousand pods are decided on.
+// decided measures the time of a decision on 10,000 pods.
 func decided() (result.Result, error) {
 	const pods = 10_000
 	kinds := []func(*v1alpha1.NodeGroup) plan.Kind{
@@ -144,7 +144,7 @@ func decided() (result.Result, error) {
 	slices.Sort(wall)
 	return result.Result{
 		Name: "decide on 10,000 pending pods", Value: cpu[runs/2].Seconds() * 1e3, Unit: "ms", Reach: result.AtMost(500),
-		Setup: fmt.Sprintf("%s; three kinds of machines, %d ordered; one core, processor time, median of %d; by the clock %.0f ms", mix,
+		Setup: fmt.Sprintf("%s; three machine types, %d launched; one core, processor time, p50 of %d; elapsed time %.0f ms", mix,
 			machines, runs, wall[runs/2].Seconds()*1e3),
 	}, nil
 }

@@ -24,8 +24,8 @@ import (
 // novaMark is the metadata of the servers.
 var novaMark = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
 
-// RunNova measures the way from a pod without room to the call that creates a server, at a real OpenStack. That takes two
-// minutes, and a few more the first time, when it has to be root to install OpenStack.
+// RunNova measures the time from an unschedulable pod to the create call of a server, with a real OpenStack. It takes
+// two minutes, and a few more the first time. Then it must run as root to install OpenStack.
 func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -52,7 +52,7 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	m.confirm = func(ctx context.Context) error {
 		var failed error
 		var servers int
-		err := testbed.Poll(ctx, fmt.Sprintf("Nova has made %d servers", machines), func() bool {
+		err := testbed.Poll(ctx, fmt.Sprintf("Nova has created %d servers", machines), func() bool {
 			all, err := openstackdev.Servers(ctx, nova, novaMark)
 			failed, servers = err, len(all)
 			return err == nil && servers >= machines
@@ -69,28 +69,28 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	return []result.Result{r, f.parallel()}, openstackdev.RemoveServers(ctx, nova, novaMark)
 }
 
-// front stands before Nova, and notes when it is asked for servers.
+// front is a proxy in front of Nova that records the create calls.
 type front struct {
 	*httptest.Server
 
 	mu    sync.Mutex
 	asked []time.Time
-	// waiting are the calls that Nova has not answered, and most is how many that were at a time.
+	// waiting is the number of unanswered calls, and most its maximum.
 	waiting, most int
 }
 
-// parallel is how many calls were made side by side.
+// parallel returns the maximum number of concurrent create calls.
 func (f *front) parallel() result.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return result.Result{
-		Name: "create calls under way at a time, most", Value: float64(f.most), Unit: "calls",
-		Setup: fmt.Sprintf("%d in all, of which one alone at first; the quota allows all of them, and the default of parallelCreates too; some are "+
-			"answered before others are made", len(f.asked)),
+		Name: "maximum concurrent create calls", Value: float64(f.most), Unit: "calls",
+		Setup: fmt.Sprintf("%d in total, the first one alone; the quota and the default of parallelCreates allow all of them; some are "+
+			"answered before others are sent", len(f.asked)),
 	}
 }
 
-// ask notes a call that creates a server. What it returns notes that it is answered.
+// ask records a create call. It returns a function that records the response.
 func (f *front) ask() func() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +126,7 @@ func (f *front) made() []time.Time {
 	return slices.Clone(f.asked)
 }
 
-// market has servers of four cores.
+// market returns a cloud with servers of four cores.
 func (f *front) market(c *openstackdev.Cloud) market {
 	const cores = 4
 	labels := map[string]string{"pool": novaMark[openstack.GroupKey]}
@@ -143,7 +143,7 @@ func (f *front) market(c *openstackdev.Cloud) market {
 		}},
 		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+
 			"maximum: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMark[openstack.GroupKey]),
-		by:   "by when it came to a real Nova, which is asked for all of an order at once",
+		by:   "measured in front of a real Nova, which gets all calls of a launch at once",
 		made: f.made,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// scaleSet is one of the emulated Azure's, of machines that take long to start.
+// scaleSet returns a scale set of the emulated Azure with machines that take long to start.
 func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
 	const cores = 16
 	pool := controlplane.AKSPool{Name: "bench"}
@@ -39,7 +39,7 @@ func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
 		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
 		config: map[string]any{azure.Name: config},
 		group:  testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maximum: 1000\nscaleUp: {joinTimeout: 1h}\n",
-		made:   made, by: "by the emulator's account of when it made the machines",
+		made:   made, by: "measured by the emulator's creation times",
 		confirm: func(context.Context) error { return asMany(len(made())) },
 	}, nil
 }

@@ -1,5 +1,5 @@
-// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane: how long
-// a decision takes, what a machine's way out costs the API server, and what is added to a read meanwhile.
+// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane. It
+// measures the time of a decision, the API requests per removed machine, and the added latency of a read meanwhile.
 package cloudpool
 
 import (
@@ -32,35 +32,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the newest.
+	// Kubernetes is the minor version. Empty means the newest.
 	Kubernetes string
-	// Profile is a directory for a profile of slipway cloudpool while machines go; empty is none.
+	// Profile is a directory for a profile of slipway cloudpool during the removals. Empty means no profile.
 	Profile  string
 	Progress io.Writer
 }
 
-// What is measured, and what it has to reach.
+// The sizes of the measurements and their targets.
 const (
 	small, large   = 30, 100 // nodes
 	podsEach       = 30
 	apps           = 30
-	taken          = 10 // of either pool: what is asked for a node that leaves depends on how many leave with it
+	taken          = 10 // from each pool, because the requests per node depend on the number of nodes removed together
 	decisions      = 30
 	readsPerSecond = 500
 	quietly        = 10 * time.Second
 
 	reachDecision = 50 // ms
 	reachAdded    = 1  // ms
-	// reachGrowth is requests per removed node. What is tried again differs by two or three from run to run; a single
-	// request for each of the nodes that the large pool has more would be seven.
+	// reachGrowth is the allowed growth in requests per removed node. Retries vary by two or three between runs. One
+	// request per additional node of the large pool would be seven.
 	reachGrowth = 5
 )
 
 const namespace = "slipway"
 
-// frontProcess and bareProcess are the processes that reads go through.
+// frontProcess and bareProcess are the processes of the reads.
 const (
 	frontProcess = "slipway-cloudpool"
 	bareProcess  = "forward"
@@ -80,53 +80,53 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		large, large*podsEach, apps, many.version, runtime.NumCPU())
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("decision on size %d to %d, median", large, large-taken), Value: ms(percentile(many.decisions, 50)), Unit: "ms",
+			Name: fmt.Sprintf("decision on size %d to %d, p50", large, large-taken), Value: ms(percentile(many.decisions, 50)), Unit: "ms",
 			Reach: result.AtMost(reachDecision),
 			Setup: setup + fmt.Sprintf("GET /slipway/v1/pools/…/plan over HTTP with the pool read from its server, %d times; p99 %.0f ms; %d victims each",
 				decisions, ms(percentile(many.decisions, 99)), taken),
 		},
 		{
 			Name: "API requests per removed node", Value: many.requests, Unit: "requests",
-			Setup: setup + fmt.Sprintf("from the audit log, of slipway cloudpool and slipway manager, watches and Lease renewals included, from the request to "+
-				"its answer %.0f s later; by verb: %s", many.took.Seconds(), many.kinds),
+			Setup: setup + fmt.Sprintf("from the audit log, by slipway cloudpool and slipway manager, with watches and Lease renewals, from the request to "+
+				"its response %.0f s later; by verb: %s", many.took.Seconds(), many.kinds),
 		},
 		{
-			Name: fmt.Sprintf("the same, more than with %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
-			Reach: result.AtMost(reachGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f, and takes %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
+			Name: fmt.Sprintf("the same, difference to %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
+			Reach: result.AtMost(reachGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
 		},
 		{
-			Name:  fmt.Sprintf("added to a read at p99, %d reads per second while machines go", readsPerSecond),
+			Name:  fmt.Sprintf("added read latency at p99, %d reads per second during removals", readsPerSecond),
 			Value: ms(many.busy.added(99)), Unit: "ms", Reach: result.AtMost(reachAdded),
-			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before, while nothing goes: %s", many.busy, many.cores, many.quiet),
+			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before the removals: %s", many.busy, many.cores, many.quiet),
 		},
 		{
-			Name: "of which a proxy adds that does nothing but forward", Value: ms(many.busy.floor(99)), Unit: "ms",
-			Setup: setup + "the standard library's reverse proxy in a process of its own, read in turns with the other two",
+			Name: "the part that a forwarding proxy adds too", Value: ms(many.busy.floor(99)), Unit: "ms",
+			Setup: setup + "the standard library's reverse proxy in its own process, read in turn with the other two",
 		},
 	}, nil
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// figures are what was measured of one pool.
+// figures are the measurements of one pool.
 type figures struct {
 	version   string
 	decisions []time.Duration
 	requests  float64 // per removed node
 	kinds     string
 	took      time.Duration
-	// quiet and busy are the reads before and while machines went, on the cores that are said.
+	// quiet and busy are the reads before and during the removals. cores describes the cores that they used.
 	quiet, busy reads
 	cores       string
 }
 
-// stage is a pool with a manager and a front.
+// stage is a pool with a manager and slipway cloudpool.
 type stage struct {
 	*testbed.Testbed
 	pool   *emulator.Pool
 	server *httptest.Server
-	front  string // the URL of Slipway
-	bare   string // and of the proxy that only forwards
+	front  string // the URL of slipway cloudpool
+	bare   string // the URL of the forwarding proxy
 	health string
 	name   string
 }
@@ -152,8 +152,8 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 		}
 		f.decisions = append(f.decisions, took)
 	}
-	// What is asked of the API server is counted before anybody reads: how often a retirement looks depends on how long it
-	// takes, which on so few cores is a matter of what else is going on.
+	// Counts requests before the reads start. The number of polls depends on the duration, which depends on the load of
+	// the few cores.
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d\n", nodes, nodes-remove)
 	if err := s.shrink(ctx, f, nodes-remove, remove); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 	if f.cores, err = s.divide(); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "cloudpool: %s of reads alone, %d per second\n", quietly, readsPerSecond)
+	fmt.Fprintf(o.Progress, "cloudpool: %s of reads without removals, %d per second\n", quietly, readsPerSecond)
 	reading, stop := context.WithTimeout(ctx, quietly)
 	f.quiet, err = s.read(reading)
 	stop()
@@ -179,21 +179,21 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 	return f, group.Wait()
 }
 
-// divide gives what a read goes through cores of its own: the front, the bare proxy, and this process, in which the clients
-// and the pool's server are.
+// divide gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
+// clients and the pool's server.
 func (s *stage) divide() (string, error) {
-	scene, measured, err := s.Apart(frontProcess, bareProcess)
-	if scene == 0 {
-		return "everything is on the same cores", err
+	others, measured, err := s.Apart(frontProcess, bareProcess)
+	if others == 0 {
+		return "everything runs on the same cores", err
 	}
-	return fmt.Sprintf("the control plane and slipway manager are kept to %d of the cores, slipway cloudpool, the bare proxy, the clients and the pool's "+
-		"server to the other %d, since they are on the same machine here and in a cluster are not", scene, measured), err
+	return fmt.Sprintf("the control plane and slipway manager use %d of the cores; slipway cloudpool, the bare proxy, the clients and the pool's "+
+		"server use the other %d, because in a cluster they run on separate machines", others, measured), err
 }
 
-// profiled is for how long slipway cloudpool is watched, in seconds; the whole takes longer.
+// profiled is the duration of a profile in seconds.
 const profiled = 20
 
-// profile writes down what slipway cloudpool is busy with.
+// profile writes a CPU profile of slipway cloudpool.
 func (s *stage) profile(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
@@ -249,7 +249,7 @@ func (s *stage) forward(ctx context.Context) error {
 	return err
 }
 
-// populate runs the pods, spread by the scheduler.
+// populate creates the pods; the scheduler spreads them.
 func (s *stage) populate(ctx context.Context, pods int) error {
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(s.name)); err != nil {
 		return err
@@ -265,7 +265,7 @@ func (s *stage) populate(ctx context.Context, pods int) error {
 	return workload.CreateSettled(ctx, s.Client(), objects...)
 }
 
-// start starts the manager and the front.
+// start starts the manager and slipway cloudpool.
 func (s *stage) start(ctx context.Context) error {
 	settle := cloud.Duration(time.Second)
 	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
@@ -311,7 +311,7 @@ func (s *stage) start(ctx context.Context) error {
 	return nil
 }
 
-// decide asks which machines would go, and checks the answer.
+// decide requests a plan, checks it, and returns the time.
 func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, error) {
 	began := time.Now()
 	raw, code, err := get(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
@@ -326,7 +326,7 @@ func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, e
 	return took, err
 }
 
-// shrink has the pool become smaller, and counts what is asked for that.
+// shrink reduces the pool, and counts the API requests.
 func (s *stage) shrink(ctx context.Context, f *figures, size, removed int) error {
 	began := time.Now()
 	if err := s.resize(ctx, size); err != nil {
@@ -336,7 +336,7 @@ func (s *stage) shrink(ctx context.Context, f *figures, size, removed int) error
 	return s.count(f, began, removed)
 }
 
-// readMeanwhile has the pool become smaller, and reads until it is.
+// readMeanwhile reduces the pool, and reads until it has finished.
 func (s *stage) readMeanwhile(ctx context.Context, f *figures, size int) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -347,7 +347,7 @@ func (s *stage) readMeanwhile(ctx context.Context, f *figures, size int) error {
 	return errors.Join(err, group.Wait())
 }
 
-// resize asks for a size, and checks that the pool has it afterwards.
+// resize requests a size, and checks that the pool has it afterwards.
 func (s *stage) resize(ctx context.Context, size int) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.front+"/pool/size", strings.NewReader(fmt.Sprintf(`{"desiredSize":%d}`, size)))
 	if err != nil {
@@ -360,13 +360,13 @@ func (s *stage) resize(ctx context.Context, size int) error {
 	raw, _ := io.ReadAll(response.Body)
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK || s.pool.Desired() != size || len(s.pool.Machines()) != size {
-		return fmt.Errorf("answered %d %s, with a desired size of %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
+		return fmt.Errorf("status %d %s, desired size %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
 			len(s.pool.Machines()), size)
 	}
 	return nil
 }
 
-// count counts what both have asked of the API server.
+// count counts the API requests of both processes.
 func (s *stage) count(f *figures, since time.Time, removed int) error {
 	kinds := map[string]int{}
 	total := 0
@@ -383,7 +383,7 @@ func (s *stage) count(f *figures, since time.Time, removed int) error {
 					what += "/" + e.ObjectRef.Subresource
 				}
 			}
-			// What is asked for each pod depends on how many pods there are on a node, and not on the size of the cluster.
+			// The requests per pod depend on the pods per node, not on the size of the cluster.
 			kinds[what]++
 			total++
 		}

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// reads are how long requests took, in turns of a tenth of a second: through Slipway, through a proxy that does nothing but forward,
-// and past both.
+// reads are the durations of requests, alternating every tenth of a second: through Slipway, through a bare proxy, and
+// direct.
 type reads struct{ proxied, forwarded, direct []time.Duration }
 
-// added is by how much a percentile is larger through Slipway, and floor by how much through the bare proxy.
+// added returns the additional latency of Slipway at a percentile. floor returns that of the bare proxy.
 func (r reads) added(p int) time.Duration { return percentile(r.proxied, p) - percentile(r.direct, p) }
 
 func (r reads) floor(p int) time.Duration {
@@ -23,20 +23,19 @@ func (r reads) floor(p int) time.Duration {
 }
 
 func (r reads) String() string {
-	said := fmt.Sprintf("%d times through Slipway, as often through a bare proxy and past both, a tenth of a second each in turns", len(r.proxied))
+	said := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, alternating every tenth of a second", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
 		said += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, ms(percentile(r.proxied, p)), ms(percentile(r.forwarded, p)), ms(percentile(r.direct, p)))
 	}
 	return said
 }
 
-// readersGC is how seldom this process collects garbage while it reads, as GOGC: what it does on the cores of the front, the
-// front's percentiles show.
+// readersGC is GOGC of this process during the reads. Frequent garbage collection on the same cores would distort the
+// percentiles.
 const readersGC = 800
 
-// read reads the size until ctx ends, so many times per second however long it takes. The ways take turns: at any moment there are
-// as many reads as are said, and no more. A turn is short, so that a moment in which the machine itself stands still falls on all
-// ways alike. Which way is first changes each round.
+// read reads the size at a constant rate until ctx ends. The ways alternate, so that the number of concurrent reads is
+// constant. Turns are short, so that a pause of the machine affects all ways alike. Each round starts with another way.
 func (s *stage) read(ctx context.Context) (reads, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(readersGC))
 	var mu sync.Mutex
@@ -77,7 +76,7 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 	}
 }
 
-// client has so many requests under way at a time each way. One that has to wait for others does so on the clock.
+// client limits the concurrent requests per way. Waiting for a connection counts as part of the duration.
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
 
 const (
@@ -95,12 +94,12 @@ func get(ctx context.Context, url string) ([]byte, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end
+	defer func() { _ = response.Body.Close() }() // after reading to the end
 	raw, err := io.ReadAll(response.Body)
 	return raw, response.StatusCode, err
 }
 
-// percentile is the smallest of which at least p in a hundred are no larger.
+// percentile returns the smallest value that at least p percent of the values do not exceed.
 func percentile(all []time.Duration, p int) time.Duration {
 	if len(all) == 0 {
 		return 0

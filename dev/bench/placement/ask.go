@@ -14,10 +14,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// commandGC is how seldom slipway plan and slipway why collect garbage, as GOGC.
+// commandGC is GOGC of slipway plan and slipway why.
 const commandGC = 400
 
-// askDiverse measures what slipway plan and slipway why ask, of a cluster that is known and of one that is loaded first.
+// askDiverse measures the questions of slipway plan and slipway why, with a loaded cluster and with loading.
 func askDiverse() ([]result.Result, error) {
 	o := &placementtest.Diverse(seed, 5000, 150_000, 200).Objects
 	for i := range 100 {
@@ -55,7 +55,7 @@ func askDiverse() ([]result.Result, error) {
 	return results, nil
 }
 
-// asked is a cluster to be asked, and its objects, from which every answer is checked.
+// asked is a cluster with its objects, which verify every answer.
 type asked struct {
 	cluster *planner.Cluster
 	objects *saved.Objects
@@ -93,13 +93,13 @@ func (a *asked) node() (result.Result, error) {
 		}
 		feasible++
 		if err := placementtest.CarryOut(s, []planner.Evacuation{*e}); err != nil {
-			return result.Result{}, fmt.Errorf("carry out why %s: %w", e.Node, err)
+			return result.Result{}, fmt.Errorf("apply why %s: %w", e.Node, err)
 		}
 	}
 	if feasible == 0 {
-		return result.Result{}, fmt.Errorf("none of %d nodes can go", len(answers))
+		return result.Result{}, fmt.Errorf("none of %d nodes can be removed", len(answers))
 	}
-	setup := f.setup(fmt.Sprintf("%s; mean of 20 nodes, of which %d can go, carried out", a.text, feasible))
+	setup := f.setup(fmt.Sprintf("%s; mean of 20 nodes, %d of them removable, verified", a.text, feasible))
 	return atMost("why NODE, cache warm", milliseconds(f.cpu)/20, "ms", reachWarm, setup), nil
 }
 
@@ -124,10 +124,10 @@ func (a *asked) pod() (result.Result, error) {
 			return result.Result{}, err
 		}
 		if (verdict.Outcome == placement.Fits) != slices.Contains(answer.Fits, n.Name) {
-			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which why does not say", key, n.Name, verdict)
+			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which is missing in the answer", key, n.Name, verdict)
 		}
 	}
-	setup := f.setup(fmt.Sprintf("%s; a pending pod that %d nodes would take, each verdict asked again", a.text, len(answer.Fits)))
+	setup := f.setup(fmt.Sprintf("%s; a pending pod that fits on %d nodes, each verdict verified", a.text, len(answer.Fits)))
 	return atMost("why POD, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
 }
 
@@ -141,21 +141,21 @@ func (a *asked) plan() (result.Result, error) {
 		return result.Result{}, err
 	}
 	if len(answer.Remove.Victims) == 0 || answer.Launch == nil {
-		return result.Result{}, fmt.Errorf("a plan of %d victims, and pending pods served: %t", len(answer.Remove.Victims), answer.Launch != nil)
+		return result.Result{}, fmt.Errorf("a plan with %d victims, pending pods placed: %t", len(answer.Remove.Victims), answer.Launch != nil)
 	}
 	s, err := a.served()
 	if err != nil {
 		return result.Result{}, err
 	}
 	if err := placementtest.CarryOut(s, answer.Remove.Victims); err != nil {
-		return result.Result{}, fmt.Errorf("carry out the plan: %w", err)
+		return result.Result{}, fmt.Errorf("apply the plan: %w", err)
 	}
-	setup := f.setup(fmt.Sprintf("%s; as many nodes as can go, %d found and carried out beside the pending pods", a.text,
+	setup := f.setup(fmt.Sprintf("%s; all removable nodes, %d found and verified together with the pending pods", a.text,
 		len(answer.Remove.Victims)))
 	return atMost("plan, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
 }
 
-// served is a snapshot of its own with the pending pods on the nodes that are kept for them.
+// served returns a new snapshot with the pending pods on the nodes reserved for them.
 func (a *asked) served() (*snapshot.Snapshot, error) {
 	s, err := a.objects.Snapshot()
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *asked) served() (*snapshot.Snapshot, error) {
 		}
 		bound := p.DeepCopy()
 		if bound.Spec.NodeName = places[placement.PodKey{Namespace: p.Namespace, Name: p.Name}]; bound.Spec.NodeName == "" {
-			return nil, fmt.Errorf("pending pod %s has found no room", p.Name)
+			return nil, fmt.Errorf("pending pod %s has no node", p.Name)
 		}
 		if err := s.SetPod(bound); err != nil {
 			return nil, err

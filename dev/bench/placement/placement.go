@@ -1,5 +1,5 @@
-// Package placement measures internal/placement on one core. Every answer is carried out in the snapshot and checked,
-// so that a fast wrong one fails.
+// Package placement measures internal/placement on one core. Every answer is applied to the snapshot and verified, so
+// that a fast but wrong answer fails.
 package placement
 
 import (
@@ -18,10 +18,10 @@ import (
 const seed = 1
 
 // mix describes the diverse pods.
-const mix = "seed 1; applications of up to 80 replicas, a third each plain, spread over zones or hosts with skew 1, and with " +
-	"affinity or anti-affinity to their own kind; 0.1 to 1 core, 128 MiB to 2 GiB"
+const mix = "seed 1; applications of up to 80 replicas, one third each plain, spread over zones or hosts with skew 1, and with " +
+	"affinity or anti-affinity to their own pods; 0.1 to 1 core, 128 MiB to 2 GiB"
 
-// Run measures every scenario. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
+// Run runs all measurements. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
 func Run(ctx context.Context) ([]result.Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var results []result.Result
@@ -39,13 +39,13 @@ func Run(ctx context.Context) ([]result.Result, error) {
 	return results, nil
 }
 
-// figures are the medians over some runs.
+// figures are the medians of several runs.
 type figures struct {
 	wall, cpu time.Duration
 	allocated float64 // MB
 }
 
-// measure runs fn several times. Processor time is what the process used, collection of garbage included.
+// measure runs fn several times. The processor time includes garbage collection.
 func measure(runs int, fn func() error) (figures, error) {
 	var wall, cpu []time.Duration
 	var allocated []float64
@@ -69,10 +69,10 @@ func measure(runs int, fn func() error) (figures, error) {
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// setup says how a figure came about. The clock's figure is told beside the processor's: on a machine shared with
-// others it is larger.
+// setup describes the conditions. It includes the elapsed time, which is longer than the processor time on a shared
+// machine.
 func (f figures) setup(text string) string {
-	return fmt.Sprintf("%s; one core, processor time, median; by the clock %.0f ms; %.0f MB allocated", text,
+	return fmt.Sprintf("%s; one core, processor time, p50; elapsed time %.0f ms; %.0f MB allocated", text,
 		milliseconds(f.wall), f.allocated)
 }
 
@@ -90,12 +90,12 @@ func victimsUniform() ([]result.Result, error) {
 		return nil, err
 	}
 	if len(selection.Victims) != 1200 {
-		return nil, fmt.Errorf("%d victims of 2,000 nodes, 1,200 can go", len(selection.Victims))
+		return nil, fmt.Errorf("%d victims of 2,000 nodes, want 1,200", len(selection.Victims))
 	}
 	if err := placementtest.CarryOut(s, selection.Victims); err != nil {
-		return nil, fmt.Errorf("carry out the victims: %w", err)
+		return nil, fmt.Errorf("apply the victims: %w", err)
 	}
-	setup := f.setup("2,000 nodes with 40 equal pods of 1 % each; asked for as many as can go, 1,200 found and carried out")
+	setup := f.setup("2,000 nodes with 40 equal pods of 1 % each; all removable nodes, 1,200 found and verified")
 	return []result.Result{
 		atMost("choose 1,200 of 2,000 nodes", milliseconds(f.cpu), "ms", 150, setup),
 		atMost("choose 1,200 of 2,000 nodes, allocated", f.allocated, "MB", 100, setup),
@@ -117,10 +117,10 @@ func pack(c *placementtest.Cluster) (*planner.Packing, figures, error) {
 		return nil, figures{}, err
 	}
 	if len(packing.Helpless) > 0 {
-		return nil, figures{}, fmt.Errorf("%d pods are not helped, the first %v", len(packing.Helpless), packing.Helpless[0])
+		return nil, figures{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Helpless), packing.Helpless[0])
 	}
 	if err := placementtest.LaunchAll(s, flavours, packing); err != nil {
-		return nil, figures{}, fmt.Errorf("carry out the packing: %w", err)
+		return nil, figures{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil
 }
@@ -131,10 +131,10 @@ func packUniform() ([]result.Result, error) {
 		return nil, err
 	}
 	if len(packing.Machines) != 1000 {
-		return nil, fmt.Errorf("%d machines, 1,000 hold the pods", len(packing.Machines))
+		return nil, fmt.Errorf("%d machines, want 1,000", len(packing.Machines))
 	}
 	return []result.Result{atMost("pack 50,000 pods onto 1,000 machines", milliseconds(f.cpu), "ms", 150,
-		f.setup("equal pending pods of 2 % in the snapshot, one flavour in three zones, no nodes"))}, nil
+		f.setup("equal pending pods of 2 % in the snapshot, one flavor in three zones, no nodes"))}, nil
 }
 
 func packDiverse() ([]result.Result, error) {
@@ -143,7 +143,7 @@ func packDiverse() ([]result.Result, error) {
 		return nil, err
 	}
 	return []result.Result{atLeast("pack 5,000 diverse pods", 5000/f.cpu.Seconds(), "pods/s", 20_000,
-		f.setup(fmt.Sprintf("%s, up to 40 replicas; one flavour of 10 cores in three zones; %d machines", mix, len(packing.Machines))))}, nil
+		f.setup(fmt.Sprintf("%s, up to 40 replicas; one flavor of 10 cores in three zones; %d machines", mix, len(packing.Machines))))}, nil
 }
 
 func rankDiverse() ([]result.Result, error) {
@@ -177,13 +177,13 @@ func rankDiverse() ([]result.Result, error) {
 	return []result.Result{
 		atMost("rank 5,000 nodes with 150,000 diverse pods", milliseconds(f.cpu), "ms", 1000, f.setup(text)),
 		atMost("snapshot of 5,000 nodes and 150,000 pods", held, "MB", 300,
-			text+"; what the heap holds beyond the objects, which an informer's cache holds anyway"),
+			text+"; heap without the objects, which an informer's cache holds anyway"),
 		atMost("rank again after one pod event", milliseconds(event.cpu), "ms", 5,
-			event.setup(text+"; mean of 200 events, pods leaving and returning")),
+			event.setup(text+"; mean of 200 events, pods removed and added")),
 	}, nil
 }
 
-// podEvents takes pods off and puts them back, and returns the mean figures of one event.
+// podEvents removes and adds pods, and returns the mean of one event.
 func podEvents(c *placementtest.Cluster, ranking *planner.Ranking) (figures, error) {
 	const events = 200
 	f, err := measure(1, func() error {
@@ -201,7 +201,7 @@ func podEvents(c *placementtest.Cluster, ranking *planner.Ranking) (figures, err
 	return figures{f.wall / events, f.cpu / events, f.allocated / events}, err
 }
 
-// heap is what is alive, in MB.
+// heap returns the live heap in MB.
 func heap() float64 {
 	runtime.GC()
 	runtime.GC()

@@ -22,11 +22,11 @@ func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
 	}{
 		"at the upper bound":                {result.AtMost(1.2), 1.2, true},
 		"below the upper bound":             {result.AtMost(1.2), 0, true},
-		"above by less than what is shown":  {result.AtMost(1.2), 1.2000001, false},
+		"above by less than is printed":     {result.AtMost(1.2), 1.2000001, false},
 		"at the lower bound":                {result.AtLeast(100), 100, true},
 		"below the lower bound":             {result.AtLeast(100), 99.9, false},
-		"nothing may happen, nothing did":   {result.AtMost(0), 0, true},
-		"nothing may happen, one thing did": {result.AtMost(0), 1, false},
+		"zero allowed, zero measured":       {result.AtMost(0), 0, true},
+		"zero allowed, one measured":        {result.AtMost(0), 1, false},
 		"no bound":                          {result.Reach{}, 1e9, true},
 		"not a number under an upper bound": {result.AtMost(1), math.NaN(), false},
 		"not a number over a lower bound":   {result.AtLeast(1), math.NaN(), false},
@@ -61,9 +61,9 @@ func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []map[string]any{
-		{"name": "notice to cordon", "value": 0.9994, "unit": "s", "reach": "<= 1.2 s", "ok": true, "setup": "50 notices"},
-		{"name": "resident", "value": 17.0, "unit": "MiB", "reach": "<= 16 MiB", "ok": false, "setup": "idle"},
-		{"name": "binary", "value": 9158818.0, "unit": "bytes", "reach": "", "ok": true, "setup": "stripped"},
+		{"name": "notice to cordon", "value": 0.9994, "unit": "s", "target": "<= 1.2 s", "ok": true, "setup": "50 notices"},
+		{"name": "resident", "value": 17.0, "unit": "MiB", "target": "<= 16 MiB", "ok": false, "setup": "idle"},
+		{"name": "binary", "value": 9158818.0, "unit": "bytes", "target": "", "ok": true, "setup": "stripped"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -89,7 +89,7 @@ func TestPrintAlignsTheColumnsAndSaysTheSetup(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"agent             value          reach",
+		"agent             value          target",
 		"notice to cordon  0.999 s        <= 1.2 s   ok",
 		"resident          17 MiB         <= 16 MiB  MISSED",
 		"binary            9158818 bytes",

@@ -24,19 +24,19 @@ import (
 const (
 	heldNodes = 5_000
 	heldPods  = 150_000
-	// weight is how many bytes of annotations and environment each pod has, which makes it as large as pods with an
-	// injected sidecar are.
+	// weight is the size of each pod's annotations and environment in bytes. It makes the pod as large as a pod with a
+	// sidecar.
 	weight = 2 << 10
-	// A manager that has written nothing for as long as calm is left alone for settleFor before it is weighed; its processor
-	// time is measured for quietFor after that.
+	// The measurement waits until the manager has written nothing for calm, and then for settleFor. After that it
+	// measures processor time for quietFor.
 	calm      = 20 * time.Second
 	settleFor = time.Minute
 	quietFor  = 3 * time.Minute
 	holding   = 40 * time.Minute
 )
 
-// Hold measures a manager with many nodes and pods in its caches, in a cluster in which nothing happens. Its kubelets are
-// not played: the objects are what is weighed.
+// Hold measures an idle manager with many nodes and pods in its caches. No kubelets are emulated, because only the
+// objects matter.
 func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, holding)
 	defer cancel()
@@ -53,7 +53,7 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 			err = stopped
 		}
 	}()
-	fmt.Fprintf(o.Progress, "retirement: making %d nodes and %d pods\n", heldNodes, heldPods)
+	fmt.Fprintf(o.Progress, "retirement: creating %d nodes and %d pods\n", heldNodes, heldPods)
 	if err := b.install(ctx); err != nil {
 		return nil, err
 	}
@@ -66,18 +66,18 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.awaitCalm(ctx); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "retirement: weighing the manager\n")
+	fmt.Fprintf(o.Progress, "retirement: measuring the manager\n")
 	return b.weigh(ctx)
 }
 
-// fill makes a group that is retired when idle, so that the manager has to know all pods, its nodes and their pods.
+// fill creates a group with an idle rule, so that the manager must cache all pods, and writes its nodes and pods.
 func (b *bench) fill(ctx context.Context) error {
 	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
 		fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: held}}}}\n", workload.AppLabel))
 	if err != nil {
 		return err
 	}
-	if err := b.AddPool(ctx, b.idle, 0); err != nil { // the scale set
+	if err := b.AddPool(ctx, b.idle, 0); err != nil { // only the scale set
 		return err
 	}
 	node, err := b.Client().CoreV1().Nodes().Create(ctx, b.heldNode(0), dryRun)
@@ -97,8 +97,8 @@ func (b *bench) fill(ctx context.Context) error {
 	return b.storePods(ctx, pod)
 }
 
-// endControllers ends who would hold all pods as well, several times as large, and of whom nothing is wanted: the
-// manager would be weighed while the machine's memory runs out.
+// endControllers kills the components that would also cache all pods. They need several times the memory, and the
+// machine could run out of it.
 func (b *bench) endControllers() error {
 	var errs []error
 	for _, name := range []string{controlplane.Kwok, controlplane.Scheduler, controlplane.ControllerManager} {
@@ -107,8 +107,8 @@ func (b *bench) endControllers() error {
 	return errors.Join(errs...)
 }
 
-// storeNodes and storePods write what is held into etcd: it is objects that are weighed, as the API server makes them, and
-// it would take a quarter of an hour to make them all.
+// storeNodes and storePods write the objects into etcd as the API server would. To create them takes a quarter of an
+// hour.
 func (b *bench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	return b.Store(ctx, func(yield func(client.Object) bool) {
 		for n := range heldNodes {
@@ -150,7 +150,7 @@ func labelled(labels ...map[string]string) map[string]string {
 	return all
 }
 
-// nameToken gives the volume of the ServiceAccount's token a name of its own, as every pod's has.
+// nameToken gives the volume of the ServiceAccount token a unique name, as every pod has.
 func nameToken(spec *corev1.PodSpec, name string) {
 	const prefix = "kube-api-access-"
 	for i := range spec.Volumes {
@@ -167,15 +167,14 @@ func nameToken(spec *corev1.PodSpec, name string) {
 	}
 }
 
-// awaitStored waits until the API server's cache, from which it answers watches, has what was stored: when it has a pod
-// that came after all of them.
+// awaitStored waits until the API server's watch cache has the stored objects, by waiting for the last pod.
 func (b *bench) awaitStored(ctx context.Context) error {
 	last := workload.App{Namespace: work, Name: "last"}.Pod()
 	last.Spec.NodeName = b.idle.NodeName(0)
 	if err := workload.Create(ctx, b.Client(), last); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "the API server's cache has the pods that were stored", func() bool {
+	return testbed.Poll(ctx, "the API server's cache has the stored pods", func() bool {
 		_, err := b.Client().CoreV1().Pods(work).Get(ctx, last.Name, metav1.GetOptions{ResourceVersion: "0"})
 		return err == nil
 	})
@@ -198,7 +197,7 @@ func (b *bench) heldNode(n int) *corev1.Node {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}},
 		},
 	}
-	for i := range 50 { // the kubelet's default of how many it reports
+	for i := range 50 { // the kubelet reports 50 images by default
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{
 			Names: []string{fmt.Sprintf("registry.example/team-%d/service@sha256:%064d", i, i), fmt.Sprintf("registry.example/team-%d/service:v1.%d", i, i)},
 		})
@@ -227,11 +226,10 @@ func (b *bench) heldPod(n int) *corev1.Pod {
 	return pod
 }
 
-// awaitCalm waits until the manager has judged the group with all its nodes, which it does once its caches hold all that
-// there is, has noted on each node of the group that a pod keeps it, which it begins after that, and has asked nothing to be
-// written for a while.
+// awaitCalm waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
+// until each node has the note of a protecting pod, and the manager has written nothing for some time.
 func (b *bench) awaitCalm(ctx context.Context) error {
-	err := testbed.Poll(ctx, "the manager judges the group", func() bool {
+	err := testbed.Poll(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
 		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == heldNodes
 	})
@@ -239,7 +237,7 @@ func (b *bench) awaitCalm(ctx context.Context) error {
 		return err
 	}
 	written := controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch"}
-	err = testbed.Poll(ctx, "the manager has written to as many nodes", func() bool {
+	err = testbed.Poll(ctx, "the manager has written to all nodes", func() bool {
 		all, err := b.Audit(written)
 		return err == nil && len(all) >= heldNodes
 	})
@@ -257,7 +255,7 @@ func (b *bench) awaitCalm(ctx context.Context) error {
 	return b.checkKept(ctx)
 }
 
-// checkKept fails when the manager has not seen pods on every node: it would not hold what is to be weighed.
+// checkKept returns an error if the manager has not found pods on every node, because its caches would be incomplete.
 func (b *bench) checkKept(ctx context.Context) error {
 	nodes, err := b.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -270,7 +268,7 @@ func (b *bench) checkKept(ctx context.Context) error {
 		}
 	}
 	if kept != heldNodes {
-		return fmt.Errorf("the manager has found pods on %d nodes, there are some on %d", kept, heldNodes)
+		return fmt.Errorf("the manager has found pods on %d of %d nodes", kept, heldNodes)
 	}
 	return nil
 }
@@ -295,8 +293,8 @@ func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	setup := fmt.Sprintf("%d nodes, %d pods of some %d KiB in two containers, a group of all of them that is watched for idle nodes; "+
-		"written into etcd past the API server, scheduler and controllers ended before; Kubernetes %s, %d cores for everything; ", heldNodes, heldPods, (weight*3/2)>>10, b.Version(), runtime.NumCPU())
+	setup := fmt.Sprintf("%d nodes, %d pods of about %d KiB with two containers, one group of all nodes with an idle rule; "+
+		"written directly into etcd, scheduler and controllers stopped; Kubernetes %s, %d cores for everything; ", heldNodes, heldPods, (weight*3/2)>>10, b.Version(), runtime.NumCPU())
 	const mebibyte = 1 << 20
 	return []result.Result{
 		{
@@ -304,7 +302,7 @@ func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calm+settleFor+quietFor, float64(peak)/mebibyte),
 		},
 		{
-			Name: "manager CPU when nothing happens", Value: 100 * (after - before).Seconds() / quietFor.Seconds(), Unit: "%", Reach: result.AtMost(1),
+			Name: "manager CPU when idle", Value: 100 * (after - before).Seconds() / quietFor.Seconds(), Unit: "%", Reach: result.AtMost(1),
 			Setup: setup + fmt.Sprintf("over %s, of one core", quietFor),
 		},
 	}, nil

@@ -1,5 +1,5 @@
-// Package retirement measures how a manager takes a hundred nodes of five hundred out of service: the time against what
-// graces and budget force, and what it asks of the API server and of the cloud for it.
+// Package retirement measures how a manager retires 100 of 500 nodes: the time relative to the minimum that grace
+// periods and disruption budget require, and the requests to the API server and the cloud.
 package retirement
 
 import (
@@ -29,11 +29,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Progress is told what is being done; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
 }
 
@@ -42,13 +42,13 @@ const (
 	busyNodes   = 400
 	podsEach    = 10
 	inFlight    = 20
-	podStop     = 10 * time.Second // what a pod takes to stop, within its grace
-	machineStop = 10 * time.Second // what the cloud takes to delete a machine
+	podStop     = 10 * time.Second // stop time of a pod, within its grace period
+	machineStop = 10 * time.Second // deletion time of a machine
 	atOnce      = 32
 	within      = 20 * time.Minute
 
-	// bound is what graces and budget force: the nodes leave in rounds of as many as may be in flight, each of which lasts
-	// as long as a pod stops, and the machines of the last round are deleted after that.
+	// bound is the minimum time: the nodes are drained in rounds of inFlight, each as long as a pod stops. The machines
+	// of the last round are deleted after that.
 	bound = idleNodes / inFlight * podStop
 	reach = 1.5
 
@@ -66,7 +66,7 @@ type bench struct {
 	idle, busy controlplane.AKSPool
 }
 
-// Run measures. It takes some five minutes.
+// Run runs the measurement. It takes about five minutes.
 func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	return b.retire(ctx)
 }
 
-// install makes Slipway's types, the manager's rights, and the client.
+// install installs Slipway's CRDs, the manager's permissions, and the client.
 func (b *bench) install(ctx context.Context) error {
 	scheme := apiruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -130,7 +130,7 @@ func (b *bench) addNodes(ctx context.Context) error {
 		fmt.Sprintf("disruptionBudgets: [{nodes: %d}]\ndrain: {evictUnmanaged: true}\n", inFlight))
 }
 
-// addPods binds pods to every node. No controller replaces those that go, which is somebody else's work.
+// addPods binds pods without controllers to every node.
 func (b *bench) addPods(ctx context.Context) error {
 	group, each := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -156,13 +156,13 @@ func (b *bench) addPods(ctx context.Context) error {
 	})
 }
 
-// startManager runs the manager as it is shipped, with its default pace.
+// startManager starts the manager with its default intervals.
 func (b *bench) startManager(ctx context.Context) error {
 	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureConfig()})
 	return err
 }
 
-// retire asks for all the nodes at once, and waits until the last retirement is over.
+// retire retires all idle nodes at once, and waits until the last retirement has finished.
 func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 	began := time.Now()
 	records, err := b.client.Watch(ctx, &v1alpha1.NodeRetirementList{})
@@ -170,8 +170,8 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	defer records.Stop()
-	// The Nodes are counted, and not the records: of a Node that is deleted the record says so a little later, when another
-	// may have taken its place.
+	// Counts Nodes, not NodeRetirements. The record of a deleted Node is updated later, when another node may be retired
+	// already.
 	nodes, err := b.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + b.idle.Name})
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 		}
 	}
 	if left := len(b.ARM.VMs()); left != busyNodes {
-		return nil, fmt.Errorf("%d machines are left, want %d", left, busyNodes)
+		return nil, fmt.Errorf("%d machines remain, want %d", left, busyNodes)
 	}
 	return b.results(began, took, most)
 }
@@ -242,14 +242,14 @@ func (b *bench) results(began time.Time, took time.Duration, most int) ([]result
 	forced := bound + machineStop
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("%d idle nodes retired, as a multiple of what graces and budget force", idleNodes), Unit: "times",
+			Name: fmt.Sprintf("%d idle nodes retired, time as a multiple of the minimum", idleNodes), Unit: "times",
 			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(reach),
-			Setup: b.setup("%.1f s; forced are %d rounds of %d nodes whose pods take %s to stop, and %s for the last machines: %s",
+			Setup: b.setup("%.1f s; the minimum is %d rounds of %d nodes with a pod stop time of %s, and %s for the last machines: %s",
 				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
 		},
 		{
-			Name: "nodes that were leaving at once", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
-			Setup: b.setup("cordoned and there, from a watch of the Nodes"),
+			Name: "nodes retired at the same time", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
+			Setup: b.setup("cordoned Nodes, from a watch"),
 		},
 		{
 			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Reach: result.AtMost(45),
@@ -269,7 +269,7 @@ func kind(e auditv1.Event) string {
 	return strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 }
 
-// per says how often each kind is there for each node, the most frequent first.
+// per formats the number of each kind of request per node, the most frequent first.
 func per(kinds map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
 	var said []string
@@ -280,6 +280,6 @@ func per(kinds map[string]int) string {
 }
 
 func (b *bench) setup(format string, args ...any) string {
-	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default pace, budget %d; Kubernetes %s, %d cores for everything; ",
+	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default intervals, disruption budget %d; Kubernetes %s, %d cores for everything; ",
 		idleNodes+busyNodes, (idleNodes+busyNodes)*podsEach, idleNodes, inFlight, b.Version(), runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

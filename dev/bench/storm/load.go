@@ -13,7 +13,7 @@ import (
 
 const sampleEvery = time.Second
 
-// Whose processor time is told apart. The rest are the processes of a control plane, by their names.
+// The consumers of processor time besides the processes of the control plane.
 const (
 	theAgents    = "the agents"
 	theBenchmark = "this benchmark with its emulator"
@@ -24,17 +24,17 @@ var consumers = []string{
 	theAgents, theBenchmark,
 }
 
-// load is the processor time that everything on the machine has taken which has a part in the storm. The agents die
-// with their machines, so that they are looked at again and again, and the last second of their lives is missing.
+// load measures the processor time of all processes in the measurement. The agents end with their machines. So they are
+// sampled every second, and the last second of each is missing.
 type load struct {
 	s     *scene
-	agent map[string]time.Duration // as last seen, by node
-	begun map[string]time.Duration // by consumer
+	agent map[string]time.Duration // last sample by node
+	begun map[string]time.Duration // initial value by consumer
 	stop  context.CancelFunc
 	done  chan struct{}
 }
 
-// watchLoad begins to count.
+// watchLoad starts the measurement.
 func (s *scene) watchLoad(ctx context.Context) *load {
 	l := &load{s: s, agent: map[string]time.Duration{}, done: make(chan struct{})}
 	l.look()
@@ -56,7 +56,7 @@ func (s *scene) watchLoad(ctx context.Context) *load {
 	return l
 }
 
-// look looks at the agents that are alive.
+// look samples the running agents.
 func (l *load) look() {
 	for _, node := range l.s.nodes() {
 		p := l.s.Process(testbed.AgentProcess(node))
@@ -69,7 +69,7 @@ func (l *load) look() {
 	}
 }
 
-// sum is what everybody has taken since it was started.
+// sum returns the total processor time by consumer.
 func (l *load) sum() map[string]time.Duration {
 	sum := map[string]time.Duration{}
 	for _, name := range consumers {
@@ -84,7 +84,7 @@ func (l *load) sum() map[string]time.Duration {
 	return sum
 }
 
-// end stops counting and tells what was taken by whom.
+// end stops the measurement and returns the time by consumer.
 func (l *load) end() map[string]time.Duration {
 	l.stop()
 	<-l.done
@@ -96,7 +96,7 @@ func (l *load) end() map[string]time.Duration {
 	return taken
 }
 
-// loadResult is one row: what the API server has taken, and in its words what the others have.
+// loadResult returns the API server's time as a result, with the others in its setup.
 func loadResult(name, setup string, taken map[string]time.Duration) result.Result {
 	others := make([]string, 0, len(consumers))
 	for _, c := range consumers[1:] {

@@ -17,12 +17,12 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// measure is what is known of the machines, one value for each.
+// measure holds the measurements, one value per machine.
 type measure struct {
-	cordoned, evicted, drained []time.Duration // since its notice was visible
+	cordoned, evicted, drained []time.Duration // since the notice was visible
 	requests                   []int
 	deleted, unasked           int // pods that were not evicted
-	refused                    int // requests of all of them that were not carried out
+	refused                    int // failed requests of all agents
 	kinds                      map[string]int
 }
 
@@ -50,7 +50,7 @@ func (s *scene) results(records []azure.Record) ([]result.Result, error) {
 	return slices.Concat(m.times(s), ledger, m.counts(s, requests)), nil
 }
 
-// take takes in what one agent did on account of its notice.
+// take adds the actions of one agent for its notice.
 func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) error {
 	key := cordon.AnnotationKey(source.Name + "-" + r.EventID)
 	at, ok := audit.Cordons(requests)[key]
@@ -83,7 +83,7 @@ func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) er
 	return nil
 }
 
-// refusals counts the requests that were not carried out.
+// refusals counts the requests that failed.
 func refusals(requests []auditv1.Event) int {
 	n := 0
 	for _, e := range requests {
@@ -94,7 +94,7 @@ func refusals(requests []auditv1.Event) int {
 	return n
 }
 
-// kind names a request by its verb and resource.
+// kind returns the verb and resource of a request.
 func kind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
@@ -110,31 +110,31 @@ func (m *measure) times(s *scene) []result.Result {
 	row := func(name string, took []time.Duration, reach result.Reach, end string) result.Result {
 		return result.Result{
 			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Reach: reach,
-			Setup: s.setup("median %.2f s; the end is %s", median(took).Seconds(), end),
+			Setup: s.setup("p50 %.2f s; the end is %s", median(took).Seconds(), end),
 		}
 	}
 	results := []result.Result{
-		row(fmt.Sprintf("notice visible to node cordoned, the slowest of %d", s.machinesThatGo()), m.cordoned, result.AtMost(3),
+		row(fmt.Sprintf("notice visible to node cordoned, maximum of %d", s.machinesThatGo()), m.cordoned, result.AtMost(3),
 			"the audit log's time of the answered patch"),
-		row(fmt.Sprintf("notice visible to every eviction of %d pods accepted, the slowest of %d nodes", podsEach, s.machinesThatGo()),
-			m.evicted, result.AtMost(10), "the audit log's time of the last answer"),
+		row(fmt.Sprintf("notice visible to last of %d evictions accepted, maximum of %d nodes", podsEach, s.machinesThatGo()),
+			m.evicted, result.AtMost(10), "the audit log's time of the last response"),
 		{
-			Name: "machines that went before they were drained", Value: float64(s.machinesThatGo() - len(m.drained)), Unit: "machines",
-			Reach: result.AtMost(0), Setup: s.setup("those that no StartRequest approved"),
+			Name: "machines deleted before their drain ended", Value: float64(s.machinesThatGo() - len(m.drained)), Unit: "machines",
+			Reach: result.AtMost(0), Setup: s.setup("machines without approval"),
 		},
 		{
-			Name: "pods deleted past their budget, or never asked to go", Value: float64(m.deleted + m.unasked), Unit: "pods",
-			Reach: result.AtMost(0), Setup: s.setup("%d deleted, %d never asked, from the audit log", m.deleted, m.unasked),
+			Name: "pods deleted despite their PDB, or never evicted", Value: float64(m.deleted + m.unasked), Unit: "pods",
+			Reach: result.AtMost(0), Setup: s.setup("%d deleted, %d never evicted, from the audit log", m.deleted, m.unasked),
 		},
 	}
 	if len(m.drained) > 0 {
-		results = append(results, row("notice visible to drained and acknowledged, the slowest of those that were", m.drained,
+		results = append(results, row("notice visible to drained and approved, maximum", m.drained,
 			result.Reach{}, "the emulator's time of the StartRequest"))
 	}
 	return results
 }
 
-// saved counts what became of the pods. Every one of them needs a second to stop, so that each could have been saved.
+// saved counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
 func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
 	ledger := s.Azure.Ledger()
 	seen, finished, cut := 0, 0, 0
@@ -150,17 +150,17 @@ func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
 	if seen != s.allPods() {
 		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.allPods(), ledger.Summary(testbed.CutTolerance))
 	}
-	setup := s.setup("every pod takes 1 s to stop, so that each could be saved; from the emulator's ledger")
+	setup := s.setup("every pod needs 1 s to stop, so each one can be saved; from the emulator's ledger")
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("pods that did not end in peace, of %d", s.allPods()), Value: float64(s.allPods() - finished), Unit: "pods",
+			Name: fmt.Sprintf("pods that did not finish, of %d", s.allPods()), Value: float64(s.allPods() - finished), Unit: "pods",
 			Reach: result.AtMost(0), Setup: setup,
 		},
-		{Name: "pods cut short while time remained", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
+		{Name: "pods cut short with time left", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
 	}, nil
 }
 
-// counts says what the storm cost the API server.
+// counts returns the numbers of API requests.
 func (m *measure) counts(s *scene, requests map[string][]auditv1.Event) []result.Result {
 	bystanders := 0
 	for _, node := range s.spared {
@@ -173,17 +173,17 @@ func (m *measure) counts(s *scene, requests map[string][]auditv1.Event) []result
 	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 	setup := s.setup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
 	return []result.Result{
-		{Name: "API requests for each drained node, median", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
-		{Name: "API requests for each drained node, most", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
+		{Name: "API requests per drained node, p50", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
+		{Name: "API requests per drained node, maximum", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
 		{
-			Name:  "API requests that were refused or given up, of all nodes",
+			Name:  "API requests refused or abandoned, all nodes",
 			Value: float64(m.refused + len(requests[audit.Nobody])), Unit: "requests", Setup: setup,
 		},
-		{Name: "API requests by the agent of a node without a notice, most", Value: float64(bystanders), Unit: "requests", Setup: setup},
+		{Name: "API requests by the agent of a node without notice, maximum", Value: float64(bystanders), Unit: "requests", Setup: setup},
 	}
 }
 
-// median is the middle of the values, the lower one of two.
+// median returns the middle value, or the lower one of two.
 func median[T cmp.Ordered](values []T) T {
 	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
 }

@@ -1,5 +1,5 @@
-// Package storm measures what happens when much of a pool is taken away in one second: two hundred agents as they are
-// shipped, one process each, on one real control plane, a hundred of which are told at once that their machine goes.
+// Package storm measures the loss of many machines of a pool within one second. Two hundred released agents run as
+// separate processes on one real control plane. A hundred of them get a notice at the same time.
 package storm
 
 import (
@@ -25,21 +25,21 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Progress is told what is being done; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
-	// Profile is a directory for processor profiles of the API server and its audit logs; empty keeps none.
+	// Profile is a directory for CPU profiles of the API server and its audit logs. Empty means none.
 	Profile string
-	// Doomed is how many machines go, a multiple of 10 up to 200; 0 is 100.
+	// Doomed is the number of machines with a notice, a multiple of 10 up to 200. 0 means 100.
 	Doomed int
-	// Only measures one part of the two, "agents" or "floor"; empty is both.
+	// Only selects one part, "agents" or "floor". Empty selects both.
 	Only string
 }
 
-// A scale set is one placement group, which has a hundred machines at most, and all of them are given one document.
+// A scale set is one placement group of at most a hundred machines. All of them get the same document.
 const (
 	scaleSets       = 2
 	machinesEach    = 100
@@ -54,18 +54,18 @@ const (
 	calmBeforeStorm = 5 * time.Second
 )
 
-// place is the label of the nodes that the pods may be on.
+// place is the label of the nodes that may run the pods.
 const place = "bench.slipway.dev/storm"
 
 func namespace(i int) string { return fmt.Sprintf("team-%d", i) }
 
-// scene is the cluster that the storm comes over.
+// scene is the cluster of the measurement.
 type scene struct {
 	*testbed.Testbed
 	o     Options
-	who   string // the processes that ask
+	who   string // the kind of the processes that send requests
 	pools []controlplane.AKSPool
-	// doomed are the nodes of the machines that go, spared those of the others.
+	// doomed are the nodes of machines with a notice, spared the others.
 	doomed, spared []string
 }
 
@@ -73,16 +73,16 @@ func (s *scene) machinesThatGo() int { return cmp.Or(s.o.Doomed, doomed) }
 
 func (s *scene) allPods() int { return s.machinesThatGo() * podsEach }
 
-// nodes are all of them.
+// nodes returns all nodes.
 func (s *scene) nodes() []string { return slices.Concat(s.doomed, s.spared) }
 
-// Run measures. It takes some five minutes.
+// Run runs the measurements. It takes about five minutes.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
 	if o.Doomed < 0 || o.Doomed > machines || o.Doomed%10 != 0 {
-		return nil, fmt.Errorf("machines that go: %d: want a multiple of 10 up to %d", o.Doomed, machines)
+		return nil, fmt.Errorf("doomed is %d: must be a multiple of 10 up to %d", o.Doomed, machines)
 	}
 	var all []result.Result
 	for _, part := range []struct {
@@ -99,12 +99,12 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		all = append(all, results...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("only: %q: want agents or floor", o.Only)
+		return nil, fmt.Errorf("only is %q: must be agents or floor", o.Only)
 	}
 	return all, nil
 }
 
-// on measures something on a cluster of its own.
+// on runs a measurement on a new cluster.
 func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([]result.Result, error),
 ) (_ []result.Result, err error) {
 	s := &scene{o: o}
@@ -130,7 +130,7 @@ func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([
 	return measure(s, ctx)
 }
 
-// step is a part of what takes long.
+// step is a step of the preparation or measurement.
 type step struct {
 	what string
 	do   func(context.Context) error
@@ -146,7 +146,7 @@ func (s *scene) do(ctx context.Context, steps ...step) error {
 	return nil
 }
 
-var calm = step{"the calm before", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
+var calm = step{"waiting for calm", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
 
 // agents measures the agents.
 func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
@@ -172,7 +172,7 @@ func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
 		s.setup(""), taken)), nil
 }
 
-// addMachines adds the nodes. Those that will go take no more pods than they are to have, so that each has as many.
+// addMachines adds the nodes. The doomed nodes are limited to podsEach pods, so that each gets the same number.
 func (s *scene) addMachines(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
 	for i := range scaleSets {
@@ -194,9 +194,8 @@ func (s *scene) addMachines(ctx context.Context) error {
 	return s.AddNodes(ctx, nodes...)
 }
 
-// settle runs the pods on the machines that will go, and then lets the others take those that replace them. Every app
-// has pods on many machines, and every other one a budget over all of them: each eviction is counted there, in
-// competition with those that other agents ask for.
+// settle runs the pods on the doomed nodes, and then opens the other nodes for their replacements. Every app has pods on
+// many machines. Every other app has a PDB for all of them, so that agents compete for the same PDB.
 func (s *scene) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -230,7 +229,7 @@ func (s *scene) settle(ctx context.Context) error {
 	return nil
 }
 
-// checkPods checks that the pods are where they are to be.
+// checkPods checks the number of pods on each node.
 func (s *scene) checkPods(ctx context.Context) error {
 	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -245,7 +244,7 @@ func (s *scene) checkPods(ctx context.Context) error {
 		want[node] = podsEach
 	}
 	if !maps.Equal(on, want) {
-		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes that go", on, podsEach, s.machinesThatGo())
+		return fmt.Errorf("pods by node: %v: want %d on each of the %d doomed nodes", on, podsEach, s.machinesThatGo())
 	}
 	return nil
 }
@@ -266,12 +265,12 @@ func (s *scene) startAgents(ctx context.Context) error {
 	return group.Wait()
 }
 
-// strike announces that the machines go, and waits until they have gone.
+// strike announces the notices, and waits until the machines are deleted.
 func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	var announced []azure.Record
 	for _, pool := range s.pools {
 		for instance := range s.machinesThatGo() / scaleSets {
-			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives who announces it
+			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
 				Type: azure.Preempt, ScaleSet: pool.ScaleSet(), Resources: []string{pool.Resource(instance)},
 			})
 			if err != nil {
@@ -282,7 +281,7 @@ func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	}
 	first, last := announced[0].VisibleAt, announced[len(announced)-1].VisibleAt
 	if last.Sub(first) > time.Second {
-		return nil, fmt.Errorf("the notices appeared within %s: want one second", last.Sub(first))
+		return nil, fmt.Errorf("the notices appeared within %s: must be within 1 s", last.Sub(first))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
@@ -303,19 +302,19 @@ func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	return announced, nil
 }
 
-// node is the node of the machine that an event is for.
+// node returns the node of an event's machine.
 func (s *scene) node(r azure.Record) (string, error) {
 	name, ok := s.Nodes.Node(r.Resources[0])
 	if !ok {
-		return "", fmt.Errorf("event %s: no node is known to be machine %s", r.EventID, r.Resources[0])
+		return "", fmt.Errorf("event %s: machine %s has no known node", r.EventID, r.Resources[0])
 	}
 	return name, nil
 }
 
-// setup is what the measures were taken on.
+// setup describes the conditions of the measurements.
 func (s *scene) setup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
-		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
+		"every other with a PDB of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
 		s.machinesThatGo(), azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// write writes a file of a test's own.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -24,7 +23,7 @@ example.com/a.TestNeedsTmux        tmux is not installed
 example.com/a.TestKill/.*          takes minutes
 `
 
-// ends are events of tests of package example.com/a.
+// ends returns events of tests of package example.com/a.
 func ends(tests ...string) string {
 	var b strings.Builder
 	for _, test := range tests {
@@ -37,18 +36,18 @@ func ends(tests ...string) string {
 func TestASkipWithoutAReasonFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		events []string
-		wrong  string // in the error; empty is none
+		wrong  string // in the error; empty means no error
 		says   string
 	}{
-		"nothing is skipped":    {events: []string{ends("pass TestA")}, says: "0 tests were skipped"},
-		"all for known reasons": {events: []string{ends("skip TestNeedsTmux", "skip TestKill/one", "skip TestKill/two", "pass TestA")}, says: "2  takes minutes"},
-		"one for no reason":     {events: []string{ends("skip TestNeedsTmux", "skip TestB")}, wrong: "example.com/a.TestB"},
-		"a part of a name":      {events: []string{ends("skip TestNeedsTmuxToo")}, wrong: "TestNeedsTmuxToo"},
-		"it passed elsewhere":   {events: []string{ends("skip TestB"), ends("pass TestB")}, says: "0 tests"},
-		"it passed before":      {events: []string{ends("pass TestB"), ends("skip TestB")}, says: "0 tests"},
-		"it is skipped twice":   {events: []string{ends("skip TestB"), ends("skip TestB")}, wrong: "TestB"},
-		"no events":             {wrong: "no files of events"},
-		"no JSON":               {events: []string{"nonsense"}, wrong: "invalid character"},
+		"nothing skipped":          {events: []string{ends("pass TestA")}, says: "0 tests were skipped"},
+		"all for known reasons":    {events: []string{ends("skip TestNeedsTmux", "skip TestKill/one", "skip TestKill/two", "pass TestA")}, says: "2  takes minutes"},
+		"one without reason":       {events: []string{ends("skip TestNeedsTmux", "skip TestB")}, wrong: "example.com/a.TestB"},
+		"a part of a name":         {events: []string{ends("skip TestNeedsTmuxToo")}, wrong: "TestNeedsTmuxToo"},
+		"passed in a later run":    {events: []string{ends("skip TestB"), ends("pass TestB")}, says: "0 tests"},
+		"passed in an earlier run": {events: []string{ends("pass TestB"), ends("skip TestB")}, says: "0 tests"},
+		"skipped twice":            {events: []string{ends("skip TestB"), ends("skip TestB")}, wrong: "TestB"},
+		"no events":                {wrong: "no event files"},
+		"invalid JSON":             {events: []string{"nonsense"}, wrong: "invalid character"},
 	} {
 		var files []string
 		for _, events := range tt.events {
@@ -60,7 +59,7 @@ func TestASkipWithoutAReasonFails(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, tt.wrong)
 		}
 		if !strings.Contains(out.String(), tt.says) {
-			t.Errorf("%s: it says %q, want %q", name, out.String(), tt.says)
+			t.Errorf("%s: output %q, want %q", name, out.String(), tt.says)
 		}
 	}
 }
@@ -73,7 +72,7 @@ func TestI10AReasonHasToBeGiven(t *testing.T) {
 	}
 }
 
-// The file that CI uses has a reason on every line.
+// Every line of the CI's file has a reason.
 func TestTheReasonsOfCIAreReadable(t *testing.T) {
 	all, err := readReasons(filepath.Join("..", "..", "..", ".ci", "skips.txt"))
 	if err != nil || len(all) == 0 {

@@ -1,5 +1,5 @@
-// Command slipway-dev is for those who develop Slipway: it starts and stops a real Kubernetes control plane on this
-// machine, with nodes that are played, to try things on.
+// Command slipway-dev is for developers of Slipway. It starts and stops a real Kubernetes control plane on this machine,
+// with emulated nodes.
 package main
 
 import (
@@ -23,7 +23,7 @@ func run() int {
 	defer stop()
 	root := &cobra.Command{
 		Use:           "slipway-dev",
-		Short:         "A real Kubernetes control plane to develop Slipway on",
+		Short:         "A real Kubernetes control plane for the development of Slipway",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -35,7 +35,7 @@ func run() int {
 	return 0
 }
 
-// defaultDir is where `up` puts the control plane, from the root of the repository.
+// defaultDir is the control plane's directory, relative to the root of the repository.
 const defaultDir = ".dev"
 
 func dirFlag(cmd *cobra.Command, dir *string) {

@@ -21,7 +21,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// TestMain makes the test binary stand for slipway-dev where `up` leaves it running as the emulator.
+// TestMain lets the test binary run as slipway-dev, because `up` starts it as the emulator.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == testbed.AzureProcess {
 		os.Exit(run())
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// timeout is generous, as tests share the machine.
+// timeout is generous, because tests share the machine.
 const timeout = 8 * time.Minute
 
 func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *testing.T) {
@@ -50,7 +50,7 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 		t.Error(err)
 	}
 	if err := refuseSecond(dir); err == nil {
-		t.Error("a second one could be started in the same place")
+		t.Error("a second control plane started in the same directory")
 	}
 	emulator := regexp.MustCompile(`http://\S+/emulator`).FindString(out.String())
 	if emulator == "" {
@@ -63,7 +63,7 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 	announce(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.Resource(preempted)+`"]}`)
 	announce(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.Resource(rebooted)+`"],"outage":"100ms"}`)
 	const ended, revived = 0, 1
-	await(ctx, t, "the preempted machine's agent is dead, and the rebooted one's has been replaced", func() bool {
+	await(ctx, t, "the preempted machine's agent has ended, and the rebooted machine's agent has restarted", func() bool {
 		now := processes(t, dir, machines)
 		return !now[ended].Alive() && now[revived].PID() != before[revived].PID() && now[revived].Alive()
 	})
@@ -75,8 +75,8 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A machine leaves its scale set once its event is over, a while after it lost its power.
-	await(ctx, t, "Azure's Resource Manager knows the machines that are left", func() bool {
+	// A machine leaves its scale set once its event has vanished, some time after power-off.
+	await(ctx, t, "Azure's Resource Manager lists the remaining machines", func() bool {
 		return azureAnswers(ctx, clouds) == nil
 	})
 
@@ -90,11 +90,11 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("the directory still exists: %v", err)
 	}
 }
 
-// azureAnswers says what is wrong with the Resource Manager that a file of clouds names, as far as its pools' machines go.
+// azureAnswers checks that the Resource Manager in a cloud configuration has the right machines.
 func azureAnswers(ctx context.Context, clouds []byte) error {
 	var file struct {
 		Azure provider.Config `json:"azure"`
@@ -112,14 +112,14 @@ func azureAnswers(ctx context.Context, clouds []byte) error {
 			return err
 		}
 		if group.Size != want {
-			return fmt.Errorf("scale set %s is to have %d machines, want %d", set, group.Size, want)
+			return fmt.Errorf("scale set %s has the size %d, want %d", set, group.Size, want)
 		}
 	}
 	return nil
 }
 
-// withoutStray gives a Spot machine other than the first on which no pod is that nobody would replace: a Reboot leaves
-// such a pod where it is, for the kubelet to start again, and the ledger counts it as lost.
+// withoutStray returns a Spot machine, other than the first, without pods that have no controller. A Reboot leaves such
+// a pod on the node, and the ledger counts it as lost.
 func withoutStray(ctx context.Context, t *testing.T, dir string) int {
 	t.Helper()
 	cluster, err := controlplane.Open(dir)
@@ -139,11 +139,11 @@ func withoutStray(ctx context.Context, t *testing.T, dir string) int {
 			return i
 		}
 	}
-	t.Fatal("every Spot machine has a pod that nobody would replace")
+	t.Fatal("every Spot machine has a pod without controller")
 	return 0
 }
 
-// processes gives the agents of Spot machines, the emulator and the API server, as they are recorded now.
+// processes returns the recorded processes of the agents of Spot machines, the emulator and the API server.
 func processes(t *testing.T, dir string, machines []int) []*controlplane.Process {
 	t.Helper()
 	cluster, err := controlplane.Open(dir)
@@ -202,9 +202,9 @@ func do(t *testing.T, r *http.Request) string {
 	return string(body)
 }
 
-func await(ctx context.Context, t *testing.T, what string, yes func() bool) {
+func await(ctx context.Context, t *testing.T, state string, check func() bool) {
 	t.Helper()
-	if err := testbed.Poll(ctx, what, yes); err != nil {
+	if err := testbed.Poll(ctx, state, check); err != nil {
 		t.Fatal(err)
 	}
 }
