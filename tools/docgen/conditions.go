@@ -8,16 +8,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
-// conditionType is a type of conditions that Slipway sets, and the reasons that it gives them.
+// conditionType is a type of conditions that Slipway sets, and its reasons.
 type conditionType struct {
 	constant constant
 	reasons  []string
 }
 
-// anyCode stands for the codes of what blocks a retirement or ends it early.
+// anyCode represents the codes that block a retirement or end it early.
 const anyCode = "one of the codes below"
 
-// nodeGroupConditions are those of NodeGroups.
+// nodeGroupConditions returns the condition types of NodeGroups.
 func nodeGroupConditions() []conditionType {
 	notRead := namedConstants("internal/nodegroup", "CloudNotRead")
 	return withReasons("Conditions of a NodeGroup", map[string][]string{
@@ -27,7 +27,7 @@ func nodeGroupConditions() []conditionType {
 	})
 }
 
-// retirementConditions are those of NodeRetirements.
+// retirementConditions returns the condition types of NodeRetirements.
 func retirementConditions() []conditionType {
 	words := namedConstants("internal/retirement", "admitted", "goesOn", "nodeDeleting")
 	phase := func(name string) []string { return namedConstants("api/v1alpha1", name) }
@@ -44,25 +44,25 @@ func retirementConditions() []conditionType {
 func withReasons(title string, reasons map[string][]string) (all []conditionType) {
 	for _, c := range blockOf("api/v1alpha1", title) {
 		if reasons[c.name] == nil {
-			failf("the reference has no reasons of the condition %s", c.name)
+			failf("the reference has no reasons of the condition %s: add them in tools/docgen", c.name)
 		}
 		all = append(all, conditionType{c, reasons[c.name]})
 		delete(reasons, c.name)
 	}
 	for name := range reasons {
-		failf("the reference has reasons of %s, which is no condition", name)
+		failf("the reference has reasons of %s, which is not a condition", name)
 	}
 	return all
 }
 
-// ownOf is a constant's comment without its name at the beginning.
+// ownOf returns a constant's comment without the name at its beginning.
 func ownOf(c constant) string {
 	return capital(strings.TrimPrefix(strings.Join(strings.Fields(c.doc), " "), c.name+" "))
 }
 
 func conditionsPage() string {
 	var b strings.Builder
-	b.WriteString("# Conditions\n\nEvery type of condition that Slipway sets or goes by.\n")
+	b.WriteString("# Conditions\n\nAll types of conditions that Slipway sets or reads.\n")
 	for _, of := range []struct {
 		kind string
 		all  []conditionType
@@ -72,12 +72,12 @@ func conditionsPage() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.constant.value, inCell.Replace(ownOf(c.constant)), strings.ReplaceAll(listed(c.reasons), "`"+anyCode+"`", anyCode))
 		}
 	}
-	fmt.Fprintf(&b, "\nThe codes say what blocks a retirement or has ended it early; `status.reasons` has them too, each with its object and a message: %s.\n",
+	fmt.Fprintf(&b, "\nThe codes name what blocks a retirement or has ended it early. `status.reasons` has them too, each with its object and a message: %s.\n",
 		listed(retirementCodes()))
-	b.WriteString("\n## On Nodes, set\n\nThe lifecycle conditions of KEP-5683, each while it holds; afterwards they are taken off.\n\n| type | | reason |\n|---|---|---|\n")
+	b.WriteString("\n## On Nodes, set\n\nThe lifecycle conditions of KEP-5683. Each is removed when it no longer holds.\n\n| type | | reason |\n|---|---|---|\n")
 	ours := namedConstants("internal/agent", "conditionReason")
 	if other := namedConstants("internal/retirement", "conditionReason"); !slices.Equal(ours, other) {
-		failf("agent and manager give other reasons: %s and %s", ours, other)
+		failf("agent and manager set different reasons: %s and %s", ours, other)
 	}
 	for _, c := range blockOf("internal/cordon", "Types of the node lifecycle conditions") {
 		if c.doc == "" {
@@ -86,7 +86,7 @@ func conditionsPage() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.value, inCell.Replace(ownOf(c)), listed(ours))
 	}
 	b.WriteString("\n## On Nodes, read\n\n| type | |\n|---|---|\n| `Ready` | Whether a node counts as available. |\n")
-	fmt.Fprintf(&b, "| %s | AKS's node-problem-detector announces by these what Scheduled Events announce too: they are confirmed with the metadata service (`onUnconfirmed`, "+
-		"[configuration.md](configuration.md)). |\n| any other | What the agent's `conditions` say. |\n", listed(condition.Hints()))
+	fmt.Fprintf(&b, "| %s | AKS's node-problem-detector sets these for Scheduled Events. They are confirmed with the metadata service (`onUnconfirmed`, "+
+		"[configuration.md](configuration.md)). |\n| any other | As the agent's `conditions` define. |\n", listed(condition.Hints()))
 	return b.String()
 }

@@ -23,7 +23,7 @@ func TestEveryConditionThatIsSetIsInTheReference(t *testing.T) {
 			return
 		}
 		if text, is := textOf(e); is || strings.HasPrefix(name, "v1alpha1.") || strings.HasPrefix(name, "cordon.") {
-			t.Errorf("package %s sets a condition %s%s, which is not in the reference", path, name, text)
+			t.Errorf("package %s sets the condition %s%s, which is not in the reference", path, name, text)
 		}
 	}
 	for path, s := range everySource() {
@@ -48,7 +48,7 @@ func TestEveryConditionThatIsSetIsInTheReference(t *testing.T) {
 			}
 		})
 	}
-	// A variable says which condition is reached with which phase.
+	// A variable maps phases to conditions.
 	for _, f := range sourceOf("internal/retirement").files {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if e, is := n.(*ast.SelectorExpr); is && known[spelt(e)] {
@@ -64,7 +64,7 @@ func TestEveryConditionThatIsSetIsInTheReference(t *testing.T) {
 	}
 }
 
-// typesIn visits the values of the keys Type of a literal, and of those within it.
+// typesIn visits the values of the keys Type of a literal and its nested literals.
 func typesIn(n *ast.CompositeLit, visit func(ast.Expr)) {
 	for _, e := range n.Elts {
 		switch e := e.(type) {

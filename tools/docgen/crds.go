@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crd is what is used of a CustomResourceDefinition.
+// crd is the part of a CustomResourceDefinition that the reference shows.
 type crd struct {
 	Spec struct {
 		Scope string
@@ -33,7 +33,7 @@ type crd struct {
 	}
 }
 
-// schema is what is used of an OpenAPI schema.
+// schema is the part of an OpenAPI schema that the reference shows.
 type schema struct {
 	Type, Format, Description, Pattern string
 	Default                            any
@@ -64,7 +64,7 @@ func (s *schema) typeName() string {
 	return s.Type
 }
 
-// limits are what a value has to be.
+// limits returns the constraints of a value.
 func (s *schema) limits() []string {
 	var all []string
 	if len(s.Enum) > 0 {
@@ -102,7 +102,7 @@ func (s *schema) limits() []string {
 
 type crdRow struct{ path, kind, standard, limits, text string }
 
-// rows are a schema's fields, and those below them.
+// rows returns the rows of a schema's fields and nested fields.
 func (s *schema) rows(prefix string) (all []crdRow) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[name]
@@ -146,7 +146,7 @@ func crdTable(prefix string, s schema) string {
 	for _, v := range s.Validations {
 		fmt.Fprintf(&b, "%s: `%s`.\n\n", capital(v.Message), v.Rule)
 	}
-	b.WriteString("| field | type | default | has to be | |\n|---|---|---|---|---|\n")
+	b.WriteString("| field | type | default | constraints | |\n|---|---|---|---|---|\n")
 	for _, row := range s.rows(prefix) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, inCell.Replace(row.standard), inCell.Replace(row.limits), inCell.Replace(row.text))
 	}
@@ -159,9 +159,9 @@ func crdsPage() string {
 		failf("%v: %v", files, err)
 	}
 	var b strings.Builder
-	b.WriteString("# Custom resources\n\nEvery field of NodeGroups and NodeRetirements, as the CustomResourceDefinitions have them, with what the API server " +
-		"checks. What else is checked\nis in the condition `Accepted` of a NodeGroup. [conditions.md](conditions.md) has the conditions, " +
-		"[examples](../examples) have examples.\n")
+	b.WriteString("# Custom resources\n\nAll fields of NodeGroups and NodeRetirements, generated from the CustomResourceDefinitions, with the constraints that the API server " +
+		"checks. The condition `Accepted`\nof a NodeGroup reports all other checks. See [conditions.md](conditions.md) for the conditions and " +
+		"[examples](../examples).\n")
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		must(err)
@@ -177,7 +177,7 @@ func crdsPage() string {
 			}
 			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, crdTable("spec.", of.Properties["spec"]))
 			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, crdTable("status.", of.Properties["status"]))
-			fmt.Fprintf(&b, "\n### %s: columns\n\nWhat `kubectl get %s` shows.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
+			fmt.Fprintf(&b, "\n### %s: columns\n\nThe columns of `kubectl get %s`.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
 			for _, column := range v.AdditionalPrinterColumns {
 				when := ""
 				if column.Priority > 0 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// writers are the functions that hand an Event on to the API server.
+// writers are the functions that send an Event to the API server.
 var writers = []string{"Eventf", "CreateEvent"}
 
 func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
@@ -29,10 +29,10 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 		})
 		listed := slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path })
 		if writes && !listed && path != "internal/kubeapi" {
-			t.Errorf("package %s writes Events, and the reference does not have its reasons", path)
+			t.Errorf("package %s writes Events, and its reasons are not in the reference", path)
 		}
 		if listed && (!writes || len(reasons) == 0) {
-			t.Errorf("package %s writes no Events any more", path)
+			t.Errorf("package %s no longer writes Events", path)
 		}
 		used := map[string]bool{}
 		kinds := kindsOf(t, path)
@@ -46,12 +46,12 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 			}
 			name := calledName(call)
 			if listed && name == "Eventf" && !isReason(call.Args[3]) {
-				t.Errorf("package %s: the reason of an Event is not of the type: %s", path, spelt(call.Fun))
+				t.Errorf("package %s: the reason of an Event does not have the type of reasons: %s", path, spelt(call.Fun))
 			}
 			for _, at := range takes[name] {
 				if at < len(call.Args) {
 					if _, literal := call.Args[at].(*ast.BasicLit); literal {
-						t.Errorf("package %s: the reason of an Event is written where %s is called", path, name)
+						t.Errorf("package %s: a call of %s has a literal Event reason; use a constant", path, name)
 					}
 				}
 			}
@@ -59,13 +59,13 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 		})
 		for name := range reasons {
 			if !used[name] {
-				t.Errorf("package %s: %s is no reason of any Event", path, name)
+				t.Errorf("package %s: %s is the reason of no Event", path, name)
 			}
 		}
 	}
 }
 
-// reasonParameters are the places of a function's parameters that are reasons of Events.
+// reasonParameters returns the positions of a function's parameters that are Event reasons.
 func reasonParameters(f *ast.FuncDecl) (places []int) {
 	at := 0
 	for _, field := range f.Type.Params.List {
@@ -80,13 +80,13 @@ func reasonParameters(f *ast.FuncDecl) (places []int) {
 	return places
 }
 
-// isReason reports an expression such as string(reason).
+// isReason reports whether an expression has the form string(reason).
 func isReason(e ast.Expr) bool {
 	c, is := e.(*ast.CallExpr)
 	return is && calledName(c) == "string"
 }
 
-// kindsOf are the types of a package's Events, by the names of their reasons.
+// kindsOf returns the types of a package's Events by the names of their reasons.
 func kindsOf(t *testing.T, path string) map[string]string {
 	t.Helper()
 	kinds := map[string]string{}
@@ -98,7 +98,7 @@ func kindsOf(t *testing.T, path string) map[string]string {
 	return kinds
 }
 
-// sameKind holds the comment of a reason to a call that has both the reason and the type of its Event.
+// sameKind compares the comment of a reason with a call that has both the reason and the type of its Event.
 func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
 	t.Helper()
 	is, name := "", ""
@@ -120,6 +120,6 @@ func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]st
 		}
 	}
 	if is != "" && name != "" && is != kinds[name] {
-		t.Errorf("package %s: the comment of %s says that its Events are %s, and one is %s", path, name, kinds[name], is)
+		t.Errorf("package %s: the comment of %s states the type %s, but an Event has the type %s", path, name, kinds[name], is)
 	}
 }

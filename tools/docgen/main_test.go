@@ -14,7 +14,7 @@ func TestTheReferencePagesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want), page()); diff != "" {
-			t.Errorf("docs/reference/%s (-want +got, make generate writes it anew):\n%s", name, diff)
+			t.Errorf("docs/reference/%s is outdated, run make generate (-want +got):\n%s", name, diff)
 		}
 	}
 }

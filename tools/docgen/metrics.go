@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// agentMetrics are those of an agent, registered as the agent does.
+// agentMetrics returns the metrics of an agent, registered as the agent does.
 func agentMetrics() []observe.Definition {
 	r := observe.NewRegistry()
 	if _, err := notify.New(nil, notify.Options{Metrics: r}); err != nil {
@@ -52,7 +52,7 @@ func handlerMetrics() []observe.Definition {
 	return r.Definitions()
 }
 
-// recorder notes what is registered, as a registry tells only of metrics that have values.
+// recorder records registered collectors, because a registry only lists metrics with values.
 type recorder struct{ collectors []prometheus.Collector }
 
 func (r *recorder) Register(c prometheus.Collector) error {
@@ -65,7 +65,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 }
 func (*recorder) Unregister(prometheus.Collector) bool { return false }
 
-// oneOfEach is a cache that has a retirement, which has everything that metrics tell of.
+// oneOfEach is a cache with one retirement that has a value for every metric.
 type oneOfEach struct{ client.Reader }
 
 func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
@@ -82,14 +82,14 @@ func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// described is how the Prometheus library says what a metric is called and what for.
+// described matches the Prometheus library's text form of a metric description.
 var described = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
 func definition(d *prometheus.Desc, kind string) observe.Definition {
 	m := described.FindStringSubmatch(d.String())
 	var help string
 	if m == nil || json.Unmarshal([]byte(m[2]), &help) != nil {
-		failf("what is this metric? %s", d)
+		failf("cannot parse the metric description %s", d)
 	}
 	is := observe.Definition{Name: m[1], Help: help, Type: kind}
 	if m[3] != "" {
@@ -98,7 +98,7 @@ func definition(d *prometheus.Desc, kind string) observe.Definition {
 	return is
 }
 
-// managerMetrics are a manager's own.
+// managerMetrics returns a manager's own metrics.
 func managerMetrics() (all []observe.Definition) {
 	var r recorder
 	must(manager.RegisterMetrics(&r, oneOfEach{}))
@@ -121,7 +121,7 @@ func managerMetrics() (all []observe.Definition) {
 				of.Type = kinds[of.Name]
 			}
 			if of.Type == "" {
-				failf("%s: of which type is it?", of.Name)
+				failf("%s: unknown metric type", of.Name)
 			}
 			all = append(all, of)
 		}
@@ -146,7 +146,7 @@ func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	return all
 }
 
-// collected are the types of what a collector gives now, by name.
+// collected returns the current metric types of a collector, by name.
 func collected(c prometheus.Collector) map[string]string {
 	r := prometheus.NewPedanticRegistry()
 	must(r.Register(c))
@@ -159,11 +159,11 @@ func collected(c prometheus.Collector) map[string]string {
 	return kinds
 }
 
-// libraryMetrics are those of controller-runtime and client-go, which a manager tells too.
+// libraryMetrics returns the metrics of controller-runtime and client-go, which a manager exports too.
 func libraryMetrics() (all []observe.Definition) {
 	registry, is := metrics.Registry.(prometheus.Collector)
 	if !is {
-		failf("controller-runtime's registry does not say what is in it")
+		failf("controller-runtime's registry cannot list its metrics")
 	}
 	for _, d := range descriptions(registry) {
 		all = append(all, definition(d, ""))
@@ -171,25 +171,25 @@ func libraryMetrics() (all []observe.Definition) {
 	return slices.CompactFunc(inOrder(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
 }
 
-// labelSays is what a label can say: some values, or what they are of when there is no end to them.
+// labelSays describes the values of a label: a list, or a description if the values are unlimited.
 type labelSays struct {
 	values []string
 	open   string
-	// more says that others are possible beside values.
+	// more describes further possible values.
 	more string
 }
 
-// labelValues say what the labels of the metrics can say, by metric and label, or by label alone where all mean the same. The
-// values are read from the code that gives them.
+// labelValues returns the values of the metrics' labels, by metric and label, or by label if it means the same for all
+// metrics. The values are read from the code.
 func labelValues() map[string]labelSays {
 	all := map[string]labelSays{
 		"group": {open: "name of a NodeGroup"}, "provider": {open: "name of a cloud"}, "cloud": {open: "name of a cloud"},
-		"template": {open: "kind of machine, as its cloud calls it"}, "plugin": {open: "name of a plugin"},
+		"template": {open: "machine type, with its cloud's name"}, "plugin": {open: "name of a plugin"},
 		"receiver": {open: "name of a receiver of notifications"}, "pool": {open: "name of a cloudpool"},
 		"goversion": {open: "version of Go"}, "version": {open: "version"}, "revision": {open: "revision of the source"},
 		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
 		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
-		"method": {open: "method of HTTP, in small letters"}, "code": {open: "status of HTTP"},
+		"method": {open: "HTTP method in lower case"}, "code": {open: "HTTP status"},
 		"type": {values: texts(notice.Types())}, "result": {values: returned("internal/cloud", "Outcome")},
 	}
 	maps.Copy(all, agentLabels())
@@ -198,7 +198,7 @@ func labelValues() map[string]labelSays {
 	return all
 }
 
-// agentLabels are those of the metrics of agents and cloudpools.
+// agentLabels returns the label values of the metrics of agents and cloudpools.
 func agentLabels() map[string]labelSays {
 	return map[string]labelSays{
 		"slipway_agent_notices_total.action":             {values: texts(agent.Actions())},
@@ -215,7 +215,7 @@ func agentLabels() map[string]labelSays {
 	}
 }
 
-// retirementLabels are those of a manager's metrics of retirements and replacements.
+// retirementLabels returns the label values of a manager's metrics of retirements and replacements.
 func retirementLabels() map[string]labelSays {
 	codes := labelSays{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
@@ -239,20 +239,20 @@ func retirementLabels() map[string]labelSays {
 		"slipway_retirements_blocked.code":               codes,
 		"slipway_retirements_finished_total.phase":       {values: last},
 		"slipway_retirements_finished_total.code":        codes,
-		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the word of whoever asked for it"},
+		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
 		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "step", "result")},
 		"slipway_cloud_requests_total.call":              {values: sorted(append(given("internal/retirement", "Metrics.Cloud", 1), given("internal/provisioning/replacement", "Asked", 1)...))},
 	}
 }
 
-// groupLabels are those of a manager's metrics of NodeGroups and what they launch.
+// groupLabels returns the label values of a manager's metrics of NodeGroups and launches.
 func groupLabels() map[string]labelSays {
 	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
 	verdict := labelSays{values: constantsOf(groupPath, "Verdict")}
 	refusals := constantsOf("internal/cloud", "Refusal")
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
-	rule := labelSays{values: valuesOf(blockOf(groupPath, "Rules")), more: "the code of a budget"}
+	rule := labelSays{values: valuesOf(blockOf(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelSays{
 		"slipway_nodegroup_nodes.state":                     {values: mapKeys(groupPath, "see")},
 		"slipway_nodegroup_accepted.reason":                 {values: append(valuesOf(blockOf("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
@@ -285,7 +285,7 @@ func valuesOf(all []constant) (values []string) {
 	return values
 }
 
-// retirementCodes are those of what blocks a retirement or ends it early.
+// retirementCodes returns the codes that block a retirement or end it early.
 func retirementCodes() []string {
 	var codes []string
 	for _, c := range blockOf("internal/retirement", "Codes of what ends") {
@@ -294,7 +294,7 @@ func retirementCodes() []string {
 	return sorted(append(codes, constantsOf("internal/retirement/budget", "Code")...))
 }
 
-// followed is the value of a constant, which may be that of another in the API.
+// followed returns the value of a constant, which may be defined by a constant of the API.
 func followed(c constant) string {
 	if name, is := strings.CutPrefix(c.from, "v1alpha1."); is {
 		return namedConstants("api/v1alpha1", name)[0]
@@ -302,13 +302,13 @@ func followed(c constant) string {
 	return c.value
 }
 
-// replacementCodes are those of the launches that failed.
+// replacementCodes returns the codes of failed launches.
 func replacementCodes() []string {
 	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
 		"NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
-// stepNames are the names of the steps of a retirement.
+// stepNames returns the names of the steps of a retirement.
 func stepNames() (names []string) {
 	for _, e := range listIn("internal/retirement", "steps") {
 		if step, is := e.(*ast.CompositeLit); is {
@@ -319,7 +319,7 @@ func stepNames() (names []string) {
 	return sorted(names)
 }
 
-// elements are the values of the constants of another package that a variable lists.
+// elements returns the values of the constants of another package that a variable lists.
 func elements(path, variable, of string) (values []string) {
 	for _, e := range listIn(path, variable) {
 		if c, is := e.(*ast.SelectorExpr); is {
@@ -352,7 +352,7 @@ func metricTable(all []observe.Definition, known map[string]labelSays) string {
 				text += ", or " + l.more
 			}
 			if !is {
-				failf("%s: the reference does not know what its label %s can say", d.Name, name)
+				failf("%s: the reference does not know the values of its label %s: add them in tools/docgen", d.Name, name)
 			}
 			of = append(of, text)
 		}
@@ -364,16 +364,16 @@ func metricTable(all []observe.Definition, known map[string]labelSays) string {
 func metricsPage() string {
 	known := labelValues()
 	var b strings.Builder
-	b.WriteString("# Metrics\n\nWhat each process tells under `/metrics`, as it registers it. A histogram has its three series under the name with `_bucket`, " +
-		"`_count` and `_sum`.\n[alerts.md](../alerts.md) has a dashboard and alerts of these.\n")
+	b.WriteString("# Metrics\n\nThe metrics of each process at `/metrics`, generated from their registration. A histogram has three series with the suffixes `_bucket`, " +
+		"`_count` and `_sum`.\nSee [alerts.md](../alerts.md) for a dashboard and alerts.\n")
 	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + metricTable(agentMetrics(), known))
 	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + metricTable(managerMetrics(), known))
-	b.WriteString("\nIt also tells those of the libraries that it is made of, and of its process:\n\n| metric | labels | |\n|---|---|---|\n")
+	b.WriteString("\nIt also exports metrics of its libraries and its process:\n\n| metric | labels | |\n|---|---|---|\n")
 	for _, d := range libraryMetrics() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, listed(d.Labels), inCell.Replace(d.Help))
 	}
 	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + metricTable(cloudpoolMetrics(), known))
-	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the tool's own beside an agent's. " +
-		"[moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md) says more.\n\n" + metricTable(handlerMetrics(), known))
+	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the replaced tool's metrics in addition to an agent's. " +
+		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + metricTable(handlerMetrics(), known))
 	return b.String()
 }

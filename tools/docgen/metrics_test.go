@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// ownMetrics are the definitions of all metrics of ours, by name.
+// ownMetrics returns the definitions of all metrics of Slipway, by name.
 func ownMetrics(t *testing.T) map[string]observe.Definition {
 	t.Helper()
 	all := map[string]observe.Definition{}
@@ -29,7 +29,7 @@ func ownMetrics(t *testing.T) map[string]observe.Definition {
 
 func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
 	known := ownMetrics(t)
-	// defining are the functions by which metrics come to be: those of our own registry and of the Prometheus library.
+	// The functions that define metrics: those of Slipway's registry and of the Prometheus library.
 	defining := []string{"Counter", "Gauge", "GaugeFunc", "Histogram", "readFrom", "fromRuntime", "NewDesc"}
 	names := regexp.MustCompile(`^(slipway|aks_node_termination_handler|go|process)_[a-z_]+$`)
 	found, in := 0, map[string]bool{}
@@ -40,7 +40,7 @@ func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
 		}
 		found++
 		if _, is := known[name]; !is {
-			t.Errorf("package %s defines %s, which is in no registry that the reference is made of", path, name)
+			t.Errorf("package %s defines %s, which is in no registry of the reference", path, name)
 		}
 	}
 	for path, s := range everySource() {
@@ -61,20 +61,19 @@ func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
 		})
 	}
 	if found < 50 {
-		t.Errorf("%d definitions were found in the code: there are more", found)
+		t.Errorf("only %d definitions were found in the code", found)
 	}
-	// Names may be put together. So every package that makes metrics with the library has to be one whose metrics are
-	// gathered.
+	// Names may be composed. So every package that defines metrics with the library must be listed.
 	for _, path := range []string{
 		"internal/manager", "internal/orphans", "internal/retirement", "internal/provisioning/replacement", "internal/nodegroup", "internal/provisioning", "internal/provisioning/advised",
 	} {
 		if !in[path] {
-			t.Errorf("package %s makes no metrics any more", path)
+			t.Errorf("package %s no longer defines metrics", path)
 		}
 		delete(in, path)
 	}
 	for path := range in {
-		t.Errorf("package %s makes metrics, and the reference does not gather them", path)
+		t.Errorf("package %s defines metrics that are not in the reference", path)
 	}
 }
 
@@ -106,12 +105,12 @@ func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
 			}
 			series++
 			if !strings.Contains(answer.Body.String(), line) {
-				t.Errorf("not told from the start: %s", line)
+				t.Errorf("not exported from the start: %s", line)
 			}
 		}
 	}
 	if series < 50 {
-		t.Errorf("%d series were looked for: there are more", series)
+		t.Errorf("only %d series were checked", series)
 	}
 }
 
@@ -120,8 +119,8 @@ var (
 	matching  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"`)
 )
 
-// impossible says what an expression selects that no process can tell: metrics that there are not, labels that they have not, and
-// values that the code does not give them.
+// impossible returns errors for the parts of an expression that match nothing: unknown metrics, unknown labels, and
+// label values that the code never sets. It also returns the number of checked values.
 func impossible(expr string, known map[string]observe.Definition, of map[string]labelSays) (errs []string, looked int) {
 	for _, s := range selection.FindAllStringSubmatch(expr, -1) {
 		d, is := known[s[1]]
@@ -131,7 +130,7 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 			}
 		}
 		if !is {
-			errs = append(errs, "there is no metric "+s[1])
+			errs = append(errs, "unknown metric "+s[1])
 			continue
 		}
 		for _, m := range matching.FindAllStringSubmatch(s[2], -1) {
@@ -155,7 +154,7 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 				looked++
 				of, err := regexp.Compile("^(?:" + want + ")$")
 				if err != nil || !slices.ContainsFunc(l.values, of.MatchString) {
-					errs = append(errs, fmt.Sprintf("%s is never told with %s=%q: want one of %s", s[1], name, want, strings.Join(l.values, ", ")))
+					errs = append(errs, fmt.Sprintf("%s never has %s=%q: must be one of %s", s[1], name, want, strings.Join(l.values, ", ")))
 				}
 			}
 		}
@@ -185,7 +184,7 @@ func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
 		everyText(all, func(text string) { check(file+": "+text, text) })
 	}
 	if looked < 20 {
-		t.Errorf("%d values were looked at: there are more", looked)
+		t.Errorf("only %d values were checked", looked)
 	}
 	for _, wrong := range []string{
 		`slipway_retirements{phase="Gone"}`, `rate(slipway_drains_total{outcome=~"drained|lost"}[5m])`, `slipway_drain_seconds_bucket{phase="x"}`,
@@ -197,7 +196,7 @@ func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
 	}
 }
 
-// everyText visits each text of a document.
+// everyText visits each string of a document.
 func everyText(v any, visit func(string)) {
 	switch v := v.(type) {
 	case string:

@@ -16,14 +16,14 @@ import (
 
 const modulePath = "github.com/slipway-dev/slipway/"
 
-// source is a package of the module as it is written, without its tests.
+// source is the parsed source of a package, without tests.
 type source struct {
 	path  string // within the module
 	files []*ast.File
-	known []constant // what constants has found
+	known []constant // result of constants
 }
 
-// everySource is the packages that programs are made of, by their paths. What serves tests and pages alone is no part of them.
+// everySource returns all packages of the programs by path, without packages that only serve tests and pages.
 var everySource = sync.OnceValue(func() map[string]*source {
 	all := map[string]*source{}
 	for _, root := range []string{"api", "cmd", "internal", "plugin"} {
@@ -71,15 +71,15 @@ func (s *source) each(visit func(ast.Node)) {
 	}
 }
 
-// constant is a constant text, and what its comment says.
+// constant is a string constant with its comment.
 type constant struct {
 	name, of, value, doc string
-	group                string // the comment of the block that it is in
-	from                 string // another package's constant whose value it has, instead of its own
+	group                string // comment of its block
+	from                 string // the constant of another package that defines the value
 }
 
-// constants are those whose value is written as a text, also as a conversion of one, in the order in which they are. It is for one
-// goroutine at a time.
+// constants returns the constants with a literal string value or a conversion of one, in source order. It is not safe
+// for concurrent use.
 func (s *source) constants() []constant {
 	if s.known != nil {
 		return s.known
@@ -118,7 +118,7 @@ func (s *source) constants() []constant {
 	return all
 }
 
-// namedConstants are the values of constants by their names, in the order in which they are asked for.
+// namedConstants returns the values of constants in the order of the names.
 func namedConstants(path string, names ...string) []string {
 	byName := map[string]string{}
 	for _, c := range sourceOf(path).constants() {
@@ -134,7 +134,7 @@ func namedConstants(path string, names ...string) []string {
 	return values
 }
 
-// blockOf are the constants of a block, by how its comment begins.
+// blockOf returns the constants of a block, found by the beginning of its comment.
 func blockOf(path, begins string) []constant {
 	var all []constant
 	for _, c := range sourceOf(path).constants() {
@@ -148,7 +148,7 @@ func blockOf(path, begins string) []constant {
 	return all
 }
 
-// functions are the declarations of functions or methods by their names.
+// functions returns the declarations of functions or methods by name.
 func (s *source) functions(names ...string) (found []ast.Node) {
 	s.each(func(n ast.Node) {
 		if f, is := n.(*ast.FuncDecl); is && slices.Contains(names, f.Name.Name) && f.Body != nil {
@@ -156,12 +156,12 @@ func (s *source) functions(names ...string) (found []ast.Node) {
 		}
 	})
 	if len(found) < len(names) {
-		failf("package %s has not all functions %v", s.path, names)
+		failf("package %s lacks some of the functions %v", s.path, names)
 	}
 	return found
 }
 
-// textsBelow are the texts among the expressions that pick chooses of the nodes below some nodes.
+// textsBelow returns the strings among the expressions that pick selects below nodes.
 func textsBelow(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []string) {
 	for _, below := range nodes {
 		ast.Inspect(below, func(n ast.Node) bool {
@@ -174,12 +174,12 @@ func textsBelow(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []stri
 		})
 	}
 	if len(values) == 0 {
-		failf("no texts are where they were")
+		failf("no strings found at the expected place")
 	}
 	return sorted(values)
 }
 
-// returned are the texts that functions return as their last result.
+// returned returns the strings that functions return as their last result.
 func returned(path string, functions ...string) []string {
 	return textsBelow(sourceOf(path).functions(functions...), func(n ast.Node) []ast.Expr {
 		if r, is := n.(*ast.ReturnStmt); is && len(r.Results) > 0 {
@@ -189,7 +189,7 @@ func returned(path string, functions ...string) []string {
 	})
 }
 
-// assigned are the texts that a function assigns to a variable.
+// assigned returns the strings that a function assigns to a variable.
 func assigned(path, function, variable string) []string {
 	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (values []ast.Expr) {
 		if a, is := n.(*ast.AssignStmt); is && len(a.Lhs) == len(a.Rhs) {
@@ -203,7 +203,7 @@ func assigned(path, function, variable string) []string {
 	})
 }
 
-// given are the texts that a package gives to functions and methods of a name, at a place.
+// given returns the strings that a package passes to functions or methods of a name, at an argument position.
 func given(path, called string, at int) []string {
 	var files []ast.Node
 	for _, f := range sourceOf(path).files {
@@ -217,7 +217,7 @@ func given(path, called string, at int) []string {
 	})
 }
 
-// mapKeys are the texts that are keys of maps in a function.
+// mapKeys returns the string keys of maps in a function.
 func mapKeys(path, function string) []string {
 	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (keys []ast.Expr) {
 		literal, is := n.(*ast.CompositeLit)
@@ -225,7 +225,7 @@ func mapKeys(path, function string) []string {
 			return nil
 		}
 		if _, is := literal.Type.(*ast.MapType); !is {
-			return nil // such as prometheus.Labels, whose keys are no values
+			return nil // such as prometheus.Labels, with keys that are not values
 		}
 		for _, e := range literal.Elts {
 			if kv, is := e.(*ast.KeyValueExpr); is {
@@ -236,7 +236,7 @@ func mapKeys(path, function string) []string {
 	})
 }
 
-// listIn are the elements of the list that a variable of a package is declared with.
+// listIn returns the elements of the list that initializes a package variable.
 func listIn(path, variable string) (elements []ast.Expr) {
 	sourceOf(path).each(func(n ast.Node) {
 		if v, is := n.(*ast.ValueSpec); is && v.Names[0].Name == variable && len(v.Values) == 1 {
@@ -251,7 +251,7 @@ func listIn(path, variable string) (elements []ast.Expr) {
 	return elements
 }
 
-// spelt is how a function is called, such as m.pods.With.
+// spelt returns the call expression of a function, such as m.pods.With.
 func spelt(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -262,7 +262,7 @@ func spelt(e ast.Expr) string {
 	return ""
 }
 
-// constantsOf are the values of the constants of a type.
+// constantsOf returns the values of the constants of a type.
 func constantsOf(path, name string) []string {
 	var values []string
 	for _, c := range sourceOf(path).constants() {
@@ -276,7 +276,7 @@ func constantsOf(path, name string) []string {
 	return values
 }
 
-// textOf is the text that an expression is written as.
+// textOf returns the string value of an expression.
 func textOf(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -301,7 +301,7 @@ func comment(groups ...*ast.CommentGroup) string {
 	return ""
 }
 
-// declared is where a type is declared, and its comment.
+// declared returns the declaration of a type, and its comment.
 func declared(of reflect.Type) (found *ast.TypeSpec, doc string) {
 	sourceOf(strings.TrimPrefix(of.PkgPath(), modulePath)).each(func(n ast.Node) {
 		block, is := n.(*ast.GenDecl)
@@ -317,7 +317,7 @@ func declared(of reflect.Type) (found *ast.TypeSpec, doc string) {
 	return found, doc
 }
 
-// docsOf are the comments of a struct's fields, by their names.
+// docsOf returns the comments of a struct's fields by name.
 func docsOf(of reflect.Type) map[string]string {
 	docs := map[string]string{}
 	spec, _ := declared(of)
@@ -331,8 +331,8 @@ func docsOf(of reflect.Type) map[string]string {
 	return docs
 }
 
-// inText makes the comment of a field one for people who write a file: of fields it has their keys, and no brackets of Go's. A
-// word that is the name of a field and of something else is taken for the field's where no other word would stand in capitals.
+// inText adapts a field's comment for users of the file: it replaces field names by keys, and removes Go's brackets. A
+// word that is also a field name is replaced only if no other word would be capitalized there.
 func inText(doc, field string, keys map[string]string) string {
 	doc = aside.ReplaceAllString(strings.Join(strings.Fields(doc), " "), "")
 	doc = linkOfGo.ReplaceAllString(doc, "$1")
@@ -353,14 +353,14 @@ func inText(doc, field string, keys map[string]string) string {
 }
 
 var (
-	// aside is what leads a reader of Go elsewhere.
+	// aside matches references for readers of the Go code.
 	aside    = regexp.MustCompile(`; see \[[A-Za-z.]+\]| \(\[[A-Za-z.]+\]\)`)
 	linkOfGo = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 	words    = regexp.MustCompile(`[A-Za-z]+`)
 	humped   = regexp.MustCompile(`[a-zA-Z][A-Z]`)
 )
 
-// listed are some values, for a cell.
+// listed formats values for a table cell.
 func listed(values []string) string {
 	quoted := make([]string, 0, len(values))
 	for _, v := range values {
@@ -373,8 +373,8 @@ func listed(values []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// sorted are some values, each once.
+// sorted returns the values sorted and without duplicates.
 func sorted(values []string) []string { return slices.Compact(slices.Sorted(slices.Values(values))) }
 
-// inCell keeps a text within the cell of a table, and what looks like HTML visible.
+// inCell escapes text for a table cell, and keeps text that looks like HTML visible.
 var inCell = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")

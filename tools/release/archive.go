@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// entry is one file or folder of an archive or an image's layer. Its name has slashes; a folder's ends in one.
+// entry is a file or folder of an archive or an image layer. Its name has slashes, and a folder's name ends in one.
 type entry struct {
 	Name string
 	Mode int64
 	Data []byte
-	Path string // where the content is, if not in Data
+	Path string // source file if Data is empty
 }
 
 func (e entry) isDir() bool { return e.Name[len(e.Name)-1] == '/' }
@@ -40,7 +40,7 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// writeTar writes entries in their order, owned by root and all of one time.
+// writeTar writes entries in order, owned by root and with the same time.
 func writeTar(w io.Writer, entries []entry, at time.Time) error {
 	tw := tar.NewWriter(w)
 	for _, e := range entries {
@@ -59,7 +59,7 @@ func writeTar(w io.Writer, entries []entry, at time.Time) error {
 	return tw.Close()
 }
 
-// writeZip is writeTar for those who have Windows.
+// writeZip is writeTar for Windows.
 func writeZip(w io.Writer, entries []entry, at time.Time) error {
 	zw := zip.NewWriter(w)
 	for _, e := range entries {
@@ -75,7 +75,7 @@ func writeZip(w io.Writer, entries []entry, at time.Time) error {
 	return zw.Close()
 }
 
-// copyTo writes the content to what begin gives for its size.
+// copyTo writes the content to the writer that begin returns for its size.
 func (e entry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	r, size, err := e.open()
 	if err != nil {
@@ -90,7 +90,7 @@ func (e entry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	return err
 }
 
-// writeArchive writes entries to a file whose name says the format: .zip, .tar.gz or .tgz.
+// writeArchive writes entries to a file in the format of its extension: .zip, .tar.gz or .tgz.
 func writeArchive(file string, entries []entry, at time.Time) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -111,7 +111,7 @@ func writeArchive(file string, entries []entry, at time.Time) (err error) {
 	return gz.Close()
 }
 
-// archiveName is the file that holds a product for a target.
+// archiveName returns the name of a product's archive for a target.
 func (r *release) archiveName(product string, t target) string {
 	ext := ".tar.gz"
 	if t.OS == "windows" {
@@ -120,10 +120,10 @@ func (r *release) archiveName(product string, t target) string {
 	return r.name(product, t.file()) + ext
 }
 
-// kubectlPlugin is the name under which kubectl finds slipway. It is in an archive of its own, since krew unpacks no links.
+// kubectlPlugin is the name by which kubectl finds slipway. It has its own archive, because krew unpacks no links.
 const kubectlPlugin = "kubectl-slipway"
 
-// writeArchives writes for each target one archive of everything to be installed, and one of the kubectl plugin alone.
+// writeArchives writes two archives for each target: one with everything, and one with only the kubectl plugin.
 func (r *release) writeArchives(_ context.Context, binaries []executable) error {
 	docs, err := tree(r.path(docsFolder), "", 0o644)
 	if err != nil {
@@ -152,8 +152,8 @@ func (r *release) writeArchives(_ context.Context, binaries []executable) error 
 	return nil
 }
 
-// tree is every file under a folder, in the order of their names, to be packed under prefix. It follows symbolic links: charts share
-// a library by them.
+// tree returns every file under a folder with the prefix, sorted by name. It follows symbolic links, because charts
+// share a library by links.
 func tree(folder, prefix string, mode int64) ([]entry, error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// target is a platform that binaries are built for.
+// target is a platform of binaries.
 type target struct{ OS, Arch string }
 
 func (t target) String() string { return t.OS + "/" + t.Arch }
 
-// file is the target as a part of a file's name.
+// file returns the target as part of a file name.
 func (t target) file() string { return t.OS + "_" + t.Arch }
 
-// exe is the name of a program on the target.
+// exe returns the file name of a program on the target.
 func (t target) exe(name string) string {
 	if t.OS == "windows" {
 		return name + ".exe"
@@ -29,20 +29,20 @@ func (t target) exe(name string) string {
 	return name
 }
 
-// supported are the platforms that nodes have.
+// supported are the platforms of nodes.
 var supported = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
 
-// parseTargets reads a list such as "linux/amd64,windows/amd64".
+// parseTargets parses a list such as "linux/amd64,windows/amd64".
 func parseTargets(list string) ([]target, error) {
 	var targets []target
 	for _, s := range strings.Split(list, ",") {
 		goos, arch, _ := strings.Cut(strings.TrimSpace(s), "/")
 		t := target{goos, arch}
 		if !slices.Contains(supported, t) {
-			return nil, fmt.Errorf("targets: %q: want some of %v, with commas between", s, supported)
+			return nil, fmt.Errorf("targets: %q: must be a comma-separated list of %v", s, supported)
 		}
 		if slices.Contains(targets, t) {
-			return nil, fmt.Errorf("targets: %q is there twice", s)
+			return nil, fmt.Errorf("targets: %q is listed twice", s)
 		}
 		targets = append(targets, t)
 	}
@@ -56,11 +56,11 @@ type executable struct {
 	Path    string
 }
 
-// versionVariable is what Slipway prints as its version.
+// versionVariable is the Go variable with the version that Slipway prints.
 const versionVariable = "github.com/slipway-dev/slipway/cmd/internal/start.version"
 
-// build compiles every command for every target into dir, and one of the first command for this machine too if the targets
-// do not have it, since it writes the documentation.
+// build compiles every command for every target into dir. It also compiles the first command for this machine, because
+// that writes the documentation.
 func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
 	var binaries []executable
 	for _, t := range r.targets {
@@ -76,8 +76,8 @@ func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
 	return binaries, nil
 }
 
-// compile builds one binary that says nothing of the machine it was built on: no C compiler takes part, paths are trimmed,
-// and whatever the environment could change is set. Of git it holds the commit and its time.
+// compile builds one reproducible binary: without C compiler, with trimmed paths, and with all environment settings
+// fixed. It contains the git commit and its time.
 func (r *release) compile(ctx context.Context, b executable) error {
 	path, err := filepath.Abs(b.Path)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *release) compile(ctx context.Context, b executable) error {
 	if r.jobs > 0 {
 		args = append(args, "-p", strconv.Itoa(r.jobs))
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+b.Command)...) //nolint:gosec // the commands are a list of our own
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+b.Command)...) //nolint:gosec // the commands are a fixed list
 	cmd.Dir = r.source.Root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+b.Target.OS, "GOARCH="+b.Target.Arch, "GOWORK=off", "GOFLAGS=",
 		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GODEBUG=")
@@ -102,7 +102,7 @@ func (r *release) compile(ctx context.Context, b executable) error {
 	return nil
 }
 
-// host is the binary of a command that this machine can run, built next to the others if none of them is.
+// host returns the binary of a command for this machine. It builds the binary if there is none.
 func (r *release) host(ctx context.Context, command string, binaries []executable) (executable, error) {
 	t := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range binaries {

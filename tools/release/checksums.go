@@ -11,14 +11,14 @@ import (
 
 const checksumsFile = "checksums.txt"
 
-// subject is something that the release consists of, known by its SHA-256.
+// subject is a file of the release with its SHA-256.
 type subject struct {
 	Name   string
 	SHA256 string // hex
 }
 
-// files are the files right under the release's folder, in the order of their names. Folders have what was packed into
-// them.
+// files returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
+// into them.
 func (r *release) files() ([]subject, error) {
 	dir, err := os.ReadDir(r.out)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *release) files() ([]subject, error) {
 	return files, nil
 }
 
-// writeChecksums writes what `sha256sum --check` reads.
+// writeChecksums writes the input of `sha256sum --check`.
 func (r *release) writeChecksums() error {
 	files, err := r.files()
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *release) writeChecksums() error {
 	for _, f := range files {
 		fmt.Fprintf(&b, "%s  %s\n", f.SHA256, f.Name)
 	}
-	return os.WriteFile(r.path(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // to be read by everybody
+	return os.WriteFile(r.path(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // public
 }
 
 func sha256File(path string) (string, error) {

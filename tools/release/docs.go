@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// docsFolder has what goes into the archives besides the programs.
+// docsFolder holds the documentation for the archives.
 const docsFolder = "docs"
 
-// kubectlCompletion is what kubectl runs to complete the words after `kubectl slipway`.
+// kubectlCompletion is the program that kubectl runs to complete `kubectl slipway`.
 const kubectlCompletion = "#!/bin/sh\nexec kubectl-slipway __complete \"$@\"\n"
 
-// writeDocs has slipway itself write its man pages and shell completions.
+// writeDocs lets slipway write its man pages and shell completions.
 func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 	b, err := r.host(ctx, "slipway", binaries)
 	if err != nil {
@@ -23,11 +23,11 @@ func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 	if err != nil {
 		return err
 	}
-	// Defaults of flags come from the environment too. Windows starts nothing without SystemRoot.
+	// Flag defaults may come from the environment, so it is empty. Windows needs SystemRoot to start a program.
 	bare := []string{"SystemRoot=" + os.Getenv("SystemRoot")}
 	man, completions := filepath.Join(r.out, docsFolder, "man"), filepath.Join(r.out, docsFolder, "completions")
 	for _, dir := range []string{man, completions} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // to be read by everybody
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // public
 			return err
 		}
 	}
@@ -44,7 +44,7 @@ func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 		if script == "" {
 			return fmt.Errorf("slipway completion %s printed nothing", shell)
 		}
-		if err := os.WriteFile(filepath.Join(completions, file), []byte(script+"\n"), 0o644); err != nil { //nolint:gosec // to be read by everybody
+		if err := os.WriteFile(filepath.Join(completions, file), []byte(script+"\n"), 0o644); err != nil { //nolint:gosec // public
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func TestEmptyHiveIsReadByAnother(t *testing.T) {
 	}
 }
 
-// Windows refuses a hive whose cells do not fill their bin to the byte.
+// Windows refuses a hive with cells that do not fill their bin exactly.
 func TestCellsFillTheBinOfAHive(t *testing.T) {
 	bin := emptyHive("SOFTWARE")[hiveBase:]
 	at, kinds := 32, ""
@@ -51,6 +51,6 @@ func TestCellsFillTheBinOfAHive(t *testing.T) {
 	root := bin[32+4:]
 	security := int(binary.LittleEndian.Uint32(root[44:]))
 	if string(bin[security+4:security+6]) != "sk" {
-		t.Errorf("the root key's security is said to be at %d, and is not there", security)
+		t.Errorf("the root key has its security at %d, but it is not there", security)
 	}
 }

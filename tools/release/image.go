@@ -26,15 +26,15 @@ const (
 	nonRoot      = "65532:65532" // user and group, as in the manifests' securityContext
 )
 
-// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares the build
-// number alone.
+// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares only
+// the build number.
 var windowsVersions = []string{"10.0.17763", "10.0.20348", "10.0.26100"}
 
-// epoch is the time of the files that do not change from release to release, so that their layers do not either.
+// epoch is the time of files that are equal in all releases, so that their layers are equal too.
 var epoch = time.Unix(0, 0).UTC()
 
-// writeImages writes one OCI layout for each command, which holds an index of all its platforms, and gives the digests of
-// these indexes.
+// writeImages writes one OCI layout for each command, with an index of all platforms, and returns the digests of the
+// indexes.
 func (r *release) writeImages(binaries []executable) ([]subject, error) {
 	var subjects []subject
 	var list strings.Builder
@@ -60,10 +60,10 @@ func (r *release) writeImages(binaries []executable) ([]subject, error) {
 		fmt.Fprintf(&list, "%s@%s\n", name, digest)
 		subjects = append(subjects, subject{Name: name, SHA256: digest.Hex})
 	}
-	return subjects, os.WriteFile(r.path(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // to be read by everybody
+	return subjects, os.WriteFile(r.path(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // public
 }
 
-// index is the image of one command for every target.
+// index returns the image index of one command for every target.
 func (r *release) index(command string, binaries []executable) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
@@ -92,11 +92,12 @@ func (r *release) index(command string, binaries []executable) (v1.ImageIndex, e
 	return mutate.Annotations(index, r.labels(command)).(v1.ImageIndex), nil
 }
 
-// labels are what https://github.com/opencontainers/image-spec/blob/main/annotations.md has names for.
+// labels returns the annotations of
+// https://github.com/opencontainers/image-spec/blob/main/annotations.md.
 func (r *release) labels(command string) map[string]string {
 	description := "Takes Kubernetes nodes into and out of service without dropping work"
 	if command == "slipway-agent" {
-		description = "Slipway's agent: sees a node's end coming and moves its pods off safely and in time"
+		description = "Slipway's agent: detects that a node is going away and evicts its pods safely and in time"
 	}
 	const prefix = "org.opencontainers.image."
 	return map[string]string{
@@ -113,7 +114,7 @@ func (r *release) labels(command string) map[string]string {
 	}
 }
 
-// image is the image of one binary.
+// image returns the image of one binary.
 func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	config, err := base.ConfigFile()
@@ -125,8 +126,8 @@ func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.I
 	config.Created = v1.Time{Time: r.source.Time}
 	config.Config.Labels = r.labels(b.Command)
 	if b.Target.OS == "windows" {
-		// The user is the pod's to choose (runAsUserName): a host process runs as an account of the node. A program that is
-		// named without a folder is looked for where the image's files are, and then in the path.
+		// The pod selects the user (runAsUserName), because a host process runs with an account of the node. A program
+		// without folder is searched first in the image's files, and then in the path.
 		config.Config.Entrypoint = []string{b.Target.exe(b.Command)}
 		config.Config.Env = []string{`PATH=C:\Windows\system32;C:\Windows`}
 	} else {
@@ -152,8 +153,8 @@ func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.I
 
 const linuxFolder = "usr/local/bin/"
 
-// linuxLayers are what a static binary needs around itself (the names of its user, authorities to trust in TLS, a folder
-// for temporary files), and the binary.
+// linuxLayers returns the environment of a static binary (user names, TLS root certificates, a temporary folder), and
+// the binary.
 func linuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	base, err := newLayer([]entry{
 		{Name: "etc/", Mode: 0o755},
@@ -176,24 +177,24 @@ func linuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	return []v1.Layer{base, program}, err
 }
 
-// authorities are Mozilla's root certificates in the edition of the Go project. Those that are trusted under conditions
-// only are left out, since a file of certificates cannot say the condition.
+// authorities returns Mozilla's root certificates from the Go project's bundle. It omits conditionally trusted
+// certificates, because a certificate file cannot express conditions.
 func authorities() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
 			continue
 		}
-		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer never fails
 	}
 	return b.Bytes()
 }
 
-// windowsLayers are a base for host-process containers, and the binary. Such a container has the host's Windows to run on,
-// so that its base needs nothing but the five hives that a runtime wants to see in any base layer: files of any content up
-// to Windows Server 2022, and registry hives from 2025 on
-// (https://github.com/microsoft/windows-host-process-containers-base-image). The base of any other Windows container is
-// Microsoft's and may be had from Microsoft alone; Dockerfile.windows builds on it.
+// windowsLayers returns a base for host-process containers, and the binary. Such a container runs on the host's Windows.
+// So its base needs only the five hives that a runtime expects in a base layer. Their content is irrelevant up to
+// Windows Server 2022, and must be registry hives from 2025 on
+// (https://github.com/microsoft/windows-host-process-containers-base-image). Other Windows containers need a base image
+// that only Microsoft may distribute; Dockerfile.windows builds on it.
 func windowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	entries := []entry{
 		{Name: "Files/", Mode: 0o755},
@@ -215,7 +216,7 @@ func windowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	return []v1.Layer{base, program}, err
 }
 
-// newLayer is a layer of entries, which are read again whenever it is.
+// newLayer returns a layer of entries. It reads the files again on each use.
 func newLayer(entries []entry, at time.Time) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) {
 		r, w := io.Pipe()

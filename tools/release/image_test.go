@@ -29,7 +29,7 @@ import (
 	"github.com/spdx/tools-golang/spdxlib"
 )
 
-// fixture is a release of version v0.1.0 into a folder of the test.
+// fixture returns a release of version v0.1.0 into a temporary folder.
 func fixture(t *testing.T, commands ...string) *release {
 	t.Helper()
 	return &release{
@@ -110,7 +110,7 @@ func TestIndexNamesEveryPlatformOnce(t *testing.T) {
 	}
 }
 
-// windowsFiles is what containerd's importer of Windows layers wants to find, and the program.
+// windowsFiles are the files that containerd's importer of Windows layers expects, and the program.
 var windowsFiles = []string{
 	"Files/", "Files/Windows/", "Files/Windows/System32/", "Files/Windows/System32/config/",
 	"Files/Windows/System32/config/DEFAULT", "Files/Windows/System32/config/SAM", "Files/Windows/System32/config/SECURITY",
@@ -118,7 +118,7 @@ var windowsFiles = []string{
 	"Files/", "Files/slipway-agent.exe",
 }
 
-// readIndex reads back the one index of a command's layout.
+// readIndex reads the only index of a command's layout.
 func readIndex(t *testing.T, r *release, command string) v1.ImageIndex {
 	t.Helper()
 	path, err := layout.FromPath(filepath.Join(r.out, imagesFolder, command))
@@ -160,7 +160,7 @@ func layerNames(t *testing.T, image v1.Image) []string {
 	return list
 }
 
-// unpack writes a tar's files under a folder, if one is given, and says their names.
+// unpack writes a tar's files under a folder, if one is given, and returns their names.
 func unpack(t *testing.T, rc io.ReadCloser, dir string) []string {
 	t.Helper()
 	defer func() { _ = rc.Close() }()
@@ -198,13 +198,13 @@ func unpack(t *testing.T, rc io.ReadCloser, dir string) []string {
 	}
 }
 
-// TestAgentFromItsImage builds Slipway's real agent for this machine, and goes the way of a node: reads the layout,
-// unpacks the image, and starts what the image's configuration says.
+// TestAgentFromItsImage builds the real agent for this machine and does what a node does: it reads the layout, unpacks
+// the image, and starts the image's command.
 func TestAgentFromItsImage(t *testing.T) {
 	h := host(t)
 	r := fixture(t, "slipway-agent")
 	if _, err := output(t.Context(), r.source.Root, "git", "rev-parse", "HEAD"); err != nil {
-		t.Skipf("release is made from a git work tree: %v", err)
+		t.Skipf("release needs a git work tree: %v", err)
 	}
 	r.targets = []target{h}
 	binaries, err := r.build(t.Context(), filepath.Join(r.out, "bin"))
@@ -213,7 +213,7 @@ func TestAgentFromItsImage(t *testing.T) {
 	}
 	t.Run("the image runs and prints its version", func(t *testing.T) {
 		if h.OS != "linux" {
-			t.Skip("an image for Windows takes Windows to unpack")
+			t.Skip("only Windows can unpack an image for Windows")
 		}
 		if _, err := r.writeImages(binaries); err != nil {
 			t.Fatal(err)
@@ -239,7 +239,7 @@ func TestAgentFromItsImage(t *testing.T) {
 			t.Fatalf("%v: %v: %s", cmd.Args, err, out)
 		}
 		if got := string(out); got != "slipway-agent version v0.1.0\n" {
-			t.Errorf("it printed %q", got)
+			t.Errorf("printed %q", got)
 		}
 	})
 	t.Run("the SBOM lists the modules of the binary and nothing else", func(t *testing.T) {
@@ -272,12 +272,12 @@ func TestAgentFromItsImage(t *testing.T) {
 			t.Error(diff)
 		}
 		if n := len(doc.Relationships); n != len(doc.Packages) {
-			t.Errorf("%d packages and %d relationships: want one each", len(doc.Packages), n)
+			t.Errorf("%d packages and %d relationships: want equal numbers", len(doc.Packages), n)
 		}
 	})
 }
 
-// linked asks the go command what a binary was linked from, and gives it as package URLs.
+// linked returns the modules of a binary from the go command, as package URLs.
 func linked(t *testing.T, path string) []string {
 	t.Helper()
 	out, err := output(t.Context(), ".", "go", "version", "-m", path)
@@ -297,7 +297,7 @@ func linked(t *testing.T, path string) []string {
 		}
 	}
 	if len(list) < 10 {
-		t.Fatalf("the agent is linked from %v alone?", list)
+		t.Fatalf("the agent has only the modules %v", list)
 	}
 	slices.Sort(list)
 	return list
@@ -315,7 +315,7 @@ func TestAuthoritiesAreRootCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Version == 3 && !c.IsCA {
-			t.Errorf("%s is no authority", c.Subject)
+			t.Errorf("%s is not a certificate authority", c.Subject)
 		}
 	}
 	if n < 50 {
@@ -384,7 +384,7 @@ func TestImageGoesThroughARegistryByPlatform(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := (v1.Platform{OS: config.OS, Architecture: config.Architecture, OSVersion: config.OSVersion}); !got.Equals(platform) {
-			t.Errorf("asked for %v, got %v", platform, got)
+			t.Errorf("requested %v, got %v", platform, got)
 		}
 	}
 }

@@ -23,7 +23,7 @@ type krewMetadata struct {
 type krewSpec struct {
 	Version          string         `json:"version"`
 	Homepage         string         `json:"homepage"`
-	ShortDescription string         `json:"shortDescription"` // 50 characters at most
+	ShortDescription string         `json:"shortDescription"` // at most 50 characters
 	Description      string         `json:"description"`
 	Platforms        []krewPlatform `json:"platforms"`
 }
@@ -41,7 +41,7 @@ type krewSelector struct {
 
 const krewFile = "krew-slipway.yaml"
 
-// writeKrew writes the manifest that krew's index takes. It names the archives by their checksums.
+// writeKrew writes the manifest for krew's index, with the checksums of the archives.
 func (r *release) writeKrew(context.Context, []executable) error {
 	p := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",
@@ -51,8 +51,8 @@ func (r *release) writeKrew(context.Context, []executable) error {
 			Version:          r.source.Version,
 			Homepage:         homepage,
 			ShortDescription: "Take nodes out of service without dropping work",
-			Description: "Drains and retires nodes, says what a drain would do and why a node stays, and shows what Slipway's\n" +
-				"agents and manager are doing. Draining needs nothing installed in the cluster.\n",
+			Description: "Drains and retires nodes, predicts a drain, explains why a node stays, and shows what Slipway's\n" +
+				"agents and manager are doing. Draining needs no installation in the cluster.\n",
 		},
 	}
 	for _, t := range r.targets {
@@ -72,5 +72,5 @@ func (r *release) writeKrew(context.Context, []executable) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(krewFile), text, 0o644) //nolint:gosec // to be read by everybody
+	return os.WriteFile(r.path(krewFile), text, 0o644) //nolint:gosec // public
 }

@@ -68,11 +68,11 @@ func TestAModulesLicencesAreThoseOfItsFiles(t *testing.T) {
 		}
 	}
 	if _, err := l.of("example.com/absent", "v1.0.0"); err == nil {
-		t.Error("a module that is not there has a licence")
+		t.Error("a missing module has a licence")
 	}
 }
 
-// TestEverythingThatIsLinkedHasALicenceThatIsAllowed is what `make audit` asks of Slipway itself.
+// TestEverythingThatIsLinkedHasALicenceThatIsAllowed does the same as `make audit`.
 func TestEverythingThatIsLinkedHasALicenceThatIsAllowed(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
@@ -83,6 +83,6 @@ func TestEverythingThatIsLinkedHasALicenceThatIsAllowed(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(out.String(), "Apache-2.0") {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("output %q", out.String())
 	}
 }

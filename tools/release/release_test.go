@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// project is a small module that has what a release is made of in the same places as Slipway has it.
+// project creates a small module with the same layout as Slipway, for releases.
 func project(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// git runs git as somebody who is nobody in particular.
+// git runs git with a neutral identity.
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{
@@ -105,7 +105,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// host is the platform that tests build for, as an option's value.
+// host returns this machine's platform as a target.
 func host(t *testing.T) target {
 	t.Helper()
 	h := target{runtime.GOOS, runtime.GOARCH}
@@ -115,7 +115,7 @@ func host(t *testing.T) target {
 	return h
 }
 
-// digests has the checksum of every file under a folder.
+// digests returns the checksum of every file under a folder.
 func digests(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
@@ -156,7 +156,7 @@ func TestRelease(t *testing.T) {
 		return filepath.Join(dist, r.archiveName(product, h))
 	}
 
-	t.Run("is the same from two clones of one commit", func(t *testing.T) {
+	t.Run("is equal for two clones of a commit", func(t *testing.T) {
 		first, second := digests(t, dist), digests(t, filepath.Join(clone, "dist"))
 		if len(first) < 20 {
 			t.Errorf("only %d files", len(first))
@@ -188,7 +188,7 @@ func TestRelease(t *testing.T) {
 				t.Fatalf("%s has %d images at its top, want one index", command, n)
 			}
 			if got := statement.digests()[command+":v0.1.0"]; got != manifest.Manifests[0].Digest.Hex {
-				t.Errorf("the provenance says %q of %s, which is %s", got, command, manifest.Manifests[0].Digest)
+				t.Errorf("the provenance has %q for %s, want %s", got, command, manifest.Manifests[0].Digest)
 			}
 		}
 	})
@@ -200,7 +200,7 @@ func TestRelease(t *testing.T) {
 				continue
 			}
 			if subjects[name] != sum {
-				t.Errorf("%s: provenance says %q, it is %s", name, subjects[name], sum)
+				t.Errorf("%s: the provenance has %q, want %s", name, subjects[name], sum)
 			}
 		}
 		definition := statement.Predicate.BuildDefinition
@@ -208,10 +208,10 @@ func TestRelease(t *testing.T) {
 			t.Errorf("made from commit %q, want %q", got, want)
 		}
 		if signed, said := definition.InternalParameters["signed"]; !said || signed != false {
-			t.Errorf("internalParameters %v do not say that it is not signed", definition.InternalParameters)
+			t.Errorf("internalParameters %v do not state that it is unsigned", definition.InternalParameters)
 		}
 	})
-	t.Run("has archives with everything, and the kubectl plugin by its own", func(t *testing.T) {
+	t.Run("has archives with everything, and with only the kubectl plugin", func(t *testing.T) {
 		want := []string{
 			"LICENSE", h.exe("slipway"), h.exe("slipway-agent"), "completions/_slipway", "completions/kubectl_complete-slipway",
 			"completions/slipway.bash", "completions/slipway.fish", "completions/slipway.ps1", "man/slipway.1",
@@ -223,7 +223,7 @@ func TestRelease(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("has a krew manifest whose checksum is the archive's", func(t *testing.T) {
+	t.Run("has a krew manifest with the archive's checksum", func(t *testing.T) {
 		var plugin krewPlugin
 		if err := yaml.UnmarshalStrict(read(t, filepath.Join(dist, krewFile)), &plugin); err != nil {
 			t.Fatal(err)
@@ -241,10 +241,10 @@ func TestRelease(t *testing.T) {
 			t.Error(diff)
 		}
 		if n := len(plugin.Spec.ShortDescription); n > 50 {
-			t.Errorf("krew takes short descriptions of 50 characters, this one has %d", n)
+			t.Errorf("the short description has %d characters, krew allows 50", n)
 		}
 	})
-	t.Run("has a chart of the release's version, without what Helm leaves out", func(t *testing.T) {
+	t.Run("has a chart of the release's version, without ignored files", func(t *testing.T) {
 		file := filepath.Join(dist, "slipway-0.1.0.tgz")
 		want := []string{
 			"slipway/Chart.yaml", "slipway/.helmignore", "slipway/charts/library/config.yaml", "slipway/values.yaml",
@@ -260,7 +260,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%+v", chart)
 		}
 	})
-	t.Run("has a chart that upgrades the one whose place it takes", func(t *testing.T) {
+	t.Run("has a chart that upgrades the replaced tool's chart", func(t *testing.T) {
 		var chart struct{ Version, AppVersion string }
 		if err := yaml.Unmarshal([]byte(packed(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/Chart.yaml")[1]), &chart); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%+v", chart)
 		}
 	})
-	t.Run("has in each chart the files that charts share", func(t *testing.T) {
+	t.Run("has the shared files in each chart", func(t *testing.T) {
 		want := [2]string{"-rw-r--r--", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n"}
 		for chart, file := range map[string]string{"slipway": "slipway-0.1.0.tgz", "aks-node-termination-handler": "aks-node-termination-handler-2.1.0.tgz"} {
 			if diff := cmp.Diff(want, packed(t, filepath.Join(dist, file), chart+"/charts/library/config.yaml")); diff != "" {
@@ -285,7 +285,7 @@ func TestRelease(t *testing.T) {
 	})
 }
 
-// checksumsMatch compares checksums.txt with the files that are there.
+// checksumsMatch compares checksums.txt with the files.
 func checksumsMatch(t *testing.T, dist string) {
 	t.Helper()
 	want := topFiles(t, dist)
@@ -303,7 +303,7 @@ func checksumsMatch(t *testing.T, dist string) {
 	}
 }
 
-// topFiles has the checksums of the files that are uploaded as they are.
+// topFiles returns the checksums of the files at the top of the release.
 func topFiles(t *testing.T, dist string) map[string]string {
 	t.Helper()
 	files := digests(t, dist)
@@ -318,7 +318,7 @@ func topFiles(t *testing.T, dist string) map[string]string {
 	return files
 }
 
-// statement is what the tests read of the provenance, apart from the library that wrote it.
+// statement is the provenance as the tests read it, independent of the library that wrote it.
 type statement struct {
 	Type          string `json:"_type"`
 	PredicateType string
@@ -366,7 +366,7 @@ func read(t *testing.T, file string) []byte {
 	return b
 }
 
-// names are the files in an archive.
+// names returns the files in an archive.
 func names(t *testing.T, file string) []string {
 	t.Helper()
 	var list []string
@@ -398,7 +398,7 @@ func names(t *testing.T, file string) []string {
 	}
 }
 
-// packed is the mode and the text of a file in an archive.
+// packed returns the mode and the text of a file in an archive.
 func packed(t *testing.T, file, name string) [2]string {
 	t.Helper()
 	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
@@ -462,15 +462,15 @@ func TestAWorkTreeThatChangesMeanwhileIsNoticed(t *testing.T) {
 	r := &release{source: was, out: filepath.Join(dir, "out")}
 	write(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
 	if err := r.unchanged(t.Context()); err != nil {
-		t.Errorf("nothing was changed, and it says: %v", err)
+		t.Errorf("unchanged work tree: %v", err)
 	}
 	write(t, filepath.Join(dir, "LICENSE"), "Mine.\n")
-	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
-		t.Errorf("a file was changed, and it says: %v", err)
+	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+		t.Errorf("changed file: %v", err)
 	}
 	git(t, dir, "commit", "--quiet", "--all", "--message", "second")
-	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
-		t.Errorf("a commit was made, and it says: %v", err)
+	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+		t.Errorf("new commit: %v", err)
 	}
 }
 
@@ -483,14 +483,14 @@ func TestBadOptionsAreRefusedWithWhatIsAllowed(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no version":                   {nil, `version "": want a semantic version`},
-		"version without its v":        {[]string{"-version=0.1.0"}, `version "0.1.0": want a semantic version with its v`},
-		"version with two numbers":     {[]string{"-version=v0.1"}, `version "v0.1"`},
-		"version with build metadata":  {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
-		"tag at another commit":        {[]string{"-version=v0.2.0"}, "check the tag out first"},
-		"platform that nodes have not": {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": want some of [linux/amd64`},
-		"platform twice":               {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
-		"an argument":                  {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
+		"no version":                  {nil, `version "": must be a semantic version`},
+		"version without its v":       {[]string{"-version=0.1.0"}, `version "0.1.0": must be a semantic version with v`},
+		"version with two numbers":    {[]string{"-version=v0.1"}, `version "v0.1"`},
+		"version with build metadata": {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
+		"tag at another commit":       {[]string{"-version=v0.2.0"}, "check out the tag first"},
+		"unsupported platform":        {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": must be a comma-separated list of [linux/amd64`},
+		"platform twice":              {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
+		"an argument":                 {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
 	} {
 		err := run(t.Context(), append([]string{"-source=" + dir, "-out=" + out}, c.args...))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -499,20 +499,20 @@ func TestBadOptionsAreRefusedWithWhatIsAllowed(t *testing.T) {
 	}
 	for _, above := range []string{dir, filepath.Dir(dir)} {
 		err := run(t.Context(), []string{"-source=" + dir, "-out=" + above, "-version=v0.1.0"})
-		if err == nil || !strings.Contains(err.Error(), "has the source in it") {
+		if err == nil || !strings.Contains(err.Error(), "contains the source") {
 			t.Errorf("out above the source: got %v", err)
 		}
 	}
 	write(t, filepath.Join(dir, "new.txt"), "new")
 	err := run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
-	if err == nil || !strings.Contains(err.Error(), "files that git does not know") {
+	if err == nil || !strings.Contains(err.Error(), "untracked files") {
 		t.Errorf("modified work tree: got %v", err)
 	}
 	err = run(t.Context(), []string{"-source=" + t.TempDir(), "-out=" + out, "-version=v0.1.0"})
-	if err == nil || !strings.Contains(err.Error(), "release is made from a git work tree") {
+	if err == nil || !strings.Contains(err.Error(), "release needs a git work tree") {
 		t.Errorf("no work tree: got %v", err)
 	}
 	if _, err := os.Stat(out); !os.IsNotExist(err) {
-		t.Error(fmt.Errorf("something was written: %w", err))
+		t.Error(fmt.Errorf("files were written: %w", err))
 	}
 }
