@@ -42,7 +42,7 @@ type Fault struct {
 	Machine     string
 }
 
-type armed struct {
+type armedFault struct {
 	Fault
 	seen, done int
 	healed     chan struct{}
@@ -53,14 +53,14 @@ func (p *Pool) Inject(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range faults {
-		fault := &armed{Fault: f, healed: make(chan struct{})}
+		fault := &armedFault{Fault: f, healed: make(chan struct{})}
 		if f.Kind == Stale {
 			p.observeLocked()
 			p.stale = fault
 		}
 		p.faults = append(p.faults, fault)
 	}
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
 // Heal removes all faults.
@@ -71,15 +71,15 @@ func (p *Pool) Heal() {
 		close(f.healed)
 	}
 	p.faults, p.stale, p.cache = nil, nil, nil
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
-func (p *Pool) faultLocked(kind FaultKind, machine string) bool {
-	return slices.ContainsFunc(p.faults, func(f *armed) bool { return f.Kind == kind && f.Machine == machine })
+func (p *Pool) hasFaultLocked(kind FaultKind, machine string) bool {
+	return slices.ContainsFunc(p.faults, func(f *armedFault) bool { return f.Kind == kind && f.Machine == machine })
 }
 
-// hitLocked returns the fault that applies to a request, or nil.
-func (p *Pool) hitLocked(r *http.Request) *armed {
+// matchFaultLocked returns the fault that applies to a request, or nil.
+func (p *Pool) matchFaultLocked(r *http.Request) *armedFault {
 	for _, f := range p.faults {
 		if f.Machine != "" || f.Kind == Stale || f.Method != "" && f.Method != r.Method || !strings.HasSuffix(r.URL.Path, f.Path) {
 			continue
@@ -94,8 +94,8 @@ func (p *Pool) hitLocked(r *http.Request) *armed {
 	return nil
 }
 
-// serve writes the faulty response.
-func (f *armed) serve(w http.ResponseWriter, r *http.Request) {
+// writeFaultyResponse writes the faulty response.
+func (f *armedFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request) {
 	code := func(fallback int) int {
 		if f.Status != 0 {
 			return f.Status
@@ -125,12 +125,12 @@ func (f *armed) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case Throttled:
 		w.Header().Set("Retry-After", fmt.Sprint(int(f.After.Seconds())))
-		fail(w, code(http.StatusTooManyRequests), "too many requests")
+		writeError(w, code(http.StatusTooManyRequests), "too many requests")
 	default:
 		message := f.Message
 		if message == "" {
 			message = "internal error"
 		}
-		fail(w, code(http.StatusInternalServerError), "%s", message)
+		writeError(w, code(http.StatusInternalServerError), "%s", message)
 	}
 }

@@ -21,15 +21,15 @@ const (
 	Subscription = "00000000-0000-0000-0000-000000000001"
 )
 
-// identify sets a machine's ID, its Node's name and provider ID, and its cloud's description.
-func (p *Pool) identify(m *Machine, id string) {
+// setIdentity sets a machine's ID, its Node's name and provider ID, and its cloud's description.
+func (p *Pool) setIdentity(m *Machine, id string) {
 	short := id[:8] + id[9:13] + id[14:18]
-	switch p.o.Kind {
+	switch p.opts.Kind {
 	case EC2, Spot:
 		m.ID, m.Size = "i-"+short, "m5.large"
-		m.ProviderID = "aws:///" + p.o.Region + "a/" + m.ID
+		m.ProviderID = "aws:///" + p.opts.Region + "a/" + m.ID
 		m.Metadata = map[string]any{"instanceId": m.ID, "privateDnsName": m.NodeName}
-		if p.o.Kind == Spot {
+		if p.opts.Kind == Spot {
 			m.Metadata["spotInstanceRequestId"] = "sir-" + id[:8]
 			m.ID = "sir-" + id[:8]
 		}
@@ -43,7 +43,7 @@ func (p *Pool) identify(m *Machine, id string) {
 		m.ID, m.ProviderID, m.Size = id, "openstack:///"+id, "m1.large"
 		m.Metadata = map[string]any{"id": id, "name": m.NodeName}
 	}
-	if p.o.NoMetadata {
+	if p.opts.NoMetadata {
 		m.Metadata = nil
 	}
 }

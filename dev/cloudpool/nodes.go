@@ -33,11 +33,11 @@ func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
 	if err := n.Cluster.AddNodes(ctx, spec); err != nil {
 		return err
 	}
-	return n.address(ctx, m)
+	return n.setNodeAddress(ctx, m)
 }
 
-// address sets a node's address to its machine's, as a kubelet does. The emulated kubelets invent one.
-func (n ClusterNodes) address(ctx context.Context, m Machine) error {
+// setNodeAddress sets a node's address to its machine's, as a kubelet does. The emulated kubelets invent one.
+func (n ClusterNodes) setNodeAddress(ctx context.Context, m Machine) error {
 	if len(m.PrivateIPs) == 0 {
 		return nil
 	}

@@ -57,10 +57,10 @@ type Machine struct {
 	NodeName   string `json:"-"`
 	ProviderID string `json:"-"`
 
-	doomed bool // its termination is accepted, but has no effect yet
+	terminationAccepted bool // its termination is accepted, but has no effect yet
 }
 
-func (m *Machine) active() bool { return m.State.Allocated() && m.Membership.Active }
+func (m *Machine) isActive() bool { return m.State.Allocated() && m.Membership.Active }
 
 // Nodes adds and removes the Nodes of machines. Both methods are called without a lock, and may take time.
 type Nodes interface {
@@ -116,25 +116,25 @@ type Options struct {
 
 // Pool is an emulated pool. Its methods may be called concurrently. Call Close to end it.
 type Pool struct {
-	o   Options
-	log *slog.Logger
+	opts Options
+	log  *slog.Logger
 	// resize wakes the loop.
-	resize chan struct{}
-	number uint32          // number of this pool in this process
-	ctx    context.Context // ends at Close
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	resize  chan struct{}
+	number  uint32          // number of this pool in this process
+	ctx     context.Context // ends at Close
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu       sync.Mutex
 	machines []*Machine
-	outside  []*Machine // running machines that were detached
+	detached []*Machine // running machines that were detached
 	serial   int
 	desired  int
 	started  bool
 	config   []byte
 	cache    *observation
-	stale    *armed // the fault that sets the age of reads, or nil
-	faults   []*armed
+	stale    *armedFault // the fault that sets the age of reads, or nil
+	faults   []*armedFault
 	requests []Request
 	changed  chan struct{}
 }
@@ -158,10 +158,10 @@ func New(o Options) *Pool {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
-		o: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
-		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: pools.Add(1),
+		opts: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
+		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: poolCount.Add(1),
 	}
-	p.work.Go(p.loop)
+	p.running.Go(p.runLoop)
 	return p
 }
 
@@ -170,18 +170,18 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	p.stop()
 	p.mu.Unlock()
-	p.work.Wait()
+	p.running.Wait()
 }
 
 // goLocked runs work until the pool is closed.
 func (p *Pool) goLocked(work func(context.Context)) {
 	if p.ctx.Err() == nil {
-		p.work.Go(func() { work(p.ctx) })
+		p.running.Go(func() { work(p.ctx) })
 	}
 }
 
-// rest waits for d, and reports false if the pool was closed first.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, and reports false if the pool was closed first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -198,21 +198,21 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	p.mu.Lock()
 	added := make([]Machine, n)
 	for i := range n {
-		m := p.makeLocked()
-		p.startLocked(m)
+		m := p.newMachineLocked()
+		p.markRunningLocked(m)
 		added[i] = *m
 	}
 	p.desired += n
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	p.mu.Unlock()
-	if p.o.Nodes == nil {
+	if p.opts.Nodes == nil {
 		return added, nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(joinsAtOnce)
+	group.SetLimit(maxConcurrentJoins)
 	for _, m := range added {
 		group.Go(func() error {
-			if err := p.o.Nodes.Join(ctx, m); err != nil {
+			if err := p.opts.Nodes.Join(ctx, m); err != nil {
 				return fmt.Errorf("add the node of machine %s: %w", m.ID, err)
 			}
 			return nil
@@ -221,60 +221,60 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	return added, group.Wait()
 }
 
-// joinsAtOnce is the number of Nodes that join concurrently.
-const joinsAtOnce = 16
+// maxConcurrentJoins is the number of Nodes that join concurrently.
+const maxConcurrentJoins = 16
 
 // Place adds a machine in a given state, without a Node. It raises the desired size if the state counts.
 func (p *Pool) Place(s State, change func(*Machine)) Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.makeLocked()
+	m := p.newMachineLocked()
 	if s != Requested && s != Rejected {
-		p.startLocked(m)
+		p.markRunningLocked(m)
 	}
 	m.State = s
 	if change != nil {
 		change(m)
 	}
-	if m.active() {
+	if m.isActive() {
 		p.desired++
 	}
 	p.cache = nil
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	return *m
 }
 
-// makeLocked creates a requested machine.
-func (p *Pool) makeLocked() *Machine {
+// newMachineLocked creates a requested machine.
+func (p *Pool) newMachineLocked() *Machine {
 	now := time.Now().UTC()
 	m := &Machine{
-		State: Requested, Membership: Membership{true, true}, ServiceState: "UNKNOWN", Provider: string(p.o.Kind),
-		Region: p.o.Region, RequestTime: &now, PublicIPs: []string{}, PrivateIPs: []string{}, Serial: p.serial,
-		NodeName: fmt.Sprintf("%s-%d", p.o.Name, p.serial),
+		State: Requested, Membership: Membership{true, true}, ServiceState: "UNKNOWN", Provider: string(p.opts.Kind),
+		Region: p.opts.Region, RequestTime: &now, PublicIPs: []string{}, PrivateIPs: []string{}, Serial: p.serial,
+		NodeName: fmt.Sprintf("%s-%d", p.opts.Name, p.serial),
 	}
 	p.serial++
-	p.identify(m, uuid.NewString())
+	p.setIdentity(m, uuid.NewString())
 	p.machines = append(p.machines, m)
 	return m
 }
 
-// startLocked sets a machine to RUNNING.
-func (p *Pool) startLocked(m *Machine) {
+// markRunningLocked sets a machine to RUNNING.
+func (p *Pool) markRunningLocked(m *Machine) {
 	now := time.Now().UTC()
 	m.State, m.LaunchTime = Running, &now
-	m.PrivateIPs = []string{p.address(m.Serial).String()}
+	m.PrivateIPs = []string{p.machineAddress(m.Serial).String()}
 }
 
-// pools counts the pools of this process.
-var pools atomic.Uint32
+// poolCount counts the pools of this process.
+var poolCount atomic.Uint32
 
-// address returns an address that is unique among all pools of this process, for up to 4096 pools of 4096 machines. With
+// machineAddress returns an address that is unique among all pools of this process, for up to 4096 pools of 4096 machines. With
 // a duplicate address the machine of a node would be ambiguous.
-func (p *Pool) address(serial int) netip.Addr {
+func (p *Pool) machineAddress(serial int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(p.number >> 4), byte(p.number<<4) | byte(serial>>8)&0xf, byte(serial)})
 }
 
-func (p *Pool) findLocked(id string) *Machine {
+func (p *Pool) findMachineLocked(id string) *Machine {
 	for _, m := range p.machines {
 		if m.ID == id {
 			return m
@@ -321,41 +321,41 @@ func (p *Pool) Unconfigure() {
 func (p *Pool) Lose(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.findLocked(id)
+	m := p.findMachineLocked(id)
 	if m == nil {
 		return false
 	}
 	p.desired = max(0, p.desired-1)
-	p.removeLocked(m)
+	p.removeMachineLocked(m)
 	p.cache = nil
 	return true
 }
 
-func (p *Pool) removeLocked(m *Machine) {
+func (p *Pool) removeMachineLocked(m *Machine) {
 	m.State = Terminated
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
-// forgetLocked ends a machine's membership. The machine continues to run outside the pool.
-func (p *Pool) forgetLocked(m *Machine) {
+// detachMachineLocked ends a machine's membership. The machine continues to run outside the pool.
+func (p *Pool) detachMachineLocked(m *Machine) {
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
-	p.outside = append(p.outside, m)
-	p.announceLocked()
+	p.detached = append(p.detached, m)
+	p.notifyWaitersLocked()
 }
 
-// admitLocked makes a running machine outside the pool a member, and raises the desired size. It reports false if there
+// attachMachineLocked makes a running machine outside the pool a member, and raises the desired size. It reports false if there
 // is no such machine.
-func (p *Pool) admitLocked(id string) bool {
-	i := slices.IndexFunc(p.outside, func(m *Machine) bool { return m.ID == id })
+func (p *Pool) attachMachineLocked(id string) bool {
+	i := slices.IndexFunc(p.detached, func(m *Machine) bool { return m.ID == id })
 	if i < 0 {
 		return false
 	}
-	m := p.outside[i]
-	p.outside = slices.Delete(p.outside, i, i+1)
+	m := p.detached[i]
+	p.detached = slices.Delete(p.detached, i, i+1)
 	p.machines = append(p.machines, m)
 	p.desired++
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	return true
 }
 
@@ -363,16 +363,16 @@ func (p *Pool) admitLocked(id string) bool {
 func (p *Pool) Forget(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.findLocked(id)
+	m := p.findMachineLocked(id)
 	if m == nil {
 		return false
 	}
-	p.forgetLocked(m)
+	p.detachMachineLocked(m)
 	p.cache = nil
 	return true
 }
 
-func (p *Pool) announceLocked() {
+func (p *Pool) notifyWaitersLocked() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -389,14 +389,14 @@ func (p *Pool) Wait(ctx context.Context, done func([]Machine) bool) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the machines of %s: %w", p.o.Name, context.Cause(ctx))
+			return fmt.Errorf("waiting for the machines of %s: %w", p.opts.Name, context.Cause(ctx))
 		}
 	}
 }
 
 // observeLocked reads the pool through its cache.
 func (p *Pool) observeLocked() *observation {
-	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.refreshLocked()) {
+	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.maxCacheAgeLocked()) {
 		return p.cache
 	}
 	o := &observation{at: time.Now().UTC()}
@@ -407,9 +407,9 @@ func (p *Pool) observeLocked() *observation {
 	return o
 }
 
-func (p *Pool) refreshLocked() time.Duration {
+func (p *Pool) maxCacheAgeLocked() time.Duration {
 	if p.stale != nil {
 		return p.stale.After
 	}
-	return p.o.Refresh
+	return p.opts.Refresh
 }

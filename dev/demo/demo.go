@@ -32,8 +32,8 @@ type Options struct {
 }
 
 const (
-	// linger keeps an event listed longer than the agents' polling interval, as the real service does.
-	linger = 2 * time.Second
+	// startedAfterImpact keeps an event listed longer than the agents' polling interval, as the real service does.
+	startedAfterImpact = 2 * time.Second
 	// outage is the downtime of a machine in a reboot. A real reboot takes a minute or more.
 	outage = 4 * time.Second
 	// setupTimeout limits the setup, which takes seconds.
@@ -42,7 +42,7 @@ const (
 
 // Run runs the demo and prints it. It returns an error if a step failed, which it has printed, or if the setup failed.
 func Run(ctx context.Context, o Options) (err error) {
-	var machines crowdCloud = emulated{}
+	var machines crowdCloud = emulatedCloud{}
 	switch o.Cloud {
 	case EmulatedAzure:
 	case RealOpenStack:
@@ -59,14 +59,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	kept := false
 	defer func() {
 		if o.Keep && !kept {
-			err = errors.Join(err, removed(testbed.Down(o.Dir)))
+			err = errors.Join(err, ignoreNotFound(testbed.Down(o.Dir)))
 		}
 	}()
 	t, err := testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{
-			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compiling{to: o.Out},
+			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compileNotice{to: o.Out},
 		},
-		Azure: azure.Options{Linger: linger, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletion},
+		Azure: azure.Options{Linger: startedAfterImpact, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletionTime},
 	})
 	if err != nil {
 		return err
@@ -76,15 +76,15 @@ func Run(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, t.Stop())
 		}
 	}()
-	s, err := prepare(ctx, t)
+	s, err := prepareStage(ctx, t)
 	if err != nil {
 		return err
 	}
 	s.crowd = machines
 	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
-	s.introduce(o.Out, time.Since(begun))
-	steps := s.story()
-	passed := tell(ctx, o.Out, steps)
+	s.printIntroduction(o.Out, time.Since(begun))
+	steps := s.newSteps()
+	passed := runSteps(ctx, o.Out, steps)
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			return err
 		}
 		kept = true
-		s.explainKept(o.Out)
+		s.printKeptInstructions(o.Out)
 	}
 	fmt.Fprintf(o.Out, "demo: %d of %d steps passed\n", passed, len(steps))
 	if passed < len(steps) {
@@ -103,37 +103,37 @@ func Run(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// removed ignores that there was nothing to remove.
-func removed(err error) error {
+// ignoreNotFound ignores that there was nothing to remove.
+func ignoreNotFound(err error) error {
 	if errors.Is(err, controlplane.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// compiling prints once that the control plane is being compiled, and how long it takes.
-type compiling struct {
-	to   io.Writer
-	said bool
+// compileNotice prints once that the control plane is being compiled, and how long it takes.
+type compileNotice struct {
+	to      io.Writer
+	printed bool
 }
 
-func (c *compiling) Write(p []byte) (int, error) {
-	if !c.said {
-		c.said = true
+func (c *compileNotice) Write(p []byte) (int, error) {
+	if !c.printed {
+		c.printed = true
 		fmt.Fprintln(c.to, "Compiling the control plane from Go modules: about 4 minutes on two cores, only the first time …")
 	}
 	return len(p), nil
 }
 
-func (s *stage) introduce(out io.Writer, took time.Duration) {
-	fmt.Fprint(out, wrapped("", fmt.Sprintf("Kubernetes %s is up after %.1f s. Its etcd, API server, controllers and scheduler "+
+func (s *stage) printIntroduction(out io.Writer, took time.Duration) {
+	fmt.Fprint(out, wrapText("", fmt.Sprintf("Kubernetes %s is up after %.1f s. Its etcd, API server, controllers and scheduler "+
 		"are real; the machines of its %d nodes are emulated. Azure, which announces events and deletes machines, "+
 		"is emulated too. A real slipway-agent guards each of %d nodes; two real slipway managers manage the pool of the others. Each step is checked against the API server and the emulator's ledger "+
 		"of all pods. The steps run in parallel and are printed in order. Seconds count from the announcement.",
-		s.Version(), took.Seconds(), len(s.agents)+ciMachines, len(s.agents))))
+		s.Version(), took.Seconds(), len(s.agents)+ciMachineCount, len(s.agents))))
 }
 
-func (s *stage) explainKept(out io.Writer) {
+func (s *stage) printKeptInstructions(out io.Writer) {
 	fmt.Fprintf(out, "Everything keeps running, also the agents:\n"+
 		"  export KUBECONFIG=%s\n%s"+
 		"`make down` stops everything and removes %s.\n\n", s.Kubeconfig(), testbed.Announcing(s.ControlURL(), spot.Resource(3)),

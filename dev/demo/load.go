@@ -36,25 +36,25 @@ type crowdCloud interface {
 	// group returns the group for new machines; labels returns the labels of their nodes.
 	group() (provider, name string)
 	labels() map[string]string
-	// right returns the machine type that suits the pods, the CPU request of each pod, and the maximum number of
+	// machineType returns the machine type that suits the pods, the CPU request of each pod, and the maximum number of
 	// machines.
-	right() (kind, cpu string, machines int)
-	// machines returns the types of the existing machines, as listed by the cloud.
-	machines(ctx context.Context, s *stage) ([]string, error)
-	// follow joins new machines to the cluster until ctx ends.
-	follow(ctx context.Context, s *stage) error
+	machineType() (kind, cpu string, machines int)
+	// listMachineTypes returns the types of the existing machines, as listed by the cloud.
+	listMachineTypes(ctx context.Context, s *stage) ([]string, error)
+	// joinMachines joins new machines to the cluster until ctx ends.
+	joinMachines(ctx context.Context, s *stage) error
 }
 
-// comeAndGo is the step with unschedulable pods that need new machines, and are then deleted.
-func (s *stage) comeAndGo(ctx context.Context, a *account) (_ string, err error) {
-	a.began = time.Now()
+// runAutoscaling is the step with unschedulable pods that need new machines, and are then deleted.
+func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, err error) {
+	a.startTime = time.Now()
 	config, err := s.crowd.prepare(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	following, stop := context.WithCancel(ctx)
 	followed := make(chan error, 1)
-	go func() { followed <- s.crowd.follow(following, s) }()
+	go func() { followed <- s.crowd.joinMachines(following, s) }()
 	defer func() {
 		stop()
 		err = errors.Join(err, <-followed)
@@ -67,36 +67,36 @@ func (s *stage) comeAndGo(ctx context.Context, a *account) (_ string, err error)
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
-	most, err := s.come(ctx, a)
+	most, err := s.scaleUp(ctx, a)
 	if err != nil {
 		return "", err
 	}
-	if err := s.leave(ctx, a); err != nil {
+	if err := s.scaleDown(ctx, a); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d machines launched for %d pods, and none remains", most, crowdPods), nil
 }
 
-// come creates the pods, and waits until all of them run.
-func (s *stage) come(ctx context.Context, a *account) (machines int, err error) {
-	kind, cpu, most := s.crowd.right()
+// scaleUp creates the pods, and waits until all of them run.
+func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
+	kind, cpu, most := s.crowd.machineType()
 	app := workload.App{
 		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
 		Stop: "0.1", NodeSelector: s.crowd.labels(),
 	}
-	a.began = time.Now()
+	a.startTime = time.Now()
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(crowd), app.Deployment()); err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "%d pods of %s cores are created, and no machine can run them", crowdPods, cpu)
+	a.print(time.Now(), "%d pods of %s cores are created, and no machine can run them", crowdPods, cpu)
 	err = testbed.Poll(ctx, "machines are launched", func() bool {
-		all, err := s.crowd.machines(ctx, s)
+		all, err := s.crowd.listMachineTypes(ctx, s)
 		return err == nil && len(all) > 0
 	})
 	if err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "%s launches machines", s.crowd.title())
+	a.print(time.Now(), "%s launches machines", s.crowd.title())
 	err = testbed.Poll(ctx, "all pods run", func() bool {
 		d, err := s.Client().AppsV1().Deployments(crowd).Get(ctx, app.Name, metav1.GetOptions{})
 		return err == nil && d.Status.ReadyReplicas == crowdPods
@@ -104,27 +104,27 @@ func (s *stage) come(ctx context.Context, a *account) (machines int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	all, err := s.crowd.machines(ctx, s)
+	all, err := s.crowd.listMachineTypes(ctx, s)
 	if err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "all %d pods run, on %d machines of type %s", crowdPods, len(all), kind)
+	a.print(time.Now(), "all %d pods run, on %d machines of type %s", crowdPods, len(all), kind)
 	wrong := slices.DeleteFunc(slices.Clone(all), func(is string) bool { return strings.EqualFold(is, kind) })
 	return len(all), errors.Join(
-		expect(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
-		expect(len(all) <= most, fmt.Sprintf("at most %d machines", most), "%d", len(all)),
+		check(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
+		check(len(all) <= most, fmt.Sprintf("at most %d machines", most), "%d", len(all)),
 	)
 }
 
-// leave deletes the pods, and waits until the machines are deleted.
-func (s *stage) leave(ctx context.Context, a *account) error {
+// scaleDown deletes the pods, and waits until the machines are deleted.
+func (s *stage) scaleDown(ctx context.Context, a *stepOutput) error {
 	if err := s.Client().AppsV1().Deployments(crowd).Delete(ctx, "crowd", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	a.say(time.Now(), "the pods are deleted. A node that is not needed for %s is retired", crowdCooldown)
+	a.print(time.Now(), "the pods are deleted. A node that is not needed for %s is retired", crowdCooldown)
 	left := ""
 	err := testbed.Poll(ctx, "the machines are deleted", func() bool {
-		all, err := s.crowd.machines(ctx, s)
+		all, err := s.crowd.listMachineTypes(ctx, s)
 		if err != nil {
 			return false
 		}
@@ -135,7 +135,7 @@ func (s *stage) leave(ctx context.Context, a *account) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, left)
 	}
-	a.say(time.Now(), "the last machine and its Node are deleted")
+	a.print(time.Now(), "the last machine and its Node are deleted")
 	return nil
 }
 
@@ -164,5 +164,5 @@ func (s *stage) createCrowdGroup(ctx context.Context) error {
 func (s *stage) startCrowdManager(ctx context.Context, clouds map[string]any) (*testbed.Manager, error) {
 	return s.StartManager(ctx, "manager-of-crowd", clouds,
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms",
-		"--retry-interval", retryAfter.String(), "--selector", crowdLabel)
+		"--retry-interval", retryInterval.String(), "--selector", crowdLabel)
 }

@@ -17,28 +17,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// told is a received notification.
-type told struct {
+// notification is a received notification.
+type notification struct {
 	at      time.Time
 	message notify.Message
 }
 
-// hook is a webhook that an agent notifies.
-type hook struct {
+// webhook is a webhook that an agent notifies.
+type webhook struct {
 	server *http.Server
 	config string // path of the agent's configuration file
 
-	mu  sync.Mutex
-	got map[notify.Moment]told
+	mu            sync.Mutex
+	notifications map[notify.Moment]notification
 }
 
-// listen starts a webhook, and writes an agent configuration that uses it.
-func listen(ctx context.Context, dir string) (*hook, error) {
+// startWebhook starts a webhook, and writes an agent configuration that uses it.
+func startWebhook(ctx context.Context, dir string) (*webhook, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
-	h := &hook{got: map[notify.Moment]told{}, config: filepath.Join(dir, "notifications.yaml")}
+	h := &webhook{notifications: map[notify.Moment]notification{}, config: filepath.Join(dir, "notifications.yaml")}
 	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = h.server.Serve(l) }()
 	config := fmt.Sprintf("notifications:\n- name: demo\n  moments: [detected, drained]\n  webhook: {url: \"http://%s\"}\n", l.Addr())
@@ -48,7 +48,7 @@ func listen(ctx context.Context, dir string) (*hook, error) {
 	return h, nil
 }
 
-func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m notify.Message
 	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -56,22 +56,22 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.got[m.Moment] = told{time.Now(), m}
+	h.notifications[m.Moment] = notification{time.Now(), m}
 }
 
-func (h *hook) hears(m notify.Moment) (told, bool) {
+func (h *webhook) received(m notify.Moment) (notification, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t, ok := h.got[m]
+	t, ok := h.notifications[m]
 	return t, ok
 }
 
-// tellNotified reports the notifications of the agent.
-func (s *stage) tellNotified(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
-	var detected, drained told
+// reportNotifications reports the notifications of the agent.
+func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.Record, _ []azure.Pod) error {
+	var detected, drained notification
 	err := testbed.Poll(ctx, "the webhook is notified of both moments", func() (ok bool) {
-		detected, _ = s.hook.hears(notify.Detected)
-		drained, ok = s.hook.hears(notify.Drained)
+		detected, _ = s.hook.received(notify.Detected)
+		drained, ok = s.hook.received(notify.Drained)
 		return ok && !detected.at.IsZero()
 	})
 	if err != nil {
@@ -83,13 +83,13 @@ func (s *stage) tellNotified(ctx context.Context, a *account, r azure.Record, _ 
 			gone++
 		}
 	}
-	a.say(drained.at, "a webhook was notified twice: %.1f s after the notice, that %d pods have %d s left, and now that "+
+	a.print(drained.at, "a webhook was notified twice: %.1f s after the notice, that %d pods have %d s left, and now that "+
 		"%d have stopped", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, gone)
-	return all(
-		expect(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
+	return firstError(
+		check(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
 			"%s and %s", detected.message.Event.EventId, drained.message.Event.EventId),
-		expect(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
-		expect(gone == spotPods, "40 stopped pods in the second", "%d", gone),
-		expect(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", clock(drained.at)),
+		check(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
+		check(gone == spotPods, "40 stopped pods in the second", "%d", gone),
+		check(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", formatTime(drained.at)),
 	)
 }

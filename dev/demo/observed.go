@@ -18,27 +18,27 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// observed holds the observed states of the pool's nodes and retirements with their times.
-type observed struct {
-	began   time.Time
-	killed  time.Time
-	took    time.Time // when the other manager took over
-	called  time.Time // when the build was created that rescues a node
-	rescued int       // the instance of the rescued node
-	first   *manager  // the killed manager
-	failed  error     // error of the step that runs everything
+// poolObserver holds the observed states of the pool's nodes and retirements with their times.
+type poolObserver struct {
+	startedAt     time.Time
+	killedAt      time.Time
+	takeoverAt    time.Time // when the other manager took over
+	rescuedAt     time.Time // when the build was created that rescues a node
+	rescued       int       // the instance of the rescued node
+	killedManager *manager  // the killed manager
+	err           error     // error of the step that runs everything
 
-	mu       sync.Mutex
-	phases   map[string]map[v1alpha1.Phase]time.Time // by node
-	records  map[string]*v1alpha1.NodeRetirement     // by node
-	closed   map[string]bool                         // nodes that are unschedulable now
-	together int                                     // maximum number of nodes unschedulable at once
+	mu               sync.Mutex
+	phases           map[string]map[v1alpha1.Phase]time.Time // by node
+	records          map[string]*v1alpha1.NodeRetirement     // by node
+	unschedulable    map[string]bool                         // nodes that are unschedulable now
+	maxUnschedulable int                                     // maximum number of nodes unschedulable at once
 }
 
-// observe watches the pool until ctx ends.
-func (s *stage) observe(ctx context.Context) (*observed, error) {
-	o := &observed{
-		phases: map[string]map[v1alpha1.Phase]time.Time{}, records: map[string]*v1alpha1.NodeRetirement{}, closed: map[string]bool{},
+// observePool watches the pool until ctx ends.
+func (s *stage) observePool(ctx context.Context) (*poolObserver, error) {
+	o := &poolObserver{
+		phases: map[string]map[v1alpha1.Phase]time.Time{}, records: map[string]*v1alpha1.NodeRetirement{}, unschedulable: map[string]bool{},
 	}
 	client, err := dynamic.NewForConfig(s.RESTConfig())
 	if err != nil {
@@ -48,12 +48,12 @@ func (s *stage) observe(ctx context.Context) (*observed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching NodeRetirements: %w", err)
 	}
-	nodes, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ci.Name})
+	nodes, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ciPool.Name})
 	if err != nil {
 		retirements.Stop()
 		return nil, fmt.Errorf("watching nodes: %w", err)
 	}
-	for w, take := range map[watch.Interface]func(watch.Event){retirements: o.retirement, nodes: o.node} {
+	for w, take := range map[watch.Interface]func(watch.Event){retirements: o.recordRetirement, nodes: o.recordNode} {
 		go func() {
 			for e := range w.ResultChan() {
 				take(e)
@@ -63,7 +63,7 @@ func (s *stage) observe(ctx context.Context) (*observed, error) {
 	return o, nil
 }
 
-func (o *observed) retirement(e watch.Event) {
+func (o *poolObserver) recordRetirement(e watch.Event) {
 	object, ok := e.Object.(*unstructured.Unstructured)
 	rt := &v1alpha1.NodeRetirement{}
 	if !ok || runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, rt) != nil {
@@ -83,57 +83,57 @@ func (o *observed) retirement(e watch.Event) {
 	}
 }
 
-func (o *observed) node(e watch.Event) {
+func (o *poolObserver) recordNode(e watch.Event) {
 	n, ok := e.Object.(*corev1.Node)
 	if !ok {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.closed, n.Name)
+	delete(o.unschedulable, n.Name)
 	if e.Type != watch.Deleted && n.Spec.Unschedulable {
-		o.closed[n.Name] = true
+		o.unschedulable[n.Name] = true
 	}
-	o.together = max(o.together, len(o.closed))
+	o.maxUnschedulable = max(o.maxUnschedulable, len(o.unschedulable))
 }
 
-// reached returns when the retirement of a machine's node was first seen in a phase, or zero.
-func (o *observed) reached(instance int, phase v1alpha1.Phase) time.Time {
+// phaseTime returns when the retirement of a machine's node was first seen in a phase, or zero.
+func (o *poolObserver) phaseTime(instance int, phase v1alpha1.Phase) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.phases[ci.NodeName(instance)][phase]
+	return o.phases[ciPool.NodeName(instance)][phase]
 }
 
-// record returns the current retirement of a machine's node, or nil.
-func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
+// retirementOf returns the current retirement of a machine's node, or nil.
+func (o *poolObserver) retirementOf(instance int) *v1alpha1.NodeRetirement {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.records[ci.NodeName(instance)]
+	return o.records[ciPool.NodeName(instance)]
 }
 
-// last returns the last instance that is not being drained yet.
-func (o *observed) last() (int, error) {
-	for i := ciMachines - 1; i >= 0; i-- {
-		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Draining).IsZero() {
+// lastUndrainedInstance returns the last instance that is not being drained yet.
+func (o *poolObserver) lastUndrainedInstance() (int, error) {
+	for i := ciMachineCount - 1; i >= 0; i-- {
+		if i != interruptedInstance && i != undeletableInstance && o.phaseTime(i, v1alpha1.Draining).IsZero() {
 			return i, nil
 		}
 	}
 	return 0, errors.New("every node is being drained already")
 }
 
-// most returns the maximum number of nodes that were unschedulable at once.
-func (o *observed) most() int {
+// maxConcurrentUnschedulable returns the maximum number of nodes that were unschedulable at once.
+func (o *poolObserver) maxConcurrentUnschedulable() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.together
+	return o.maxUnschedulable
 }
 
-// await waits until the retirement of a machine's node has reached a phase.
-func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) error {
-	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ci.NodeName(instance), phase), func() bool {
-		return !o.reached(instance, phase).IsZero()
+// awaitPhase waits until the retirement of a machine's node has reached a phase.
+func (o *poolObserver) awaitPhase(ctx context.Context, instance int, phase v1alpha1.Phase) error {
+	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ciPool.NodeName(instance), phase), func() bool {
+		return !o.phaseTime(instance, phase).IsZero()
 	})
-	if rt := o.record(instance); err != nil && rt != nil {
+	if rt := o.retirementOf(instance); err != nil && rt != nil {
 		err = fmt.Errorf("%w; it is %s: %s", err, rt.Status.Phase, rt.Status.Message)
 	}
 	return err

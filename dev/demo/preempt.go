@@ -18,60 +18,60 @@ import (
 // spotPods is the number of pods on the Spot machine.
 const spotPods = workload.SpotPods
 
-// spotNotice is the step with a machine that is evicted with 30 s notice.
-func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
-	pods := s.on(preempted)
-	if err := expect(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
+// runSpotNotice is the step with a machine that is evicted with 30 s notice.
+func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error) {
+	pods := s.podsOn(preempted)
+	if err := check(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
 		return "", err
 	}
 	least := s.watchReady(ctx, web)
-	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
+	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
 		"Azure: %s will be evicted in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
-	at, err := s.cordoned(ctx, preempted, r)
+	at, err := s.awaitCordon(ctx, preempted, r)
 	if err != nil {
 		return "", err
 	}
-	a.say(at, "the agent has seen the notice and cordoned the node, and starts to drain it")
-	for _, tell := range []func(context.Context, *account, azure.Record, []azure.Pod) error{
-		s.tellSearch, s.tellOrders, s.tellWeb(least), s.tellInvoices, s.tellEncoder, s.tellEnd, s.tellNotified,
+	a.print(at, "the agent has seen the notice and cordoned the node, and starts to drain it")
+	for _, tell := range []func(context.Context, *stepOutput, azure.Record, []azure.Pod) error{
+		s.reportSearch, s.reportOrders, s.reportWeb(least), s.reportInvoices, s.reportEncoder, s.reportMachineEnd, s.reportNotifications,
 	} {
 		if err := tell(ctx, a, r, pods); err != nil {
 			return "", err
 		}
 	}
-	err = s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
+	err = s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
 	return "40 of 40 pods finished, 0 cut short, 0 lost; an Event reports 1 forced deletion", err
 }
 
-func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
-	pods, err := s.await(ctx, of(search, pods), int(search.Replicas), "of search ended", ended)
+func (s *stage) reportSearch(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.awaitPods(ctx, podsOfApp(search, pods), int(search.Replicas), "of search ended", hasEnded)
 	if err != nil {
 		return err
 	}
-	a.say(last(pods, endedAt), "search: its %d pods have no PDB; all were evicted at once and have stopped", len(pods))
+	a.print(latestTime(pods, endTime), "search: its %d pods have no PDB; all were evicted at once and have stopped", len(pods))
 	return nil
 }
 
-func (s *stage) tellOrders(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
-	pods, err := s.await(ctx, of(orders, pods), 1, "of orders-db ended", ended)
+func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.awaitPods(ctx, podsOfApp(orders, pods), 1, "of orders-db ended", hasEnded)
 	if err != nil {
 		return err
 	}
-	if err := s.replaced(ctx, preempted, 1, orders); err != nil {
+	if err := s.awaitReplacements(ctx, preempted, 1, orders); err != nil {
 		return err
 	}
-	a.say(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then its replacement started on another node",
+	a.print(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then its replacement started on another node",
 		pods[0].EndedAt.Sub(pods[0].AskedSeenAt).Seconds())
-	twin := s.successor(pods[0])
-	return expect(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
-		clock(pods[0].EndedAt), "bound at %s", clock(twin.BoundAt))
+	twin := s.replacementOf(pods[0])
+	return check(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
+		formatTime(pods[0].EndedAt), "bound at %s", formatTime(twin.BoundAt))
 }
 
-// successor returns the new pod with the same name.
-func (s *stage) successor(old azure.Pod) azure.Pod {
+// replacementOf returns the new pod with the same name.
+func (s *stage) replacementOf(old azure.Pod) azure.Pod {
 	for _, p := range s.Pods.Pods() {
 		if p.Name == old.Name && p.UID != old.UID {
 			return p
@@ -80,19 +80,19 @@ func (s *stage) successor(old azure.Pod) azure.Pod {
 	return azure.Pod{}
 }
 
-// webBudget is the number of web's pods that the PDB requires to be Ready.
-const webBudget = 30 - 6
+// webMinReady is the number of web's pods that the PDB requires to be Ready.
+const webMinReady = 30 - 6
 
-func (s *stage) tellWeb(least func() int32) func(context.Context, *account, azure.Record, []azure.Pod) error {
-	return func(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
-		pods, err := s.await(ctx, of(web, pods), int(web.Replicas), "of web ended", ended)
+func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput, azure.Record, []azure.Pod) error {
+	return func(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+		pods, err := s.awaitPods(ctx, podsOfApp(web, pods), int(web.Replicas), "of web ended", hasEnded)
 		if err != nil {
 			return err
 		}
 		ready := least()
-		a.say(last(pods, endedAt), "web: its %d pods were evicted 6 at a time, as the PDB allows; at least %d were always Ready",
+		a.print(latestTime(pods, endTime), "web: its %d pods were evicted 6 at a time, as the PDB allows; at least %d were always Ready",
 			len(pods), ready)
-		return expect(ready >= webBudget, "at least 24 of web's 30 pods always Ready", "%d", ready)
+		return check(ready >= webMinReady, "at least 24 of web's 30 pods always Ready", "%d", ready)
 	}
 }
 
@@ -123,39 +123,39 @@ func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() 
 	}
 }
 
-func (s *stage) tellInvoices(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) error {
-	pods, err := s.await(ctx, of(invoices, pods), 1, "of invoices deleted", asked)
+func (s *stage) reportInvoices(ctx context.Context, a *stepOutput, r azure.Record, pods []azure.Pod) error {
+	pods, err := s.awaitPods(ctx, podsOfApp(invoices, pods), 1, "of invoices deleted", wasDeleted)
 	if err != nil {
 		return err
 	}
 	p := pods[0]
-	a.say(p.AskedSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
+	a.print(p.AskedSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
 		r.NotBefore.Sub(p.AskedSeenAt).Seconds(), p.FirstGrantedSeconds)
-	return expect(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
+	return check(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
 }
 
-func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
-	pods, err := s.await(ctx, of(encoder, pods), 1, "of encoder ended", ended)
+func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.awaitPods(ctx, podsOfApp(encoder, pods), 1, "of encoder ended", hasEnded)
 	if err != nil {
 		return err
 	}
 	took := pods[0].EndedAt.Sub(pods[0].AskedSeenAt)
-	a.say(pods[0].EndedAt, "encoder: needed 20 s to stop, and got them")
-	return expect(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
+	a.print(pods[0].EndedAt, "encoder: needed 20 s to stop, and got them")
+	return check(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
 }
 
-// tellEnd follows the machine to its end.
-func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
-	r, err := s.approved(ctx, r)
+// reportMachineEnd follows the machine to its end.
+func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Record, _ []azure.Pod) error {
+	r, err := s.awaitApproval(ctx, r)
 	if err != nil {
 		return err
 	}
-	a.say(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", early(r))
-	died, err := s.switched(ctx, r, false)
+	a.print(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", formatEarliness(r))
+	died, err := s.awaitPowerChange(ctx, r, false)
 	if err != nil {
 		return err
 	}
-	elsewhere, nodes, err := s.running(ctx, preempted, onSpot.Apps()...)
+	elsewhere, nodes, err := s.countReadyPods(ctx, preempted, onSpot.Apps()...)
 	if err != nil {
 		return err
 	}
@@ -163,12 +163,12 @@ func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azu
 	if err != nil {
 		return err
 	}
-	a.say(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
+	a.print(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
 	const admitted = "1 deleted past a disruption budget"
-	return all(
-		expect(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
-		expect(strings.Contains(said.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", said.Message),
-		expect(count(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
+	return firstError(
+		check(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
+		check(strings.Contains(said.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", said.Message),
+		check(countPods(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
 			"no new pod on the machine since the notice", "one or more"),
 	)
 }

@@ -43,30 +43,32 @@ var (
 	refuge     = [2]machine{{spot, 3}, {general, 3}}
 )
 
-// group returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
+// nodeGroupLabel returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
 // machines of refuge get it too. The labels separate the steps, which run in parallel.
-func group(m machine) string { return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance) }
+func nodeGroupLabel(m machine) string {
+	return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance)
+}
 
 const shop = "shop"
 
 // The apps of the steps.
 var (
-	onSpot                                 = workload.SpotNode(shop, map[string]string{group(preempted): ""})
+	onSpot                                 = workload.SpotNode(shop, map[string]string{nodeGroupLabel(preempted): ""})
 	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
 
-	accounts = onlyOn(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
-	payments = onlyOn(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
-	reports  = onlyOn(spared, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
-	catalog  = onlyOn(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
-	renderer = onlyOn(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
+	accounts = pinTo(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
+	payments = pinTo(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
+	reports  = pinTo(spared, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
+	catalog  = pinTo(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
+	renderer = pinTo(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
 )
 
-func onlyOn(m machine, a workload.App) workload.App {
-	a.Namespace, a.NodeSelector = shop, map[string]string{group(m): ""}
+func pinTo(m machine, a workload.App) workload.App {
+	a.Namespace, a.NodeSelector = shop, map[string]string{nodeGroupLabel(m): ""}
 	return a
 }
 
-func objects() []runtime.Object {
+func shopObjects() []runtime.Object {
 	return append(append([]runtime.Object{workload.Namespace(shop)}, onSpot.Objects()...),
 		accounts.Deployment(), payments.Deployment(), payments.Budget(), reports.Deployment(), reports.Budget(),
 		catalog.Deployment(), renderer.Deployment(),
@@ -78,25 +80,25 @@ func objects() []runtime.Object {
 type stage struct {
 	*testbed.Testbed
 	agents map[string]*testbed.Agent // by node
-	hook   *hook                     // of the agent on the machine that is taken away
+	hook   *webhook                  // of the agent on the machine that is taken away
 	// webhook of the agent on the preempted machine
 	managers [2]*manager
-	pool     *observed // set once its step has begun
+	pool     *poolObserver // set once its step has begun
 	crowd    crowdCloud
 }
 
-// prepare adds the machines, starts the workload and the agents, and then lets pods move to the machines of refuge.
-func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
+// prepareStage adds the machines, starts the workload and the agents, and then lets pods move to the machines of refuge.
+func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	s := &stage{Testbed: t, agents: map[string]*testbed.Agent{}}
 	var nodes []controlplane.NodeSpec
 	groups := map[string]string{}
-	for _, m := range machines() {
+	for _, m := range allMachines() {
 		node := m.pool.Node(m.instance)
 		if m != refuge[0] && m != refuge[1] {
-			node.Labels[group(m)] = ""
-			groups[group(m)] = ""
+			node.Labels[nodeGroupLabel(m)] = ""
+			groups[nodeGroupLabel(m)] = ""
 		}
 		nodes = append(nodes, node)
 		t.Azure.ScaleSet(m.pool.ScaleSet())
@@ -104,26 +106,26 @@ func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	if err := t.AddNodes(ctx, nodes...); err != nil {
 		return nil, err
 	}
-	if err := workload.CreateSettled(ctx, t.Client(), objects()...); err != nil {
+	if err := workload.CreateSettled(ctx, t.Client(), shopObjects()...); err != nil {
 		return nil, err
 	}
-	if err := s.preparePool(ctx); err != nil {
+	if err := s.addBuildPool(ctx); err != nil {
 		return nil, err
 	}
-	groups[group(machine{ci, interrupted})] = ""
+	groups[nodeGroupLabel(machine{ciPool, interruptedInstance})] = ""
 	for _, m := range refuge {
-		if err := s.label(ctx, m.node(), groups); err != nil {
+		if err := s.labelNode(ctx, m.node(), groups); err != nil {
 			return nil, err
 		}
 	}
 	var err error
-	if s.hook, err = listen(ctx, t.Dir()); err != nil {
+	if s.hook, err = startWebhook(ctx, t.Dir()); err != nil {
 		return nil, err
 	}
 	return s, s.startAgents(ctx)
 }
 
-func machines() []machine {
+func allMachines() []machine {
 	var all []machine
 	for _, pool := range []controlplane.AKSPool{spot, general} {
 		for instance := range machinesPerPool {
@@ -133,7 +135,7 @@ func machines() []machine {
 	return all
 }
 
-func (s *stage) label(ctx context.Context, node string, labels map[string]string) error {
+func (s *stage) labelNode(ctx context.Context, node string, labels map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": maps.Clone(labels)}})
 	if err != nil {
 		return err
@@ -146,7 +148,7 @@ func (s *stage) label(ctx context.Context, node string, labels map[string]string
 }
 
 func (s *stage) startAgents(ctx context.Context) error {
-	all := machines()
+	all := allMachines()
 	started := make([]*testbed.Agent, len(all))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range all {

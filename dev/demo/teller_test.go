@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-func played(wait time.Duration, sum string, err error) func(context.Context, *account) (string, error) {
-	return func(_ context.Context, a *account) (string, error) {
-		a.began = time.Now()
+func newTestPlay(wait time.Duration, sum string, err error) func(context.Context, *stepOutput) (string, error) {
+	return func(_ context.Context, a *stepOutput) (string, error) {
+		a.startTime = time.Now()
 		time.Sleep(wait)
-		a.say(time.Now(), "happened in %s", sum)
+		a.print(time.Now(), "happened in %s", sum)
 		return sum, err
 	}
 }
 
-func TestStepsRunSideBySideAndAreToldInOrder(t *testing.T) {
+func TestStepsRunInParallelAndPrintInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		passed := tell(t.Context(), &out, []*step{
-			{title: "first", play: played(10*time.Second, "slow", nil)},
-			{title: "second", play: played(time.Second, "quick", nil)},
+		passed := runSteps(t.Context(), &out, []*step{
+			{title: "first", run: newTestPlay(10*time.Second, "slow", nil)},
+			{title: "second", run: newTestPlay(time.Second, "quick", nil)},
 		})
 		want := "\n1. first\n   10.0 s  happened in slow\n   passed: slow\n" +
 			"\n2. second\n    1.0 s  happened in quick\n   passed: quick\n\n"
@@ -39,23 +39,23 @@ func TestStepsRunSideBySideAndAreToldInOrder(t *testing.T) {
 	})
 }
 
-func TestAStepWaitsForTheOneThatItFollows(t *testing.T) {
+func TestStepWaitsForItsPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := &step{title: "first", play: played(10*time.Second, "", nil)}
+		first := &step{title: "first", run: newTestPlay(10*time.Second, "", nil)}
 		began := time.Now()
-		tell(t.Context(), &bytes.Buffer{}, []*step{first, {title: "second", after: first, play: played(time.Second, "", nil)}})
+		runSteps(t.Context(), &bytes.Buffer{}, []*step{first, {title: "second", runAfter: first, run: newTestPlay(time.Second, "", nil)}})
 		if took := time.Since(began); took != 11*time.Second {
 			t.Errorf("took %s, want 11s", took)
 		}
 	})
 }
 
-func TestAFailedStepSaysWhatWasExpectedAndFoundAndDoesNotPass(t *testing.T) {
+func TestFailedStepPrintsExpectedAndFound(t *testing.T) {
 	var out bytes.Buffer
-	passed := tell(t.Context(), &out, []*step{
-		{title: "good", play: played(0, "fine", nil)},
-		{title: "bad", play: played(0, "unsaid", expect(false, "40 pods", "%d", 39))},
-		{title: "broken", play: played(0, "unsaid", errors.New("no answer"))},
+	passed := runSteps(t.Context(), &out, []*step{
+		{title: "good", run: newTestPlay(0, "fine", nil)},
+		{title: "bad", run: newTestPlay(0, "unsaid", check(false, "40 pods", "%d", 39))},
+		{title: "broken", run: newTestPlay(0, "unsaid", errors.New("no answer"))},
 	})
 	if passed != 1 {
 		t.Errorf("%d passed, want 1", passed)
@@ -70,11 +70,11 @@ func TestAFailedStepSaysWhatWasExpectedAndFoundAndDoesNotPass(t *testing.T) {
 	}
 }
 
-func TestLinesAreBrokenBetweenWordsAndNoWordIsLost(t *testing.T) {
-	text := strings.Repeat("Knoten für Knoten ", 30) + strings.Repeat("x", 2*columns)
-	told := wrapped("   0.0 s  ", text)
+func TestWrapKeepsAllWords(t *testing.T) {
+	text := strings.Repeat("Knoten für Knoten ", 30) + strings.Repeat("x", 2*lineWidth)
+	told := wrapText("   0.0 s  ", text)
 	for line := range strings.Lines(told) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > columns && !strings.Contains(line, "xxx") {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > lineWidth && !strings.Contains(line, "xxx") {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -41,9 +41,9 @@ const (
 )
 
 type Machine struct {
-	ID    string
-	state uint64
-	fault string // reason for the failed deletion
+	ID            string
+	state         uint64
+	deletionError string // reason for the failed deletion
 }
 
 type Group struct {
@@ -60,15 +60,15 @@ type Group struct {
 
 // Server is the provider. Its methods may be called concurrently.
 type Server struct {
-	mu       sync.Mutex
-	groups   map[string]*Group
-	machines map[string][]*Machine // by group
-	cache    map[string][]Machine
-	made     int
-	faults   Faults
-	hangs    map[string]bool // machines with hanging deletion
-	fails    map[string]bool
-	requests map[string]int // by method
+	mu           sync.Mutex
+	groups       map[string]*Group
+	machines     map[string][]*Machine // by group
+	cache        map[string][]Machine
+	machineCount int
+	faults       Faults
+	hangs        map[string]bool // machines with hanging deletion
+	fails        map[string]bool
+	requests     map[string]int // by method
 }
 
 // Faults configures misbehaviour.
@@ -93,28 +93,28 @@ func New(g Group, n int) *Server {
 	g.Target = n
 	s.groups[g.ID] = &g
 	for range n {
-		s.add(g.ID).state = running
+		s.addMachine(g.ID).state = running
 	}
-	s.refresh()
+	s.refreshCache()
 	return s
 }
 
-func (s *Server) add(group string) *Machine {
-	s.made++
-	m := &Machine{ID: fmt.Sprintf("rack://r1/%s/%s-%d", group, group, s.made), state: creating}
+func (s *Server) addMachine(group string) *Machine {
+	s.machineCount++
+	m := &Machine{ID: fmt.Sprintf("rack://r1/%s/%s-%d", group, group, s.machineCount), state: creating}
 	s.machines[group] = append(s.machines[group], m)
 	return m
 }
 
-// settle advances all machines: they boot or end.
-func (s *Server) settle() {
+// advanceMachines advances all machines: they boot or end.
+func (s *Server) advanceMachines() {
 	for group := range s.machines {
 		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
 			switch {
 			case m.state == creating:
 				m.state = running
 			case m.state == deleting && s.fails[m.ID]:
-				m.state, m.fault = running, "its disk is in use"
+				m.state, m.deletionError = running, "its disk is in use"
 				s.groups[group].Target++
 			case m.state == deleting && !s.hangs[m.ID]:
 				return true
@@ -124,7 +124,7 @@ func (s *Server) settle() {
 	}
 }
 
-func (s *Server) refresh() {
+func (s *Server) refreshCache() {
 	s.cache = map[string][]Machine{}
 	for group, list := range s.machines {
 		for _, m := range list {
@@ -137,7 +137,7 @@ func (s *Server) refresh() {
 func (s *Server) Machines() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle()
+	s.advanceMachines()
 	for _, list := range s.machines {
 		for _, m := range list {
 			ids = append(ids, m.ID)
@@ -170,24 +170,24 @@ func (s *Server) Lose(id string) {
 }
 
 // Hang makes the deletion of a machine hang.
-func (s *Server) Hang(id string) { s.set(func() { s.hangs[id] = true }) }
+func (s *Server) Hang(id string) { s.changeLocked(func() { s.hangs[id] = true }) }
 
 // Fail makes the deletion of a machine fail.
-func (s *Server) Fail(id string) { s.set(func() { s.fails[id] = true }) }
+func (s *Server) Fail(id string) { s.changeLocked(func() { s.fails[id] = true }) }
 
 // Misbehave sets the faults.
-func (s *Server) Misbehave(f Faults) { s.set(func() { s.faults = f }) }
+func (s *Server) Misbehave(f Faults) { s.changeLocked(func() { s.faults = f }) }
 
 // Heal removes all faults, hangs and failures.
 func (s *Server) Heal() {
-	s.set(func() {
+	s.changeLocked(func() {
 		s.faults = Faults{}
 		clear(s.hangs)
 		clear(s.fails)
 	})
 }
 
-func (s *Server) set(change func()) {
+func (s *Server) changeLocked(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
@@ -205,7 +205,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Answer(w, nil, InvalidArgument, "invalid frame")
 		return
 	}
-	request, err := parse(frame[5:])
+	request, err := parseFields(frame[5:])
 	if err != nil {
 		Answer(w, nil, InvalidArgument, err.Error())
 		return
@@ -219,8 +219,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle()
-	answer, code, message := s.do(method, request)
+	s.advanceMachines()
+	answer, code, message := s.runCall(method, request)
 	if s.faults.Answer != nil && s.faults.Answer(w, method) {
 		return
 	}
@@ -239,8 +239,8 @@ func Answer(w http.ResponseWriter, message []byte, code int, text string) {
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
 }
 
-// do runs a call. The caller holds mu.
-func (s *Server) do(method string, r fields) (answer []byte, code int, message string) {
+// runCall runs a call. The caller holds mu.
+func (s *Server) runCall(method string, r fields) (answer []byte, code int, message string) {
 	group := s.groups[r.text(1)]
 	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
 		group = s.groups[r.text(2)]
@@ -250,7 +250,7 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 	}
 	switch method {
 	case "Refresh":
-		s.refresh()
+		s.refreshCache()
 	case "NodeGroups":
 		for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 			g := s.groups[id]
@@ -260,12 +260,12 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 		answer = appendInt(nil, 1, group.Target)
 	case "NodeGroupNodes":
 		for _, m := range s.cache[group.ID] {
-			answer = appendMessage(answer, 1, m.message())
+			answer = appendMessage(answer, 1, m.encode())
 		}
 	case "NodeGroupIncreaseSize":
-		return s.increase(group, r.number(1))
+		return s.increaseSize(group, r.number(1))
 	case "NodeGroupDeleteNodes":
-		return s.remove(group, r)
+		return s.deleteNodes(group, r)
 	case "NodeGroupTemplateNodeInfo":
 		if group.Node == nil {
 			return nil, Unimplemented, "no templates"
@@ -276,14 +276,14 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 		}
 		answer = appendMessage(nil, number, group.Node)
 	case "PricingNodePrice":
-		return s.price(r)
+		return s.nodePrice(r)
 	default:
 		return nil, Unimplemented, method
 	}
 	return answer, OK, ""
 }
 
-func (s *Server) increase(group *Group, delta int) ([]byte, int, string) {
+func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
 	n := 0
 	for _, list := range s.machines {
 		n += len(list)
@@ -296,14 +296,14 @@ func (s *Server) increase(group *Group, delta int) ([]byte, int, string) {
 	}
 	group.Target += delta
 	for range delta {
-		s.add(group.ID)
+		s.addMachine(group.ID)
 	}
 	return nil, OK, ""
 }
 
-func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
-	for _, raw := range r.all(1) {
-		node, err := parse(raw)
+func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
+	for _, raw := range r.allBytes(1) {
+		node, err := parseFields(raw)
 		if err != nil {
 			return nil, InvalidArgument, err.Error()
 		}
@@ -316,24 +316,24 @@ func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
 			continue
 		}
 		m := s.machines[group.ID][i]
-		m.state, m.fault = deleting, ""
+		m.state, m.deletionError = deleting, ""
 	}
 	return nil, OK, ""
 }
 
-// price identifies the node by its label "group".
-func (s *Server) price(r fields) ([]byte, int, string) {
-	node, err := parse(r.bytes(1))
+// nodePrice identifies the node by its label "group".
+func (s *Server) nodePrice(r fields) ([]byte, int, string) {
+	node, err := parseFields(r.bytes(1))
 	if err != nil {
 		return nil, InvalidArgument, err.Error()
 	}
-	start, errStart := parse(r.bytes(4))
-	end, errEnd := parse(r.bytes(5))
+	start, errStart := parseFields(r.bytes(4))
+	end, errEnd := parseFields(r.bytes(5))
 	if errStart != nil || errEnd != nil {
 		return nil, InvalidArgument, "times"
 	}
-	for _, raw := range node.all(3) {
-		label, err := parse(raw)
+	for _, raw := range node.allBytes(3) {
+		label, err := parseFields(raw)
 		if g := s.groups[label.text(2)]; err == nil && label.text(1) == "group" && g != nil && g.Price > 0 {
 			hours := float64(end.number(1)-start.number(1)) / 3600
 			return appendFloat(nil, 1, g.Price*hours), OK, ""
@@ -342,11 +342,11 @@ func (s *Server) price(r fields) ([]byte, int, string) {
 	return nil, Unimplemented, "no prices"
 }
 
-// message encodes the machine as an Instance of the protocol.
-func (m Machine) message() []byte {
+// encode encodes the machine as an Instance of the protocol.
+func (m Machine) encode() []byte {
 	status := appendInt(nil, 1, int(m.state))
-	if m.fault != "" {
-		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.fault), 3, 99))
+	if m.deletionError != "" {
+		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.deletionError), 3, 99))
 	}
 	return appendMessage(appendText(nil, 1, m.ID), 2, status)
 }

@@ -19,8 +19,8 @@ type field struct {
 
 type fields []field
 
-// parse parses the fields of a message. Requests have only varints and bytes.
-func parse(raw []byte) (fields, error) {
+// parseFields parses the fields of a message. Requests have only varints and bytes.
+func parseFields(raw []byte) (fields, error) {
 	var all fields
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)
@@ -46,7 +46,7 @@ func parse(raw []byte) (fields, error) {
 	return all, nil
 }
 
-func (fs fields) last(n protowire.Number) (f field) {
+func (fs fields) lastField(n protowire.Number) (f field) {
 	for _, field := range fs {
 		if field.number == n {
 			f = field
@@ -55,11 +55,11 @@ func (fs fields) last(n protowire.Number) (f field) {
 	return f
 }
 
-func (fs fields) text(n protowire.Number) string  { return string(fs.last(n).raw) }
-func (fs fields) bytes(n protowire.Number) []byte { return fs.last(n).raw }
-func (fs fields) number(n protowire.Number) int   { return int(int64(fs.last(n).value)) }
+func (fs fields) text(n protowire.Number) string  { return string(fs.lastField(n).raw) }
+func (fs fields) bytes(n protowire.Number) []byte { return fs.lastField(n).raw }
+func (fs fields) number(n protowire.Number) int   { return int(int64(fs.lastField(n).value)) }
 
-func (fs fields) all(n protowire.Number) (raws [][]byte) {
+func (fs fields) allBytes(n protowire.Number) (raws [][]byte) {
 	for _, f := range fs {
 		if f.number == n {
 			raws = append(raws, f.raw)

@@ -23,17 +23,17 @@ type Cluster interface {
 	PowerOff(ctx context.Context, node string) error
 }
 
-// interval is the polling interval of the directory.
-const interval = 50 * time.Millisecond
+// pollInterval is the polling interval of the directory.
+const pollInterval = 50 * time.Millisecond
 
 // Tie keeps the nodes in line with the machines of a host until ctx ends, and then returns nil.
 func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
 	joined := map[string]bool{}
 	for {
 		there := map[string]controlplane.NodeSpec{}
-		err := hypervisor.Locked(ctx, func(v machines.View) error { return booted(v, host, there) })
+		err := hypervisor.Locked(ctx, func(v machines.View) error { return addBootedNodes(v, host, there) })
 		if err == nil {
-			err = follow(ctx, c, there, joined)
+			err = syncOnce(ctx, c, there, joined)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // ctx ended
@@ -42,15 +42,15 @@ func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host st
 			return fmt.Errorf("sync the nodes of %s: %w", hypervisor.Root, err)
 		}
 		select {
-		case <-time.After(interval):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// booted adds the node specs of the running machines to a map.
-func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
+// addBootedNodes adds the node specs of the running machines to a map.
+func addBootedNodes(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
 	groups, err := v.Groups()
 	for _, group := range groups {
 		all, wrong := v.Machines(group)
@@ -76,8 +76,8 @@ func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) e
 	return err
 }
 
-// follow adds nodes for new machines, and powers off the nodes of removed machines.
-func follow(ctx context.Context, c Cluster, there map[string]controlplane.NodeSpec, joined map[string]bool) error {
+// syncOnce adds nodes for new machines, and powers off the nodes of removed machines.
+func syncOnce(ctx context.Context, c Cluster, there map[string]controlplane.NodeSpec, joined map[string]bool) error {
 	var fresh []controlplane.NodeSpec
 	for name, spec := range there {
 		if !joined[name] {

@@ -24,8 +24,8 @@ type Cluster interface {
 	PowerOff(ctx context.Context, node string) error
 }
 
-// joinPause is the polling interval of Nova.
-const joinPause = 300 * time.Millisecond
+// novaPollInterval is the polling interval of Nova.
+const novaPollInterval = 300 * time.Millisecond
 
 // Nova returns a client of Nova for an entry of clouds.yaml.
 func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
@@ -85,7 +85,7 @@ func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadat
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("OpenStack: %d servers with metadata %v remain: %w", len(left), metadata, context.Cause(ctx))
-		case <-time.After(joinPause):
+		case <-time.After(novaPollInterval):
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[strin
 	for {
 		all, err := Servers(ctx, nova, metadata)
 		if err == nil {
-			err = follow(ctx, to, all, labels, joined)
+			err = syncOnce(ctx, to, all, labels, joined)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // ctx ended
@@ -111,22 +111,22 @@ func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[strin
 			return fmt.Errorf("sync the nodes of the servers: %w", err)
 		}
 		select {
-		case <-time.After(joinPause):
+		case <-time.After(novaPollInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// follow adds nodes for new servers, and powers off the nodes of deleted servers.
-func follow(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
+// syncOnce adds nodes for new servers, and powers off the nodes of deleted servers.
+func syncOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
 	there := map[string]bool{}
 	var fresh []controlplane.NodeSpec
 	for i := range all {
 		s := &all[i]
 		there[s.Name] = true
 		if s.Status == "ACTIVE" && s.TaskState == "" && !joined[s.Name] {
-			fresh = append(fresh, nodeOf(s, labels))
+			fresh = append(fresh, newNodeSpec(s, labels))
 		}
 	}
 	if err := to.AddNodes(ctx, fresh...); err != nil {
@@ -147,8 +147,8 @@ func follow(ctx context.Context, to Cluster, all []servers.Server, labels map[st
 	return nil
 }
 
-// nodeOf returns the node of a server.
-func nodeOf(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
+// newNodeSpec returns the node of a server.
+func newNodeSpec(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
 	vcpus, _ := s.Flavor["vcpus"].(float64)
 	ram, _ := s.Flavor["ram"].(float64)
 	flavor, _ := s.Flavor["original_name"].(string)

@@ -86,13 +86,13 @@ func DefaultDir() (string, error) {
 
 // Install installs missing packages. It must run as root.
 func Install(ctx context.Context, dir string, out io.Writer) error {
-	return run(ctx, dir, out, "install")
+	return runScript(ctx, dir, out, "install")
 }
 
 // Start starts a new or existing OpenStack in a directory, and returns when all services work. The first start takes
 // about 40 s. Stop ends its processes; they outlive this process.
 func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
-	if err := run(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
+	if err := runScript(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
 		return nil, err
 	}
 	return Open(filepath.Join(dir, "run"))
@@ -100,7 +100,7 @@ func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
 
 // Stop ends the processes that Start has started in a directory, by their process IDs.
 func Stop(ctx context.Context, dir string, out io.Writer) error {
-	return run(ctx, dir, out, "down", filepath.Join(dir, "run"))
+	return runScript(ctx, dir, out, "down", filepath.Join(dir, "run"))
 }
 
 // Begin installs OpenStack if needed, and starts it in its own directory of this name. The database outlives the
@@ -134,9 +134,9 @@ func Begin(ctx context.Context, name string, metadata map[string]string, out io.
 	return c, stop, nil
 }
 
-func run(ctx context.Context, dir string, out io.Writer, name string, args ...string) error {
+func runScript(ctx context.Context, dir string, out io.Writer, name string, args ...string) error {
 	at := filepath.Join(dir, "scripts")
-	if err := unpack(at); err != nil {
+	if err := unpackScripts(at); err != nil {
 		return fmt.Errorf("OpenStack: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(at, name), args...) //nolint:gosec // an embedded script
@@ -148,7 +148,7 @@ func run(ctx context.Context, dir string, out io.Writer, name string, args ...st
 	return nil
 }
 
-func unpack(to string) error {
+func unpackScripts(to string) error {
 	return fs.WalkDir(scripts, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -197,12 +197,12 @@ func (c *Cloud) Password() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// notBegun is the file, in the directory of a running OpenStack, with the names of tests that were skipped for lack of
+// skippedTestsFile is the file, in the directory of a running OpenStack, with the names of tests that were skipped for lack of
 // time. The starter counts them, because a run that skips most tests would look like a pass.
-const notBegun = "not-begun"
+const skippedTestsFile = "not-begun"
 
-func noteNotBegun(dir, test string) error {
-	f, err := os.OpenFile(filepath.Join(dir, notBegun), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // the directory belongs to this test run
+func recordSkippedTest(dir, test string) error {
+	f, err := os.OpenFile(filepath.Join(dir, skippedTestsFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // the directory belongs to this test run
 	if err != nil {
 		return fmt.Errorf("record that %s was skipped: %w", test, err)
 	}
@@ -224,7 +224,7 @@ func ForTest(tb testing.TB) *Cloud {
 			tb.Fatalf("%s is %q: must be seconds since 1970", UntilVariable, text)
 		}
 		if !time.Now().Before(time.Unix(until, 0)) {
-			if err := noteNotBegun(dir, tb.Name()); err != nil {
+			if err := recordSkippedTest(dir, tb.Name()); err != nil {
 				tb.Error(err)
 			}
 			tb.Skip("the time for the tests with OpenStack is over")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
+func TestTestAfterDeadlineIsSkippedAndRecorded(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(Variable, dir)
 	t.Setenv(UntilVariable, "1")
@@ -20,7 +20,7 @@ func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
 			ForTest(t)
 		})
 	}
-	got, err := os.ReadFile(filepath.Join(dir, notBegun))
+	got, err := os.ReadFile(filepath.Join(dir, skippedTestsFile))
 	if want := t.Name() + "/one\n" + t.Name() + "/another\n"; err != nil || string(got) != want {
 		t.Errorf("recorded %q, %v, want %q", got, err, want)
 	}

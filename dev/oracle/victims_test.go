@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// TestTheSchedulerAgreesWithTheMovesOfVictims removes the chosen victims in order. The scheduler judges every move in
+// TestSchedulerAgreesWithVictimMoves removes the chosen victims in order. The scheduler judges every move in
 // the state after the moves before it.
-func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
+func TestSchedulerAgreesWithVictimMoves(t *testing.T) {
 	judge := newScheduler(t)
 	moves, victims := 0, 0
 	for s := *seed; moves < *pairs/100; s++ {
@@ -28,14 +28,14 @@ func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 		}
 		victims += len(selection.Victims)
 		for _, v := range selection.Victims {
-			moves += remove(t, judge, c, v, s)
+			moves += removeNode(t, judge, c, v, s)
 		}
 	}
 	t.Logf("%d moves of %d victims", moves, victims)
 }
 
-// remove removes a node from the cluster and recreates its pods one by one.
-func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
+// removeNode removes a node from the cluster and recreates its pods one by one.
+func removeNode(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
 	t.Helper()
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == v.Node })
 	var leaving []*corev1.Pod

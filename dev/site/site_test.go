@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-func TestTheDocumentationIsASiteThatNeedsNoNetwork(t *testing.T) {
+func TestSiteNeedsNoNetwork(t *testing.T) {
 	root, to := filepath.Join("..", ".."), t.TempDir()
 	if err := Build(root, to); err != nil {
 		t.Fatal(err)
 	}
-	s, err := read(root)
+	s, err := readSite(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fetched := regexp.MustCompile(`<(?:script|link|img|iframe)[^>]+(?:src|href)=|@import|url\(`)
 	for page := range s.pages {
-		name := fileOf(page)
+		name := outputFile(page)
 		shown, err := os.ReadFile(filepath.Join(to, filepath.FromSlash(name)))
 		if err != nil {
 			t.Error(err)
@@ -46,7 +46,7 @@ var (
 	anchor = regexp.MustCompile(`\bid="([^"]*)"`)
 )
 
-func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
+func TestEveryLinkOfBuiltSiteResolves(t *testing.T) {
 	to := t.TempDir()
 	if err := Build(filepath.Join("..", ".."), to); err != nil {
 		t.Fatal(err)
@@ -98,20 +98,20 @@ func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
 	}
 }
 
-// write creates a repository with these files.
-func write(t *testing.T, files map[string]string) string {
+// writeTestRepository creates a repository with these files.
+func writeTestRepository(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
-		if err := put(root, name, []byte(text)); err != nil {
+		if err := writeFile(root, name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return root
 }
 
-func TestLinksLeadToWhereTheirTargetsAreOnTheSite(t *testing.T) {
-	root := write(t, map[string]string{
+func TestLinksAreRewrittenForSite(t *testing.T) {
+	root := writeTestRepository(t, map[string]string{
 		"docs/a.md":     "# A\n\n[b](sub/b.md#two-words) [self](#a) [file](f.yaml) [code](../deploy/x.yaml) [far](https://example.com/c.md)\n",
 		"docs/sub/b.md": "# B\n\n## Two *words*\n\n[a](../a.md)\n\n<script>alert(1)</script>\n", "docs/f.yaml": "f: 1\n", "deploy/x.yaml": "x: 1\n",
 	})
@@ -141,8 +141,8 @@ func TestLinksLeadToWhereTheirTargetsAreOnTheSite(t *testing.T) {
 	}
 }
 
-func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
-	root := write(t, map[string]string{
+func TestNavigationFollowsIndex(t *testing.T) {
+	root := writeTestRepository(t, map[string]string{
 		"docs/README.md": "# All\n\n## Tutorial\n\n- [b](b.md)\n\n## Reference\n\n- [a](a.md#a), [again](b.md)\n",
 		"docs/a.md":      "# A\n\n[home](README.md#tutorial)\n", "docs/b.md": "# B\n", "docs/c.md": "# C\n",
 		"docs/reference/r.md": "# R\n", "docs/adr/1.md": "# One\n",
@@ -171,7 +171,7 @@ func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
 	}
 }
 
-func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
+func TestBrokenLinkIsReportedAndNothingWritten(t *testing.T) {
 	for link, want := range map[string]string{
 		"b.md":         "docs/a.md: link to b.md: no such page or file",
 		"a.md#nothing": "docs/a.md: link to a.md#nothing: a.md has no heading #nothing",
@@ -181,7 +181,7 @@ func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
 		"f.yaml":       "no such page or file",
 	} {
 		to := filepath.Join(t.TempDir(), "site")
-		err := Build(write(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
+		err := Build(writeTestRepository(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", link, err, want)
 		}
@@ -189,7 +189,7 @@ func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
 			t.Errorf("%s: something was written", link)
 		}
 	}
-	if err := Build(write(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
+	if err := Build(writeTestRepository(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
 		t.Error("a site without pages was built")
 	}
 }

@@ -14,11 +14,11 @@ import (
 )
 
 // The message of the API server's admission plugin ServiceAccount.
-const noAccount = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods \"p\" is ` +
+const noAccountResponse = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods \"p\" is ` +
 	`forbidden: error looking up service account new/default: serviceaccount \"default\" not found"}`
 
-// refusing starts a server that refuses the first requests, and answers all others with a pod.
-func refusing(t *testing.T, first int, refusal string) (client *kubernetes.Clientset, requests *int) {
+// startRefusingServer starts a server that refuses the first requests, and answers all others with a pod.
+func startRefusingServer(t *testing.T, first int, refusal string) (client *kubernetes.Clientset, requests *int) {
 	t.Helper()
 	requests = new(int)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -34,20 +34,20 @@ func refusing(t *testing.T, first int, refusal string) (client *kubernetes.Clien
 	return kubernetes.NewForConfigOrDie(&rest.Config{Host: s.URL, QPS: -1}), requests
 }
 
-func TestAPodOfANewNamespaceIsCreatedOnceItsAccountIsThere(t *testing.T) {
+func TestPodCreationWaitsForServiceAccount(t *testing.T) {
 	t.Parallel()
-	client, asked := refusing(t, 2, noAccount)
+	client, asked := startRefusingServer(t, 2, noAccountResponse)
 	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err != nil || *asked != 3 {
 		t.Errorf("after %d requests: %v, want success at the third", *asked, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	client, _ = refusing(t, 1000, noAccount)
+	client, _ = startRefusingServer(t, 1000, noAccountResponse)
 	err := Create(ctx, client, App{Namespace: "new", Name: "p"}.Pod())
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a missing account: %v, want %v", err, context.DeadlineExceeded)
 	}
-	client, asked = refusing(t, 1, strings.ReplaceAll(noAccount, "error looking up", "there is a rule against the"))
+	client, asked = startRefusingServer(t, 1, strings.ReplaceAll(noAccountResponse, "error looking up", "there is a rule against the"))
 	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err == nil || *asked != 1 {
 		t.Errorf("a refusal for another reason was retried: %d requests, %v", *asked, err)
 	}

@@ -25,16 +25,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// allowed lists the values of fields with a fixed set of values, taken from the code that checks them, by type and
+// allowedValues lists the values of fields with a fixed set of values, taken from the code that checks them, by type and
 // field.
-var allowed = map[string][]string{
+var allowedValues = map[string][]string{
 	"condition.Rule.Status":   {"True", "False", "Unknown"},
 	"condition.Rule.Action":   condition.Actions(),
-	"notify.Receiver.Moments": texts(notify.Moments()),
+	"notify.Receiver.Moments": toStrings(notify.Moments()),
 	"azure.Auth.Method":       azure.Methods(),
 }
 
-func texts[T ~string](values []T) []string {
+func toStrings[T ~string](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
 		all[i] = string(v)
@@ -44,50 +44,50 @@ func texts[T ~string](values []T) []string {
 
 // fieldTable collects the keys of a struct and its nested structs.
 type fieldTable struct {
-	rows [][3]string // key, type, text
-	bare []string    // fields without description
+	rows         [][3]string // key, type, text
+	undocumented []string    // fields without description
 }
 
-func (f *fieldTable) add(prefix string, of reflect.Type) {
-	docs, keys := docsOf(of), map[string]string{}
-	for field := range fields(of) {
-		keys[field.Name] = key(field)
+func (f *fieldTable) addFields(prefix string, of reflect.Type) {
+	docs, keys := fieldDocs(of), map[string]string{}
+	for field := range fileFields(of) {
+		keys[field.Name] = fileKey(field)
 	}
-	for field := range fields(of) {
-		name, kind := key(field), field.Type
+	for field := range fileFields(of) {
+		name, kind := fileKey(field), field.Type
 		if name == "" { // the keys of an embedded struct belong here
-			f.add(prefix, kind)
+			f.addFields(prefix, kind)
 			continue
 		}
 		doc := docs[field.Name]
 		if doc == "" {
-			doc = saidBefore(field.Name, of, docs, keys)
+			doc = describedElsewhere(field.Name, of, docs, keys)
 		}
-		text := inText(doc, field.Name, keys)
-		if values := allowed[of.String()+"."+field.Name]; values != nil {
-			text = strings.TrimSpace(text + " One of " + listed(values) + ".")
+		text := adaptComment(doc, field.Name, keys)
+		if values := allowedValues[of.String()+"."+field.Name]; values != nil {
+			text = strings.TrimSpace(text + " One of " + formatList(values) + ".")
 		}
-		inner, within := structIn(kind)
+		inner, within := findStruct(kind)
 		if inner == nil {
 			if text == "" {
-				f.bare = append(f.bare, of.String()+"."+field.Name)
+				f.undocumented = append(f.undocumented, of.String()+"."+field.Name)
 			}
 			f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
 			continue
 		}
-		_, said := declared(inner)
-		if said = strings.TrimPrefix(inText(said, "", nil), inner.Name()+" "); said != "" {
-			text = strings.TrimSpace(text + " " + capital(strings.TrimPrefix(said, "is ")))
+		_, said := findDeclaration(inner)
+		if said = strings.TrimPrefix(adaptComment(said, "", nil), inner.Name()+" "); said != "" {
+			text = strings.TrimSpace(text + " " + capitalize(strings.TrimPrefix(said, "is ")))
 		}
 		f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
-		f.add(prefix+name+within+".", inner)
+		f.addFields(prefix+name+within+".", inner)
 	}
 }
 
-func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func capitalize(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// fields returns the fields that a configuration file has.
-func fields(of reflect.Type) func(func(reflect.StructField) bool) {
+// fileFields returns the fields that a configuration file has.
+func fileFields(of reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for i := range of.NumField() {
 			if field := of.Field(i); field.IsExported() && field.Tag.Get("json") != "-" && !yield(field) {
@@ -97,8 +97,8 @@ func fields(of reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
-// key returns the file's key of a field, or empty if the field's own keys replace it.
-func key(f reflect.StructField) string {
+// fileKey returns the file's key of a field, or empty if the field's own keys replace it.
+func fileKey(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" && !f.Anonymous {
 		return f.Name
@@ -106,9 +106,9 @@ func key(f reflect.StructField) string {
 	return name
 }
 
-// saidBefore returns a reference to another field with a comment that describes this one too.
-func saidBefore(name string, of reflect.Type, docs, keys map[string]string) string {
-	for field := range fields(of) {
+// describedElsewhere returns a reference to another field with a comment that describes this one too.
+func describedElsewhere(name string, of reflect.Type, docs, keys map[string]string) string {
+	for field := range fileFields(of) {
 		if slices.Contains(words.FindAllString(docs[field.Name], -1), name) {
 			return "See `" + keys[field.Name] + "`."
 		}
@@ -116,12 +116,12 @@ func saidBefore(name string, of reflect.Type, docs, keys map[string]string) stri
 	return ""
 }
 
-// structIn returns the struct in a type with keys in a file, and the path suffix to it.
-func structIn(of reflect.Type) (reflect.Type, string) {
+// findStruct returns the struct in a type with keys in a file, and the path suffix to it.
+func findStruct(of reflect.Type) (reflect.Type, string) {
 	within := ""
 	for {
 		switch {
-		case isText(of):
+		case isSingleValue(of):
 			return nil, ""
 		case of.Kind() == reflect.Pointer:
 			of = of.Elem()
@@ -137,8 +137,8 @@ func structIn(of reflect.Type) (reflect.Type, string) {
 	}
 }
 
-// isText reports whether a type is a single value in a file.
-func isText(of reflect.Type) bool {
+// isSingleValue reports whether a type is a single value in a file.
+func isSingleValue(of reflect.Type) bool {
 	for _, way := range []reflect.Type{reflect.TypeFor[encoding.TextUnmarshaler](), reflect.TypeFor[json.Unmarshaler]()} {
 		if reflect.PointerTo(of).Implements(way) {
 			return true
@@ -184,23 +184,23 @@ func typeName(of reflect.Type) string {
 	return of.String()
 }
 
-// table returns a struct's keys as a Markdown table.
-func table(prefix string, of reflect.Type) string {
+// newFieldTable returns a struct's keys as a Markdown table.
+func newFieldTable(prefix string, of reflect.Type) string {
 	var f fieldTable
-	f.add(prefix, of)
-	if len(f.bare) > 0 {
-		failf("these fields of configuration files have no comment, and no other field's comment mentions them: %s", strings.Join(f.bare, ", "))
+	f.addFields(prefix, of)
+	if len(f.undocumented) > 0 {
+		failf("these fields of configuration files have no comment, and no other field's comment mentions them: %s", strings.Join(f.undocumented, ", "))
 	}
 	var b strings.Builder
 	b.WriteString("| key | type | |\n|---|---|---|\n")
 	for _, row := range f.rows {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row[0], row[1], inCell.Replace(row[2]))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row[0], row[1], cellEscaper.Replace(row[2]))
 	}
 	return b.String()
 }
 
-// agentKeys returns the keys of an agent's file that are also flags, as a Markdown table.
-func agentKeys() string {
+// newAgentTable returns the keys of an agent's file that are also flags, as a Markdown table.
+func newAgentTable() string {
 	var a config.Agent
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	a.AddFlags(flags)
@@ -220,13 +220,13 @@ func agentKeys() string {
 		if f.DefValue != "" && f.DefValue != "[]" {
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, value, inCell.Replace(usage))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, value, cellEscaper.Replace(usage))
 	})
 	return b.String()
 }
 
-// variables are the environment variables that programs read themselves, with descriptions.
-var variables = map[string]string{
+// variableDocs are the environment variables that programs read themselves, with descriptions.
+var variableDocs = map[string]string{
 	"LANG":                               "`slipway top` draws in plain ASCII unless this selects UTF-8. `LC_ALL` and `LC_CTYPE` take precedence.",
 	"OS_*":                               "OpenStack: credentials as in an openrc file. Used if the file of `--cloud-config` has neither `cloud`, `cloudsFile` nor `auth`, and `OS_CLOUD` is not set: ",
 	"LC_ALL":                             "See `LANG`.",
@@ -243,8 +243,8 @@ var variables = map[string]string{
 	"TERM":                               "If it is `dumb` or empty, `slipway top` draws no screen.",
 }
 
-// clouds describes the clouds in the --cloud-config file, by field.
-var clouds = map[string]string{
+// cloudDocs describes the clouds in the --cloud-config file, by field.
+var cloudDocs = map[string]string{
 	"Azure":        "Scale sets and agent pools of AKS ([nodegroups.md](../nodegroups.md)).",
 	"OpenStack":    "Servers of Nova ([openstack.md](../openstack.md)).",
 	"Cloudpool":    "Servers of the cloudpool REST API, also the ones behind `slipway cloudpool` ([cloudpool.md](../cloudpool.md)).",
@@ -260,26 +260,26 @@ func configurationPage() string {
 	b.WriteString("# Configuration\n\nThe keys of each configuration file, and the environment variables, generated from the code. Durations are written " +
 		"as in Go,\nsuch as `90s` or `1h30m`; quantities as in Kubernetes, such as `500m` or `16Gi`. An unknown key is an error " +
 		"that suggests a similar key.\nFlags are in [commands.md](commands.md), NodeGroups in [crds.md](crds.md). `slipway cloudpool` and `slipway manager` have only flags and the file of their clouds.\n")
-	b.WriteString("\n## Agent\n\nThe file of `slipway agent --config`, in YAML. A flag on the command line overrides it. See [agent.md](../agent.md).\n\n" + agentKeys())
-	b.WriteString("\n### conditions\n\nA list of actions for conditions of the node.\n\n" + table("conditions[].", reflect.TypeFor[condition.Rule]()))
+	b.WriteString("\n## Agent\n\nThe file of `slipway agent --config`, in YAML. A flag on the command line overrides it. See [agent.md](../agent.md).\n\n" + newAgentTable())
+	b.WriteString("\n### conditions\n\nA list of actions for conditions of the node.\n\n" + newFieldTable("conditions[].", reflect.TypeFor[condition.Rule]()))
 	b.WriteString("\n### notifications\n\nA list of receivers of notifications about the node ([notifications.md](../notifications.md)).\n\n" +
-		table("notifications[].", reflect.TypeFor[notify.Receiver]()))
+		newFieldTable("notifications[].", reflect.TypeFor[notify.Receiver]()))
 	b.WriteString("\n## Clouds\n\nThe file of `--cloud-config`, in YAML, of `slipway manager`, `slipway cloudpool` and `slipway doctor`. It configures one or more clouds.\n")
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[manager.Clouds]()) {
 		if field.Anonymous {
 			continue // the fields of an embedded struct follow
 		}
-		if clouds[field.Name] == "" {
+		if cloudDocs[field.Name] == "" {
 			failf("the reference has no section for the cloud %s: add one in tools/docgen", field.Name)
 		}
-		inner, within := structIn(field.Type)
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n%s", key(field), clouds[field.Name], table(key(field)+within+".", inner))
+		inner, within := findStruct(field.Type)
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n%s", fileKey(field), cloudDocs[field.Name], newFieldTable(fileKey(field)+within+".", inner))
 	}
 	b.WriteString("\n## Environment variables\n\nIn addition, the libraries of the clouds read variables: the Azure SDK `AZURE_*` ([nodegroups.md](../nodegroups.md)) and OpenStack the `OS_*` of " +
 		"an openrc file ([openstack.md](../openstack.md)),\nand `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply. The drop-in commands read the variables of the tools that they replace.\n\n| variable | |\n|---|---|\n")
-	told := maps.Clone(variables)
+	told := maps.Clone(variableDocs)
 	var openrc []string
-	for _, name := range readVariables() {
+	for _, name := range findReadVariables() {
 		if strings.HasPrefix(name, "OS_") && name != "OS_CLOUD" {
 			openrc = append(openrc, name)
 			continue
@@ -290,7 +290,7 @@ func configurationPage() string {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", name, told[name])
 		delete(told, name)
 	}
-	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", told["OS_*"], listed(openrc))
+	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", told["OS_*"], formatList(openrc))
 	delete(told, "OS_*")
 	for name := range told {
 		failf("the reference describes $%s, which the code does not read", name)
@@ -301,9 +301,9 @@ func configurationPage() string {
 // variableName matches the names of environment variables.
 var variableName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{2,}$`)
 
-// readVariables returns the environment variables that the code reads: the names in functions that read variables, and
+// findReadVariables returns the environment variables that the code reads: the names in functions that read variables, and
 // the names in variables called "variables". The migration pages describe the variables of the drop-in commands.
-func readVariables() []string {
+func findReadVariables() []string {
 	var all []string
 	in := func(n ast.Node) (names []string, reads bool) {
 		ast.Inspect(n, func(n ast.Node) bool {
@@ -311,7 +311,7 @@ func readVariables() []string {
 			case *ast.CallExpr:
 				reads = reads || slices.Contains([]string{"Getenv", "getenv", "LookupEnv", "env"}, calledName(n))
 			case *ast.BasicLit:
-				if name, is := textOf(n); is && variableName.MatchString(name) {
+				if name, is := stringValue(n); is && variableName.MatchString(name) {
 					names = append(names, name)
 				}
 			}
@@ -319,11 +319,11 @@ func readVariables() []string {
 		})
 		return names, reads
 	}
-	for path, s := range everySource() {
+	for path, s := range allSources() {
 		if strings.HasPrefix(path, "internal/compat/") {
 			continue
 		}
-		s.each(func(n ast.Node) {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				if names, reads := in(n); reads {
@@ -337,7 +337,7 @@ func readVariables() []string {
 			}
 		})
 	}
-	return sorted(all)
+	return sortUnique(all)
 }
 
 // calledName returns the name of the called function, without package or receiver.

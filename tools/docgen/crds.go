@@ -64,15 +64,15 @@ func (s *schema) typeName() string {
 	return s.Type
 }
 
-// limits returns the constraints of a value.
-func (s *schema) limits() []string {
+// constraints returns the constraints of a value.
+func (s *schema) constraints() []string {
 	var all []string
 	if len(s.Enum) > 0 {
 		var values []string
 		for _, v := range s.Enum {
 			values = append(values, fmt.Sprint(v))
 		}
-		all = append(all, "one of "+listed(values))
+		all = append(all, "one of "+formatList(values))
 	}
 	between := func(least, most *int, of string) {
 		if least != nil {
@@ -102,8 +102,8 @@ func (s *schema) limits() []string {
 
 type crdRow struct{ path, kind, standard, limits, text string }
 
-// rows returns the rows of a schema's fields and nested fields.
-func (s *schema) rows(prefix string) (all []crdRow) {
+// tableRows returns the rows of a schema's fields and nested fields.
+func (s *schema) tableRows(prefix string) (all []crdRow) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[name]
 		row := crdRow{path: prefix + name, kind: f.typeName(), text: strings.Join(strings.Fields(f.Description), " ")}
@@ -113,7 +113,7 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 				row.standard = "`" + strings.TrimSpace(string(raw)) + "`"
 			}
 		}
-		limits := f.limits()
+		limits := f.constraints()
 		if slices.Contains(s.Required, name) {
 			limits = append([]string{"required"}, limits...)
 		}
@@ -127,7 +127,7 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 				break
 			}
 			below, inner = element, inner+within
-			for _, limit := range below.limits() {
+			for _, limit := range below.constraints() {
 				limits = append(limits, "each "+limit)
 			}
 			if row.text == "" {
@@ -136,25 +136,25 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 		}
 		row.limits = strings.Join(limits, "; ")
 		all = append(all, row)
-		all = append(all, below.rows(inner+".")...)
+		all = append(all, below.tableRows(inner+".")...)
 	}
 	return all
 }
 
-func crdTable(prefix string, s schema) string {
+func newCRDTable(prefix string, s schema) string {
 	var b strings.Builder
 	for _, v := range s.Validations {
-		fmt.Fprintf(&b, "%s: `%s`.\n\n", capital(v.Message), v.Rule)
+		fmt.Fprintf(&b, "%s: `%s`.\n\n", capitalize(v.Message), v.Rule)
 	}
 	b.WriteString("| field | type | default | constraints | |\n|---|---|---|---|---|\n")
-	for _, row := range s.rows(prefix) {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, inCell.Replace(row.standard), inCell.Replace(row.limits), inCell.Replace(row.text))
+	for _, row := range s.tableRows(prefix) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, cellEscaper.Replace(row.standard), cellEscaper.Replace(row.limits), cellEscaper.Replace(row.text))
 	}
 	return b.String()
 }
 
 func crdsPage() string {
-	files, err := filepath.Glob(repository("api/crds/*.yaml"))
+	files, err := filepath.Glob(repositoryPath("api/crds/*.yaml"))
 	if err != nil || len(files) < 2 {
 		failf("%v: %v", files, err)
 	}
@@ -173,17 +173,17 @@ func crdsPage() string {
 			fmt.Fprintf(&b, "\n## %s\n\n`slipway.dev/%s`, %s-scoped; `%s` for short. %s\n", names.Kind, v.Name, strings.ToLower(c.Spec.Scope),
 				strings.Join(names.ShortNames, "`, `"), strings.Join(strings.Fields(of.Description), " "))
 			if len(v.Subresources) > 0 {
-				fmt.Fprintf(&b, "\nSubresources: %s.\n", listed(slices.Sorted(maps.Keys(v.Subresources))))
+				fmt.Fprintf(&b, "\nSubresources: %s.\n", formatList(slices.Sorted(maps.Keys(v.Subresources))))
 			}
-			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, crdTable("spec.", of.Properties["spec"]))
-			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, crdTable("status.", of.Properties["status"]))
+			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, newCRDTable("spec.", of.Properties["spec"]))
+			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, newCRDTable("status.", of.Properties["status"]))
 			fmt.Fprintf(&b, "\n### %s: columns\n\nThe columns of `kubectl get %s`.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
 			for _, column := range v.AdditionalPrinterColumns {
 				when := ""
 				if column.Priority > 0 {
 					when = "with `-o wide`"
 				}
-				fmt.Fprintf(&b, "| %s | `%s` | %s |\n", column.Name, inCell.Replace(column.JSONPath), when)
+				fmt.Fprintf(&b, "| %s | `%s` | %s |\n", column.Name, cellEscaper.Replace(column.JSONPath), when)
 			}
 		}
 	}

@@ -15,19 +15,19 @@ import (
 
 type event struct{ name, reason, kind, on, when string }
 
-// told matches the required form of the comment of an Event's reason.
-var told = regexp.MustCompile(`(?s)^(\w+) is (Normal|Warning), on ((?:Node|Pod|NodeGroup|NodeRetirement)(?: and (?:Node|Pod|NodeGroup|NodeRetirement))*): (.+)$`)
+// reasonComment matches the required form of the comment of an Event's reason.
+var reasonComment = regexp.MustCompile(`(?s)^(\w+) is (Normal|Warning), on ((?:Node|Pod|NodeGroup|NodeRetirement)(?: and (?:Node|Pod|NodeGroup|NodeRetirement))*): (.+)$`)
 
 // eventTypes are the names of the types of Event reasons.
 var eventTypes = []string{"EventReason", "eventReason"}
 
-// eventsOf returns the Event reasons of a package. Reasons without a comment of the form have no Event.
-func eventsOf(path string) (all []event) {
-	for _, c := range sourceOf(path).constants() {
-		if !slices.Contains(eventTypes, c.of) || c.group == "" || !strings.HasPrefix(c.group, "The reasons.") {
+// packageEvents returns the Event reasons of a package. Reasons without a comment of the form have no Event.
+func packageEvents(path string) (all []event) {
+	for _, c := range findSource(path).constants() {
+		if !slices.Contains(eventTypes, c.typeName) || c.group == "" || !strings.HasPrefix(c.group, "The reasons.") {
 			continue
 		}
-		m := told.FindStringSubmatch(c.doc)
+		m := reasonComment.FindStringSubmatch(c.doc)
 		if m == nil || m[1] != c.name {
 			failf("package %s: the comment of %s must state the type of its Events, their object and their occasion: %q", path, c.name, c.doc)
 		}
@@ -36,8 +36,8 @@ func eventsOf(path string) (all []event) {
 	return all
 }
 
-// who lists the packages that write Events, in the order of the reference.
-var who = []struct{ path, title, text string }{
+// eventPackages lists the packages that write Events, in the order of the reference.
+var eventPackages = []struct{ path, title, text string }{
 	{"internal/agent", "Agent", "Events about the agent's node, for notices, conditions and `slipway drain`."},
 	{"internal/retirement", "Retirements", "Events of a manager that retires a node."},
 	{"internal/provisioning/replacement", "Replacements", "Events of a manager that launches an instance to replace one that its cloud reclaims."},
@@ -50,10 +50,10 @@ func eventsPage() string {
 	var b strings.Builder
 	b.WriteString("# Events\n\nAll reasons of the Kubernetes Events that Slipway writes. Events of Nodes, NodeGroups and NodeRetirements are in the namespace `default`.\n")
 	reasons := map[string]string{}
-	for _, w := range who {
+	for _, w := range eventPackages {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| reason | type | on | when |\n|---|---|---|---|\n", w.title, w.text)
-		for _, e := range eventsOf(w.path) {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", e.reason, e.kind, e.on, inCell.Replace(e.when))
+		for _, e := range packageEvents(w.path) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", e.reason, e.kind, e.on, cellEscaper.Replace(e.when))
 			if other := reasons[e.reason]; other != "" {
 				failf("%s is a reason of %s and of %s", e.reason, other, w.path)
 			}
@@ -67,13 +67,13 @@ func eventsPage() string {
 		voice   agent.Voice
 	}{{"mechanic", mechanic.Voice("NODE")}, {"aks-node-termination-handler", aksnth.Voice}} {
 		said := 0
-		for _, c := range sourceOf("internal/agent").constants() {
-			if !slices.Contains(eventTypes, c.of) {
+		for _, c := range findSource("internal/agent").constants() {
+			if !slices.Contains(eventTypes, c.typeName) {
 				continue
 			}
 			for _, kind := range notice.Interruptions() {
 				words, ok := v.voice(agent.Occasion{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.Name, Type: kind}})
-				row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, inCell.Replace(words.Message))
+				row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
 				if ok && !strings.Contains(b.String(), row) {
 					b.WriteString(row)
 					said++

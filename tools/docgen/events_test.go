@@ -7,27 +7,27 @@ import (
 	"testing"
 )
 
-// writers are the functions that send an Event to the API server.
-var writers = []string{"Eventf", "CreateEvent"}
+// eventWriters are the functions that send an Event to the API server.
+var eventWriters = []string{"Eventf", "CreateEvent"}
 
-func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
-	for path, s := range everySource() {
+func TestEveryEventReasonIsInReference(t *testing.T) {
+	for path, s := range allSources() {
 		reasons, takes := map[string]string{}, map[string][]int{} // the constants by name, and the functions that take one
 		for _, c := range s.constants() {
-			if slices.Contains(eventTypes, c.of) {
+			if slices.Contains(eventTypes, c.typeName) {
 				reasons[c.name] = c.value
 			}
 		}
 		writes := false
-		s.each(func(n ast.Node) {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				takes[n.Name.Name] = reasonParameters(n)
 			case *ast.CallExpr:
-				writes = writes || slices.Contains(writers, calledName(n))
+				writes = writes || slices.Contains(eventWriters, calledName(n))
 			}
 		})
-		listed := slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path })
+		listed := slices.ContainsFunc(eventPackages, func(w struct{ path, title, text string }) bool { return w.path == path })
 		if writes && !listed && path != "internal/kubeapi" {
 			t.Errorf("package %s writes Events, and its reasons are not in the reference", path)
 		}
@@ -35,8 +35,8 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 			t.Errorf("package %s no longer writes Events", path)
 		}
 		used := map[string]bool{}
-		kinds := kindsOf(t, path)
-		s.each(func(n ast.Node) {
+		kinds := eventKinds(t, path)
+		s.visitNodes(func(n ast.Node) {
 			if id, is := n.(*ast.Ident); is && reasons[id.Name] != "" {
 				used[id.Name] = true
 			}
@@ -46,7 +46,7 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 			}
 			name := calledName(call)
 			if listed && name == "Eventf" && !isReason(call.Args[3]) {
-				t.Errorf("package %s: the reason of an Event does not have the type of reasons: %s", path, spelt(call.Fun))
+				t.Errorf("package %s: the reason of an Event does not have the type of reasons: %s", path, formatCallee(call.Fun))
 			}
 			for _, at := range takes[name] {
 				if at < len(call.Args) {
@@ -55,7 +55,7 @@ func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
 					}
 				}
 			}
-			sameKind(t, path, call, kinds)
+			checkSameKind(t, path, call, kinds)
 		})
 		for name := range reasons {
 			if !used[name] {
@@ -86,20 +86,20 @@ func isReason(e ast.Expr) bool {
 	return is && calledName(c) == "string"
 }
 
-// kindsOf returns the types of a package's Events by the names of their reasons.
-func kindsOf(t *testing.T, path string) map[string]string {
+// eventKinds returns the types of a package's Events by the names of their reasons.
+func eventKinds(t *testing.T, path string) map[string]string {
 	t.Helper()
 	kinds := map[string]string{}
-	if slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path }) {
-		for _, e := range eventsOf(path) {
+	if slices.ContainsFunc(eventPackages, func(w struct{ path, title, text string }) bool { return w.path == path }) {
+		for _, e := range packageEvents(path) {
 			kinds[e.name] = e.kind
 		}
 	}
 	return kinds
 }
 
-// sameKind compares the comment of a reason with a call that has both the reason and the type of its Event.
-func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
+// checkSameKind compares the comment of a reason with a call that has both the reason and the type of its Event.
+func checkSameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
 	t.Helper()
 	is, name := "", ""
 	switch calledName(call) {
@@ -109,7 +109,7 @@ func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]st
 		is = "Warning"
 	}
 	for _, arg := range call.Args {
-		if kind, found := strings.CutPrefix(spelt(arg), "corev1.EventType"); found {
+		if kind, found := strings.CutPrefix(formatCallee(arg), "corev1.EventType"); found {
 			is = kind
 		}
 		if c, conversion := arg.(*ast.CallExpr); conversion && len(c.Args) == 1 {

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// pages maps each file of docs/reference to the function that makes it.
-var pages = map[string]func() string{
+// pageMakers maps each file of docs/reference to the function that makes it.
+var pageMakers = map[string]func() string{
 	"conditions.md":    conditionsPage,
 	"configuration.md": configurationPage,
 	"crds.md":          crdsPage,
@@ -20,13 +20,13 @@ var pages = map[string]func() string{
 }
 
 func main() {
-	for name, page := range pages {
-		must(os.WriteFile(repository("docs/reference/"+name), []byte(page()), 0o644)) //nolint:gosec // public
+	for name, page := range pageMakers {
+		must(os.WriteFile(repositoryPath("docs/reference/"+name), []byte(page()), 0o644)) //nolint:gosec // public
 	}
 }
 
-// repository returns the path of a file in the repository. go generate and go test run in the directory of this package.
-func repository(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
+// repositoryPath returns the path of a file in the repository. go generate and go test run in the directory of this package.
+func repositoryPath(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
 
 // failf stops the generation of a page that would be wrong or incomplete.
 func failf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }

@@ -7,9 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheReferencePagesAreCurrent(t *testing.T) {
-	for name, page := range pages {
-		want, err := os.ReadFile(repository("docs/reference/" + name))
+func TestReferencePagesAreCurrent(t *testing.T) {
+	for name, page := range pageMakers {
+		want, err := os.ReadFile(repositoryPath("docs/reference/" + name))
 		if err != nil {
 			t.Fatal(err)
 		}

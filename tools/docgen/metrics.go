@@ -52,23 +52,23 @@ func handlerMetrics() []observe.Definition {
 	return r.Definitions()
 }
 
-// recorder records registered collectors, because a registry only lists metrics with values.
-type recorder struct{ collectors []prometheus.Collector }
+// collectorRecorder records registered collectors, because a registry only lists metrics with values.
+type collectorRecorder struct{ collectors []prometheus.Collector }
 
-func (r *recorder) Register(c prometheus.Collector) error {
+func (r *collectorRecorder) Register(c prometheus.Collector) error {
 	r.collectors = append(r.collectors, c)
 	return nil
 }
 
-func (r *recorder) MustRegister(all ...prometheus.Collector) {
+func (r *collectorRecorder) MustRegister(all ...prometheus.Collector) {
 	r.collectors = append(r.collectors, all...)
 }
-func (*recorder) Unregister(prometheus.Collector) bool { return false }
+func (*collectorRecorder) Unregister(prometheus.Collector) bool { return false }
 
-// oneOfEach is a cache with one retirement that has a value for every metric.
-type oneOfEach struct{ client.Reader }
+// sampleCache is a cache with one retirement that has a value for every metric.
+type sampleCache struct{ client.Reader }
 
-func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (sampleCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	now := metav1.NewTime(time.Unix(1, 0))
 	if all, is := list.(*v1alpha1.NodeRetirementList); is {
 		all.Items = []v1alpha1.NodeRetirement{{
@@ -82,11 +82,11 @@ func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// described matches the Prometheus library's text form of a metric description.
-var described = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
+// descriptionPattern matches the Prometheus library's text form of a metric description.
+var descriptionPattern = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
-func definition(d *prometheus.Desc, kind string) observe.Definition {
-	m := described.FindStringSubmatch(d.String())
+func toDefinition(d *prometheus.Desc, kind string) observe.Definition {
+	m := descriptionPattern.FindStringSubmatch(d.String())
 	var help string
 	if m == nil || json.Unmarshal([]byte(m[2]), &help) != nil {
 		failf("cannot parse the metric description %s", d)
@@ -100,8 +100,8 @@ func definition(d *prometheus.Desc, kind string) observe.Definition {
 
 // managerMetrics returns a manager's own metrics.
 func managerMetrics() (all []observe.Definition) {
-	var r recorder
-	must(manager.RegisterMetrics(&r, oneOfEach{}))
+	var r collectorRecorder
+	must(manager.RegisterMetrics(&r, sampleCache{}))
 	for _, c := range r.collectors {
 		kinds := map[string]string{}
 		kind := ""
@@ -113,10 +113,10 @@ func managerMetrics() (all []observe.Definition) {
 		case *prometheus.HistogramVec:
 			kind = "histogram"
 		default:
-			kinds = collected(c)
+			kinds = collectTypes(c)
 		}
-		for _, d := range descriptions(c) {
-			of := definition(d, kind)
+		for _, d := range listDescriptions(c) {
+			of := toDefinition(d, kind)
 			if kind == "" {
 				of.Type = kinds[of.Name]
 			}
@@ -126,15 +126,15 @@ func managerMetrics() (all []observe.Definition) {
 			all = append(all, of)
 		}
 	}
-	return inOrder(all)
+	return sortByName(all)
 }
 
-func inOrder(all []observe.Definition) []observe.Definition {
+func sortByName(all []observe.Definition) []observe.Definition {
 	slices.SortFunc(all, func(x, y observe.Definition) int { return strings.Compare(x.Name, y.Name) })
 	return all
 }
 
-func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
+func listDescriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	to := make(chan *prometheus.Desc)
 	go func() {
 		c.Describe(to)
@@ -146,8 +146,8 @@ func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	return all
 }
 
-// collected returns the current metric types of a collector, by name.
-func collected(c prometheus.Collector) map[string]string {
+// collectTypes returns the current metric types of a collector, by name.
+func collectTypes(c prometheus.Collector) map[string]string {
 	r := prometheus.NewPedanticRegistry()
 	must(r.Register(c))
 	families, err := r.Gather()
@@ -165,14 +165,14 @@ func libraryMetrics() (all []observe.Definition) {
 	if !is {
 		failf("controller-runtime's registry cannot list its metrics")
 	}
-	for _, d := range descriptions(registry) {
-		all = append(all, definition(d, ""))
+	for _, d := range listDescriptions(registry) {
+		all = append(all, toDefinition(d, ""))
 	}
-	return slices.CompactFunc(inOrder(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
+	return slices.CompactFunc(sortByName(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
 }
 
-// labelSays describes the values of a label: a list, or a description if the values are unlimited.
-type labelSays struct {
+// labelDoc describes the values of a label: a list, or a description if the values are unlimited.
+type labelDoc struct {
 	values []string
 	open   string
 	// more describes further possible values.
@@ -181,8 +181,8 @@ type labelSays struct {
 
 // labelValues returns the values of the metrics' labels, by metric and label, or by label if it means the same for all
 // metrics. The values are read from the code.
-func labelValues() map[string]labelSays {
-	all := map[string]labelSays{
+func labelValues() map[string]labelDoc {
+	all := map[string]labelDoc{
 		"group": {open: "name of a NodeGroup"}, "provider": {open: "name of a cloud"}, "cloud": {open: "name of a cloud"},
 		"template": {open: "machine type, with its cloud's name"}, "plugin": {open: "name of a plugin"},
 		"receiver": {open: "name of a receiver of notifications"}, "pool": {open: "name of a cloudpool"},
@@ -190,7 +190,7 @@ func labelValues() map[string]labelSays {
 		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
 		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
 		"method": {open: "HTTP method in lower case"}, "code": {open: "HTTP status"},
-		"type": {values: texts(notice.Types())}, "result": {values: returned("internal/cloud", "Outcome")},
+		"type": {values: toStrings(notice.Types())}, "result": {values: returnedStrings("internal/cloud", "Outcome")},
 	}
 	maps.Copy(all, agentLabels())
 	maps.Copy(all, retirementLabels())
@@ -199,16 +199,16 @@ func labelValues() map[string]labelSays {
 }
 
 // agentLabels returns the label values of the metrics of agents and cloudpools.
-func agentLabels() map[string]labelSays {
-	return map[string]labelSays{
-		"slipway_agent_notices_total.action":             {values: texts(agent.Actions())},
-		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), texts(azure.Classes())...)},
-		"slipway_drain_pods.state":                       {values: given("internal/agent", "pods.With", 0)},
-		"slipway_drain_obstructed_pods.reason":           {values: elements("internal/agent", "obstacles", "internal/drain")},
+func agentLabels() map[string]labelDoc {
+	return map[string]labelDoc{
+		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
+		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(azure.Classes())...)},
+		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "pods.With", 0)},
+		"slipway_drain_obstructed_pods.reason":           {values: listedConstants("internal/agent", "obstacles", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
-		"slipway_notifications_total.result":             {values: given("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returned("internal/cloudpool/httpserver", "serve", "serveOwn", "handle", "pass")},
+		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
+		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serve", "serveOwn", "handle", "pass")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
 		"slipway_cloudpool_updates_total.result":         {values: constantsOf("api/v1alpha1", "PoolUpdateResult")},
 		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOf("internal/cloudpool/controller", "Kind")},
@@ -216,8 +216,8 @@ func agentLabels() map[string]labelSays {
 }
 
 // retirementLabels returns the label values of a manager's metrics of retirements and replacements.
-func retirementLabels() map[string]labelSays {
-	codes := labelSays{values: append([]string{""}, retirementCodes()...)}
+func retirementLabels() map[string]labelDoc {
+	codes := labelDoc{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
 	for _, p := range constantsOf("api/v1alpha1", "Phase") {
 		if v1alpha1.Phase(p).Finished() {
@@ -228,7 +228,7 @@ func retirementLabels() map[string]labelSays {
 	}
 	states := constantsOf("api/v1alpha1", "ReplacementState")
 	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).Final() })
-	return map[string]labelSays{
+	return map[string]labelDoc{
 		"slipway_replacements.state":                     {values: waiting},
 		"slipway_replacement_state_oldest_seconds.state": {values: waiting},
 		"slipway_replacements_total.state":               {values: states},
@@ -241,21 +241,21 @@ func retirementLabels() map[string]labelSays {
 		"slipway_retirements_finished_total.code":        codes,
 		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
-		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "step", "result")},
-		"slipway_cloud_requests_total.call":              {values: sorted(append(given("internal/retirement", "Metrics.Cloud", 1), given("internal/provisioning/replacement", "Asked", 1)...))},
+		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "step", "result")},
+		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.Cloud", 1), argumentStrings("internal/provisioning/replacement", "Asked", 1)...))},
 	}
 }
 
 // groupLabels returns the label values of a manager's metrics of NodeGroups and launches.
-func groupLabels() map[string]labelSays {
+func groupLabels() map[string]labelDoc {
 	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
-	verdict := labelSays{values: constantsOf(groupPath, "Verdict")}
+	verdict := labelDoc{values: constantsOf(groupPath, "Verdict")}
 	refusals := constantsOf("internal/cloud", "Refusal")
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
-	rule := labelSays{values: valuesOf(blockOf(groupPath, "Rules")), more: "the code of a disruption budget"}
-	return map[string]labelSays{
-		"slipway_nodegroup_nodes.state":                     {values: mapKeys(groupPath, "see")},
-		"slipway_nodegroup_accepted.reason":                 {values: append(valuesOf(blockOf("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
+	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
+	return map[string]labelDoc{
+		"slipway_nodegroup_nodes.state":                     {values: stringMapKeys(groupPath, "see")},
+		"slipway_nodegroup_accepted.reason":                 {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
 		"slipway_nodegroup_idle_nodes.verdict":              verdict,
 		"slipway_nodegroup_refused_nodes.rule":              rule,
 		"slipway_nodegroup_refusals_total.rule":             rule,
@@ -263,11 +263,11 @@ func groupLabels() map[string]labelSays {
 		"slipway_autoscaler_underused_nodes.verdict":        verdict,
 		"slipway_autoscaler_orders_failed_total.reason":     {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
 		"slipway_autoscaler_machines_given_up_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
-		"slipway_autoscaler_decision_seconds.direction":     {values: given("internal/provisioning", "Metrics.decided", 0)},
+		"slipway_autoscaler_decision_seconds.direction":     {values: argumentStrings("internal/provisioning", "Metrics.decided", 0)},
 		"slipway_plugin_events_total.event":                 {values: constantsOf("internal/provisioning/advised", "eventKind")},
 		"slipway_plugin_events_total.result":                {values: namedConstants("internal/provisioning/advised", "answered", "failed", "dropped")},
-		"slipway_plugin_wishes_total.wish":                  {values: assigned("internal/provisioning/advised", "pass", "kind")},
-		"slipway_plugin_wishes_total.result":                {values: assigned("internal/provisioning/advised", "passed", "result")},
+		"slipway_plugin_wishes_total.wish":                  {values: assignedStrings("internal/provisioning/advised", "pass", "kind")},
+		"slipway_plugin_wishes_total.result":                {values: assignedStrings("internal/provisioning/advised", "passed", "result")},
 		"slipway_cas_sync_nudges_total.pool":                {open: "name of the agent pool"},
 		"slipway_cas_sync_nudges_total.outcome":             {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":              {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
@@ -278,7 +278,7 @@ func groupLabels() map[string]labelSays {
 	}
 }
 
-func valuesOf(all []constant) (values []string) {
+func constantValues(all []constant) (values []string) {
 	for _, c := range all {
 		values = append(values, c.value)
 	}
@@ -288,14 +288,14 @@ func valuesOf(all []constant) (values []string) {
 // retirementCodes returns the codes that block a retirement or end it early.
 func retirementCodes() []string {
 	var codes []string
-	for _, c := range blockOf("internal/retirement", "Codes of what ends") {
-		codes = append(codes, followed(c))
+	for _, c := range constantBlock("internal/retirement", "Codes of what ends") {
+		codes = append(codes, resolveValue(c))
 	}
-	return sorted(append(codes, constantsOf("internal/retirement/budget", "Code")...))
+	return sortUnique(append(codes, constantsOf("internal/retirement/budget", "Code")...))
 }
 
-// followed returns the value of a constant, which may be defined by a constant of the API.
-func followed(c constant) string {
+// resolveValue returns the value of a constant, which may be defined by a constant of the API.
+func resolveValue(c constant) string {
 	if name, is := strings.CutPrefix(c.from, "v1alpha1."); is {
 		return namedConstants("api/v1alpha1", name)[0]
 	}
@@ -304,32 +304,32 @@ func followed(c constant) string {
 
 // replacementCodes returns the codes of failed launches.
 func replacementCodes() []string {
-	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
+	return sortUnique(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
 		"NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
 // stepNames returns the names of the steps of a retirement.
 func stepNames() (names []string) {
-	for _, e := range listIn("internal/retirement", "steps") {
+	for _, e := range listElements("internal/retirement", "steps") {
 		if step, is := e.(*ast.CompositeLit); is {
-			name, _ := textOf(step.Elts[0])
+			name, _ := stringValue(step.Elts[0])
 			names = append(names, name)
 		}
 	}
-	return sorted(names)
+	return sortUnique(names)
 }
 
-// elements returns the values of the constants of another package that a variable lists.
-func elements(path, variable, of string) (values []string) {
-	for _, e := range listIn(path, variable) {
+// listedConstants returns the values of the constants of another package that a variable lists.
+func listedConstants(path, variable, of string) (values []string) {
+	for _, e := range listElements(path, variable) {
 		if c, is := e.(*ast.SelectorExpr); is {
 			values = append(values, namedConstants(of, c.Sel.Name)...)
 		}
 	}
-	return sorted(values)
+	return sortUnique(values)
 }
 
-func labelOf(all map[string]labelSays, metric, name string) (labelSays, bool) {
+func findLabelDoc(all map[string]labelDoc, metric, name string) (labelDoc, bool) {
 	if l, is := all[metric+"."+name]; is {
 		return l, true
 	}
@@ -337,16 +337,16 @@ func labelOf(all map[string]labelSays, metric, name string) (labelSays, bool) {
 	return l, is
 }
 
-func metricTable(all []observe.Definition, known map[string]labelSays) string {
+func newMetricTable(all []observe.Definition, known map[string]labelDoc) string {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | |\n|---|---|---|---|\n")
 	for _, d := range all {
 		var of []string
 		for _, name := range d.Labels {
-			l, is := labelOf(known, d.Name, name)
+			l, is := findLabelDoc(known, d.Name, name)
 			text := "`" + name + "`: " + l.open
 			if l.values != nil {
-				text += listed(l.values)
+				text += formatList(l.values)
 			}
 			if l.more != "" {
 				text += ", or " + l.more
@@ -356,7 +356,7 @@ func metricTable(all []observe.Definition, known map[string]labelSays) string {
 			}
 			of = append(of, text)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, inCell.Replace(strings.Join(of, "<br>")), inCell.Replace(d.Help))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, cellEscaper.Replace(strings.Join(of, "<br>")), cellEscaper.Replace(d.Help))
 	}
 	return strings.ReplaceAll(b.String(), "&lt;br>", "; ")
 }
@@ -366,14 +366,14 @@ func metricsPage() string {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\nThe metrics of each process at `/metrics`, generated from their registration. A histogram has three series with the suffixes `_bucket`, " +
 		"`_count` and `_sum`.\nSee [alerts.md](../alerts.md) for a dashboard and alerts.\n")
-	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + metricTable(agentMetrics(), known))
-	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + metricTable(managerMetrics(), known))
+	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + newMetricTable(agentMetrics(), known))
+	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + newMetricTable(managerMetrics(), known))
 	b.WriteString("\nIt also exports metrics of its libraries and its process:\n\n| metric | labels | |\n|---|---|---|\n")
 	for _, d := range libraryMetrics() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, listed(d.Labels), inCell.Replace(d.Help))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, formatList(d.Labels), cellEscaper.Replace(d.Help))
 	}
-	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + metricTable(cloudpoolMetrics(), known))
+	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + newMetricTable(cloudpoolMetrics(), known))
 	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the replaced tool's metrics in addition to an agent's. " +
-		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + metricTable(handlerMetrics(), known))
+		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + newMetricTable(handlerMetrics(), known))
 	return b.String()
 }

@@ -27,14 +27,14 @@ func ownMetrics(t *testing.T) map[string]observe.Definition {
 	return all
 }
 
-func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
+func TestEveryMetricIsInReference(t *testing.T) {
 	known := ownMetrics(t)
 	// The functions that define metrics: those of Slipway's registry and of the Prometheus library.
 	defining := []string{"Counter", "Gauge", "GaugeFunc", "Histogram", "readFrom", "fromRuntime", "NewDesc"}
 	names := regexp.MustCompile(`^(slipway|aks_node_termination_handler|go|process)_[a-z_]+$`)
 	found, in := 0, map[string]bool{}
 	check := func(path string, e ast.Expr) {
-		name, is := textOf(e)
+		name, is := stringValue(e)
 		if !is || !names.MatchString(name) {
 			return
 		}
@@ -43,14 +43,14 @@ func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
 			t.Errorf("package %s defines %s, which is in no registry of the reference", path, name)
 		}
 	}
-	for path, s := range everySource() {
-		s.each(func(n ast.Node) {
+	for path, s := range allSources() {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.CallExpr:
 				if slices.Contains(defining, calledName(n)) && len(n.Args) > 1 {
 					check(path, n.Args[0])
 				}
-				if of := spelt(n.Fun); strings.HasPrefix(of, "prometheus.New") && of != "prometheus.NewRegistry" {
+				if of := formatCallee(n.Fun); strings.HasPrefix(of, "prometheus.New") && of != "prometheus.NewRegistry" {
 					in[path] = true
 				}
 			case *ast.KeyValueExpr:
@@ -77,7 +77,7 @@ func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
 	}
 }
 
-func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
+func TestAgentCountersAreExportedFromStart(t *testing.T) {
 	r := observe.NewRegistry()
 	agent.NewMetrics(r)
 	answer := httptest.NewRecorder()
@@ -89,7 +89,7 @@ func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
 		}
 		want := []string{""}
 		for _, name := range d.Labels {
-			l, _ := labelOf(known, d.Name, name)
+			l, _ := findLabelDoc(known, d.Name, name)
 			var longer []string
 			for _, before := range want {
 				for _, value := range l.values {
@@ -119,9 +119,9 @@ var (
 	matching  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"`)
 )
 
-// impossible returns errors for the parts of an expression that match nothing: unknown metrics, unknown labels, and
+// findImpossible returns errors for the parts of an expression that match nothing: unknown metrics, unknown labels, and
 // label values that the code never sets. It also returns the number of checked values.
-func impossible(expr string, known map[string]observe.Definition, of map[string]labelSays) (errs []string, looked int) {
+func findImpossible(expr string, known map[string]observe.Definition, of map[string]labelDoc) (errs []string, looked int) {
 	for _, s := range selection.FindAllStringSubmatch(expr, -1) {
 		d, is := known[s[1]]
 		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
@@ -142,7 +142,7 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 				errs = append(errs, fmt.Sprintf("%s has no label %s", s[1], name))
 				continue
 			}
-			l, _ := labelOf(of, d.Name, name)
+			l, _ := findLabelDoc(of, d.Name, name)
 			if l.values == nil || l.more != "" || strings.HasPrefix(value, "$") {
 				continue
 			}
@@ -162,18 +162,18 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 	return errs, looked
 }
 
-func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
+func TestPanelsAndRulesSelectExistingMetrics(t *testing.T) {
 	known, of := ownMetrics(t), labelValues()
 	looked := 0
 	check := func(by, expr string) {
-		errs, n := impossible(expr, known, of)
+		errs, n := findImpossible(expr, known, of)
 		looked += n
 		for _, err := range errs {
 			t.Errorf("%s: %s", by, err)
 		}
 	}
 	for _, file := range []string{"dashboard.json", "slipway.rules.yaml", "slipway.rules.test.yaml"} {
-		raw, err := os.ReadFile(repository("deploy/monitoring/" + file))
+		raw, err := os.ReadFile(repositoryPath("deploy/monitoring/" + file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
 		if err := yaml.Unmarshal(raw, &all); err != nil {
 			t.Fatal(err)
 		}
-		everyText(all, func(text string) { check(file+": "+text, text) })
+		visitStrings(all, func(text string) { check(file+": "+text, text) })
 	}
 	if looked < 20 {
 		t.Errorf("only %d values were checked", looked)
@@ -190,24 +190,24 @@ func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
 		`slipway_retirements{phase="Gone"}`, `rate(slipway_drains_total{outcome=~"drained|lost"}[5m])`, `slipway_drain_seconds_bucket{phase="x"}`,
 		`slipway_no_such_metric{a="b"}`, `slipway_retirement_phase_oldest_seconds{phase="Succeeded"}`,
 	} {
-		if errs, _ := impossible(wrong, known, of); len(errs) != 1 {
+		if errs, _ := findImpossible(wrong, known, of); len(errs) != 1 {
 			t.Errorf("%s: %q, want one error", wrong, errs)
 		}
 	}
 }
 
-// everyText visits each string of a document.
-func everyText(v any, visit func(string)) {
+// visitStrings visits each string of a document.
+func visitStrings(v any, visit func(string)) {
 	switch v := v.(type) {
 	case string:
 		visit(v)
 	case []any:
 		for _, e := range v {
-			everyText(e, visit)
+			visitStrings(e, visit)
 		}
 	case map[string]any:
 		for _, e := range v {
-			everyText(e, visit)
+			visitStrings(e, visit)
 		}
 	}
 }

@@ -18,19 +18,19 @@ type target struct{ OS, Arch string }
 
 func (t target) String() string { return t.OS + "/" + t.Arch }
 
-// file returns the target as part of a file name.
-func (t target) file() string { return t.OS + "_" + t.Arch }
+// fileSuffix returns the target as part of a file name.
+func (t target) fileSuffix() string { return t.OS + "_" + t.Arch }
 
-// exe returns the file name of a program on the target.
-func (t target) exe(name string) string {
+// exeName returns the file name of a program on the target.
+func (t target) exeName(name string) string {
 	if t.OS == "windows" {
 		return name + ".exe"
 	}
 	return name
 }
 
-// supported are the platforms of nodes.
-var supported = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
+// supportedTargets are the platforms of nodes.
+var supportedTargets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
 
 // parseTargets parses a list such as "linux/amd64,windows/amd64".
 func parseTargets(list string) ([]target, error) {
@@ -38,8 +38,8 @@ func parseTargets(list string) ([]target, error) {
 	for _, s := range strings.Split(list, ",") {
 		goos, arch, _ := strings.Cut(strings.TrimSpace(s), "/")
 		t := target{goos, arch}
-		if !slices.Contains(supported, t) {
-			return nil, fmt.Errorf("targets: %q: must be a comma-separated list of %v", s, supported)
+		if !slices.Contains(supportedTargets, t) {
+			return nil, fmt.Errorf("targets: %q: must be a comma-separated list of %v", s, supportedTargets)
 		}
 		if slices.Contains(targets, t) {
 			return nil, fmt.Errorf("targets: %q is listed twice", s)
@@ -59,15 +59,15 @@ type executable struct {
 // versionVariable is the Go variable with the version that Slipway prints.
 const versionVariable = "github.com/slipway-dev/slipway/cmd/internal/start.version"
 
-// build compiles every command for every target into dir. It also compiles the first command for this machine, because
+// buildAll compiles every command for every target into dir. It also compiles the first command for this machine, because
 // that writes the documentation.
-func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
+func (r *release) buildAll(ctx context.Context, dir string) ([]executable, error) {
 	var binaries []executable
 	for _, t := range r.targets {
 		for _, command := range r.commands {
-			b := executable{Command: command, Target: t, Path: filepath.Join(dir, t.file(), t.exe(command))}
+			b := executable{Command: command, Target: t, Path: filepath.Join(dir, t.fileSuffix(), t.exeName(command))}
 			r.log.Info("building", "command", command, "target", t.String())
-			if err := r.compile(ctx, b); err != nil {
+			if err := r.compileBinary(ctx, b); err != nil {
 				return nil, err
 			}
 			binaries = append(binaries, b)
@@ -76,9 +76,9 @@ func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
 	return binaries, nil
 }
 
-// compile builds one reproducible binary: without C compiler, with trimmed paths, and with all environment settings
+// compileBinary builds one reproducible binary: without C compiler, with trimmed paths, and with all environment settings
 // fixed. It contains the git commit and its time.
-func (r *release) compile(ctx context.Context, b executable) error {
+func (r *release) compileBinary(ctx context.Context, b executable) error {
 	path, err := filepath.Abs(b.Path)
 	if err != nil {
 		return err
@@ -102,14 +102,14 @@ func (r *release) compile(ctx context.Context, b executable) error {
 	return nil
 }
 
-// host returns the binary of a command for this machine. It builds the binary if there is none.
-func (r *release) host(ctx context.Context, command string, binaries []executable) (executable, error) {
+// ensureHostBinary returns the binary of a command for this machine. It builds the binary if there is none.
+func (r *release) ensureHostBinary(ctx context.Context, command string, binaries []executable) (executable, error) {
 	t := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range binaries {
 		if b.Command == command && b.Target == t {
 			return b, nil
 		}
 	}
-	b := executable{Command: command, Target: t, Path: filepath.Join(r.out, "bin", t.file(), t.exe(command))}
-	return b, r.compile(ctx, b)
+	b := executable{Command: command, Target: t, Path: filepath.Join(r.out, "bin", t.fileSuffix(), t.exeName(command))}
+	return b, r.compileBinary(ctx, b)
 }

@@ -42,7 +42,7 @@ func (r *release) writeCharts(context.Context, []executable) error {
 			r.log.Warn("no chart is packaged", "chart", c.name, "reason", dir+" does not exist")
 			continue
 		}
-		version, err := aheadOf(r.source.Version, c.ahead)
+		version, err := raiseMajor(r.source.Version, c.ahead)
 		if err != nil {
 			return err
 		}
@@ -52,15 +52,15 @@ func (r *release) writeCharts(context.Context, []executable) error {
 		}
 		file := c.name + "-" + version + ".tgz"
 		r.log.Info("packing", "product", "chart", "file", file)
-		if err := writeArchive(r.path(file), entries, r.source.Time); err != nil {
+		if err := writeArchive(r.filePath(file), entries, r.source.Time); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// aheadOf returns a version without its v, with the major version increased.
-func aheadOf(version string, majors int) (string, error) {
+// raiseMajor returns a version without its v, with the major version increased.
+func raiseMajor(version string, majors int) (string, error) {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	major, err := strconv.Atoi(first)
 	if err != nil {
@@ -71,7 +71,7 @@ func aheadOf(version string, majors int) (string, error) {
 
 // chartEntries returns a chart's files without those in .helmignore. Chart.yaml comes first, with the version set. The
 // chart's version has no v; the app version is the release's version and the tag of its images.
-func chartEntries(dir, name, version, app string) ([]entry, error) {
+func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
 	description, err := os.ReadFile(filepath.Join(dir, "Chart.yaml"))
 	if err != nil {
 		return nil, err
@@ -88,21 +88,21 @@ func chartEntries(dir, name, version, app string) ([]entry, error) {
 	if chart.Name != name {
 		return nil, fmt.Errorf("Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
 	}
-	rules, err := chartIgnores(dir)
+	rules, err := readChartIgnores(dir)
 	if err != nil {
 		return nil, err
 	}
-	files, err := tree(dir, chart.Name, 0o644)
+	files, err := listTree(dir, chart.Name, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	head := entry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
-	files = slices.DeleteFunc(files, func(e entry) bool { return e.Name == head.Name || rules(e) })
-	return append([]entry{head}, files...), nil
+	head := archiveEntry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
+	files = slices.DeleteFunc(files, func(e archiveEntry) bool { return e.Name == head.Name || rules(e) })
+	return append([]archiveEntry{head}, files...), nil
 }
 
-// chartIgnores returns a predicate for the files that Helm omits: files or parent folders that match a rule.
-func chartIgnores(dir string) (func(entry) bool, error) {
+// readChartIgnores returns a predicate for the files that Helm omits: files or parent folders that match a rule.
+func readChartIgnores(dir string) (func(archiveEntry) bool, error) {
 	dir = filepath.Clean(dir)
 	rules := ignore.Empty()
 	file := filepath.Join(dir, ignore.HelmIgnore)
@@ -113,7 +113,7 @@ func chartIgnores(dir string) (func(entry) bool, error) {
 		return nil, fmt.Errorf("%s: %w", ignore.HelmIgnore, err)
 	}
 	rules.AddDefaults()
-	return func(e entry) bool {
+	return func(e archiveEntry) bool {
 		for path := e.Path; path != dir; path = filepath.Dir(path) {
 			rel, err := filepath.Rel(dir, path)
 			if err != nil {

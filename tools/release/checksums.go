@@ -17,9 +17,9 @@ type subject struct {
 	SHA256 string // hex
 }
 
-// files returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
+// listFiles returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
 // into them.
-func (r *release) files() ([]subject, error) {
+func (r *release) listFiles() ([]subject, error) {
 	dir, err := os.ReadDir(r.out)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (r *release) files() ([]subject, error) {
 		if d.IsDir() || d.Name() == checksumsFile {
 			continue
 		}
-		sum, err := sha256File(r.path(d.Name()))
+		sum, err := sha256File(r.filePath(d.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (r *release) files() ([]subject, error) {
 
 // writeChecksums writes the input of `sha256sum --check`.
 func (r *release) writeChecksums() error {
-	files, err := r.files()
+	files, err := r.listFiles()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (r *release) writeChecksums() error {
 	for _, f := range files {
 		fmt.Fprintf(&b, "%s  %s\n", f.SHA256, f.Name)
 	}
-	return os.WriteFile(r.path(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // public
+	return os.WriteFile(r.filePath(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // public
 }
 
 func sha256File(path string) (string, error) {

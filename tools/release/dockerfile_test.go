@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestBaseImagesCanBeGivenByDigest reads the Dockerfiles, because tests have no container engine. It runs the command
+// TestBaseImagesCanBeSetByDigest reads the Dockerfiles, because tests have no container engine. It runs the command
 // that refuses a base image without a digest.
-func TestBaseImagesCanBeGivenByDigest(t *testing.T) {
+func TestBaseImagesCanBeSetByDigest(t *testing.T) {
 	const digest = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 	for file, images := range map[string][]string{"Dockerfile": {"GO_IMAGE"}, "Dockerfile.windows": {"GO_IMAGE", "BASE"}} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", file))

@@ -15,7 +15,7 @@ const kubectlCompletion = "#!/bin/sh\nexec kubectl-slipway __complete \"$@\"\n"
 
 // writeDocs lets slipway write its man pages and shell completions.
 func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
-	b, err := r.host(ctx, "slipway", binaries)
+	b, err := r.ensureHostBinary(ctx, "slipway", binaries)
 	if err != nil {
 		return err
 	}
@@ -31,13 +31,13 @@ func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 			return err
 		}
 	}
-	if _, err := outputWith(ctx, bare, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
+	if _, err := runCommandWith(ctx, bare, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
 		return err
 	}
 	for shell, file := range map[string]string{
 		"bash": "slipway.bash", "zsh": "_slipway", "fish": "slipway.fish", "powershell": "slipway.ps1",
 	} {
-		script, err := outputWith(ctx, bare, completions, program, "completion", shell)
+		script, err := runCommandWith(ctx, bare, completions, program, "completion", shell)
 		if err != nil {
 			return err
 		}

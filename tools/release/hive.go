@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	hiveBase = 4096 // size of the base block, and of the only bin after it
-	noCell   = 0xFFFFFFFF
+	hiveBlockSize = 4096 // size of the base block, and of the only bin after it
+	noCell        = 0xFFFFFFFF
 )
 
-// emptyHive returns a Windows registry hive with only a root key. Format:
+// newEmptyHive returns a Windows registry hive with only a root key. Format:
 // https://github.com/msuhanov/regf/blob/master/Windows%20registry%20file%20format%20specification.md
-func emptyHive(name string) []byte {
+func newEmptyHive(name string) []byte {
 	le := binary.LittleEndian
-	hive := make([]byte, 2*hiveBase)
-	base, bin := hive[:hiveBase], hive[hiveBase:]
+	hive := make([]byte, 2*hiveBlockSize)
+	base, bin := hive[:hiveBlockSize], hive[hiveBlockSize:]
 
-	key := keyNode(name)
-	security := hiveSecurity()
+	key := newKeyNode(name)
+	security := newHiveSecurity()
 	keyAt := 32
 	securityAt := keyAt + cellSize(len(key))
 	le.PutUint32(key[44:], uint32(securityAt))
@@ -26,11 +26,11 @@ func emptyHive(name string) []byte {
 	le.PutUint32(security[8:], uint32(securityAt))
 
 	copy(bin, "hbin")
-	le.PutUint32(bin[8:], hiveBase)
-	putCell(bin, keyAt, key)
-	putCell(bin, securityAt, security)
+	le.PutUint32(bin[8:], hiveBlockSize)
+	writeCell(bin, keyAt, key)
+	writeCell(bin, securityAt, security)
 	free := securityAt + cellSize(len(security))
-	le.PutUint32(bin[free:], uint32(hiveBase-free))
+	le.PutUint32(bin[free:], uint32(hiveBlockSize-free))
 
 	copy(base, "regf")
 	le.PutUint32(base[4:], 1) // equal sequence numbers ...
@@ -39,7 +39,7 @@ func emptyHive(name string) []byte {
 	le.PutUint32(base[24:], 3) // version 1.3, as RegSaveKey writes
 	le.PutUint32(base[32:], 1)
 	le.PutUint32(base[36:], uint32(keyAt))
-	le.PutUint32(base[40:], hiveBase)
+	le.PutUint32(base[40:], hiveBlockSize)
 	le.PutUint32(base[44:], 1)
 	for i, c := range utf16.Encode([]rune(name)) {
 		le.PutUint16(base[48+2*i:], c)
@@ -66,13 +66,13 @@ func hiveChecksum(base []byte) uint32 {
 // cellSize returns the size of a cell with its length field, rounded up to 8 bytes.
 func cellSize(data int) int { return (4 + data + 7) &^ 7 }
 
-func putCell(bin []byte, at int, data []byte) {
+func writeCell(bin []byte, at int, data []byte) {
 	binary.LittleEndian.PutUint32(bin[at:], uint32(-int32(cellSize(len(data))))) // negative means in use
 	copy(bin[at+4:], data)
 }
 
-// keyNode returns a root key without values and subkeys. The caller sets the position of its security cell.
-func keyNode(name string) []byte {
+// newKeyNode returns a root key without values and subkeys. The caller sets the position of its security cell.
+func newKeyNode(name string) []byte {
 	le := binary.LittleEndian
 	const root, noDelete, asciiName = 0x4, 0x8, 0x20
 	b := make([]byte, 76, 76+len(name))
@@ -85,9 +85,9 @@ func keyNode(name string) []byte {
 	return append(b, name...)
 }
 
-// hiveSecurity returns a security cell with all rights for the system and administrators, inherited by subkeys. The
+// newHiveSecurity returns a security cell with all rights for the system and administrators, inherited by subkeys. The
 // caller sets its own position.
-func hiveSecurity() []byte {
+func newHiveSecurity() []byte {
 	le := binary.LittleEndian
 	system := []byte{1, 1, 0, 0, 0, 0, 0, 5, 18, 0, 0, 0}                           // S-1-5-18
 	administrators := []byte{1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 0x02, 0, 0} // S-1-5-32-544

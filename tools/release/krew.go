@@ -57,7 +57,7 @@ func (r *release) writeKrew(context.Context, []executable) error {
 	}
 	for _, t := range r.targets {
 		name := r.archiveName(kubectlPlugin, t)
-		sum, err := sha256File(r.path(name))
+		sum, err := sha256File(r.filePath(name))
 		if err != nil {
 			return err
 		}
@@ -65,12 +65,12 @@ func (r *release) writeKrew(context.Context, []executable) error {
 			Selector: krewSelector{MatchLabels: map[string]string{"os": t.OS, "arch": t.Arch}},
 			URI:      fmt.Sprintf("%s/%s/%s", r.download, r.source.Version, name),
 			SHA256:   sum,
-			Bin:      t.exe(kubectlPlugin),
+			Bin:      t.exeName(kubectlPlugin),
 		})
 	}
 	text, err := yaml.Marshal(p)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(krewFile), text, 0o644) //nolint:gosec // public
+	return os.WriteFile(r.filePath(krewFile), text, 0o644) //nolint:gosec // public
 }

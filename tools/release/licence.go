@@ -17,9 +17,9 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// grants maps the words of a licence's grant to its SPDX ID (https://spdx.org/licenses/). The words are in lower case
+// licenceTexts maps the words of a licence's grant to its SPDX ID (https://spdx.org/licenses/). The words are in lower case
 // with single spaces. A text may have several.
-var grants = []struct{ id, words, without string }{
+var licenceTexts = []struct{ id, words, without string }{
 	{id: "Apache-2.0", words: "apache license version 2.0, january 2004"},
 	{id: "Apache-2.0", words: "licensed under the apache license, version 2.0"},
 	{id: "MIT", words: "permission is hereby granted, free of charge, to any person obtaining a copy of this software"},
@@ -46,9 +46,9 @@ const (
 	bsdThird = "\x00may be used to endorse or promote products derived from this software without specific prior written permission"
 )
 
-// allowed are the licences that linked modules may have. None of them has requirements for the source of the linking
+// allowedLicences are the licences that linked modules may have. None of them has requirements for the source of the linking
 // program.
-var allowed = []string{"Apache-2.0", "MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "CC0-1.0", "Unlicense"}
+var allowedLicences = []string{"Apache-2.0", "MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "CC0-1.0", "Unlicense"}
 
 // licenceFile matches the names of licence files.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*)?$`)
@@ -56,8 +56,8 @@ var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*
 // errNoLicence means that a module's folder has no known licence.
 var errNoLicence = errors.New("no known licence")
 
-// licencesIn returns the licences of the files in a module's folder as an SPDX expression, sorted.
-func licencesIn(dir string) (string, error) {
+// licencesOfDir returns the licences of the files in a module's folder as an SPDX expression, sorted.
+func licencesOfDir(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -71,7 +71,7 @@ func licencesIn(dir string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, id := range licencesOf(string(text)) {
+		for _, id := range detectLicences(string(text)) {
 			found[id] = true
 		}
 	}
@@ -84,11 +84,11 @@ func licencesIn(dir string) (string, error) {
 // withoutMarks removes the marks of comments and lists.
 var withoutMarks = strings.NewReplacer("//", " ", "*", " ", "#", " ", "`", " ", "\"", " ", "“", " ", "”", " ", ">", " ")
 
-// licencesOf returns the licences with words in a text.
-func licencesOf(text string) []string {
+// detectLicences returns the licences with words in a text.
+func detectLicences(text string) []string {
 	text = strings.Join(strings.Fields(withoutMarks.Replace(strings.ToLower(text))), " ")
 	var ids []string
-	for _, g := range grants {
+	for _, g := range licenceTexts {
 		if hasInOrder(text, g.words) && (g.without == "" || !hasInOrder(text, strings.TrimPrefix(g.without, "\x00"))) && !slices.Contains(ids, g.id) {
 			ids = append(ids, g.id)
 		}
@@ -108,16 +108,16 @@ func hasInOrder(text, words string) bool {
 	return true
 }
 
-// licences reads the licences of modules in the module cache.
-type licences struct{ cache string }
+// licenceCache reads the licences of modules in the module cache.
+type licenceCache struct{ cache string }
 
-func newLicences(ctx context.Context, root string) (*licences, error) {
-	cache, err := output(ctx, root, "go", "env", "GOMODCACHE")
-	return &licences{cache}, err
+func newLicenceCache(ctx context.Context, root string) (*licenceCache, error) {
+	cache, err := runCommand(ctx, root, "go", "env", "GOMODCACHE")
+	return &licenceCache{cache}, err
 }
 
-// of returns the licence of a linked module, which is therefore in the module cache.
-func (l *licences) of(path, version string) (string, error) {
+// licenceOfModule returns the licence of a linked module, which is therefore in the module cache.
+func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 	escaped, err := module.EscapePath(path)
 	if err != nil {
 		return "", err
@@ -126,15 +126,15 @@ func (l *licences) of(path, version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := licencesIn(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
+	id, err := licencesOfDir(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
 	if err != nil {
 		return "", fmt.Errorf("licence of %s %s: %w", path, version, err)
 	}
 	return id, nil
 }
 
-// linkedModules returns the modules that the commands link on any target, except their own, with versions by path.
-func linkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
+// listLinkedModules returns the modules that the commands link on any target, except their own, with versions by path.
+func listLinkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
 	modules := map[string]string{}
 	args := []string{"list", "-mod=readonly", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}"}
 	for _, command := range commands {
@@ -159,28 +159,28 @@ func linkedModules(ctx context.Context, root string, commands []string, targets 
 	return modules, nil
 }
 
-// auditLicences prints the number of linked modules per licence. It returns an error for an unknown or forbidden
+// checkLicences prints the number of linked modules per licence. It returns an error for an unknown or forbidden
 // licence.
-func auditLicences(ctx context.Context, root string, commands []string, out io.Writer) error {
-	modules, err := linkedModules(ctx, root, commands, supported)
+func checkLicences(ctx context.Context, root string, commands []string, out io.Writer) error {
+	modules, err := listLinkedModules(ctx, root, commands, supportedTargets)
 	if err != nil {
 		return err
 	}
-	l, err := newLicences(ctx, root)
+	l, err := newLicenceCache(ctx, root)
 	if err != nil {
 		return err
 	}
 	count, wrong := map[string]int{}, []error(nil)
 	for _, path := range slices.Sorted(maps.Keys(modules)) {
-		id, err := l.of(path, modules[path])
+		id, err := l.licenceOfModule(path, modules[path])
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%w: read its files, and add the words to grants in tools/release/licence.go", err))
 			continue
 		}
 		count[id]++
 		for one := range strings.SplitSeq(id, " AND ") {
-			if !slices.Contains(allowed, one) {
-				wrong = append(wrong, fmt.Errorf("%s %s has the licence %s: must be one of %s", path, modules[path], one, strings.Join(allowed, ", ")))
+			if !slices.Contains(allowedLicences, one) {
+				wrong = append(wrong, fmt.Errorf("%s %s has the licence %s: must be one of %s", path, modules[path], one, strings.Join(allowedLicences, ", ")))
 			}
 		}
 	}

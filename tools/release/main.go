@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("argument %q: release has only flags", flags.Arg(0))
 	}
 	if audit {
-		return auditLicences(ctx, root, r.commands, os.Stdout)
+		return checkLicences(ctx, root, r.commands, os.Stdout)
 	}
 	var err error
 	if r.targets, err = parseTargets(targets); err != nil {
@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	if r.source, err = readSource(ctx, root, version); err != nil {
 		return err
 	}
-	return r.make(ctx)
+	return r.makeRelease(ctx)
 }
 
 // release is the release to make, with its source.
@@ -77,20 +77,20 @@ type release struct {
 	log           *slog.Logger
 }
 
-// make writes the whole release.
-func (r *release) make(ctx context.Context) error {
+// makeRelease writes the whole release.
+func (r *release) makeRelease(ctx context.Context) error {
 	if r.source.Modified && !r.allowModified {
 		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
 			"or use -allow-modified for experiments", r.source.Root, r.source.Commit)
 	}
-	if err := r.empty(); err != nil {
+	if err := r.removeEarlier(); err != nil {
 		return err
 	}
 	work := filepath.Join(r.out, "bin")
 	if err := os.MkdirAll(work, 0o755); err != nil { //nolint:gosec // public
 		return err
 	}
-	binaries, err := r.build(ctx, work)
+	binaries, err := r.buildAll(ctx, work)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *release) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.files()
+	files, err := r.listFiles()
 	if err != nil {
 		return err
 	}
@@ -115,15 +115,15 @@ func (r *release) make(ctx context.Context) error {
 	if err := r.writeChecksums(); err != nil {
 		return err
 	}
-	return r.unchanged(ctx)
+	return r.checkUnchanged(ctx)
 }
 
-// unchanged returns an error if the work tree has changed during the release.
-func (r *release) unchanged(ctx context.Context) error {
+// checkUnchanged returns an error if the work tree has changed during the release.
+func (r *release) checkUnchanged(ctx context.Context) error {
 	if r.source.Modified {
 		return nil
 	}
-	commit, err := output(ctx, r.source.Root, "git", "rev-parse", "HEAD")
+	commit, err := runCommand(ctx, r.source.Root, "git", "rev-parse", "HEAD")
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (r *release) unchanged(ctx context.Context) error {
 	if rel, err := filepath.Rel(r.source.Root, out); err == nil && filepath.IsLocal(rel) {
 		args = append(args, ":(exclude)"+filepath.ToSlash(rel))
 	}
-	status, err := output(ctx, r.source.Root, "git", args...)
+	status, err := runCommand(ctx, r.source.Root, "git", args...)
 	if err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func (r *release) unchanged(ctx context.Context) error {
 	return nil
 }
 
-// empty removes an earlier release from the output folder. It refuses a folder that contains the source.
-func (r *release) empty() error {
+// removeEarlier removes an earlier release from the output folder. It refuses a folder that contains the source.
+func (r *release) removeEarlier() error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
 		return err
@@ -162,9 +162,9 @@ func (r *release) empty() error {
 	return os.RemoveAll(out)
 }
 
-// name returns the name of a file of the release.
-func (r *release) name(parts ...string) string {
+// fileName returns the name of a file of the release.
+func (r *release) fileName(parts ...string) string {
 	return strings.Join(append([]string{parts[0], r.source.Version}, parts[1:]...), "_")
 }
 
-func (r *release) path(name string) string { return filepath.Join(r.out, name) }
+func (r *release) filePath(name string) string { return filepath.Join(r.out, name) }

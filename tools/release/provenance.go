@@ -19,7 +19,7 @@ const (
 	unsignedBuilder = homepage + "/blob/main/docs/release.md#unsigned"
 )
 
-func (r *release) provenanceName() string { return r.name("slipway") + ".provenance.json" }
+func (r *release) provenanceName() string { return r.fileName("slipway") + ".provenance.json" }
 
 // writeProvenance writes the provenance of the subjects as an in-toto statement with SLSA's provenance v1
 // (https://slsa.dev/spec/v1.0/provenance). It states that it is unsigned. It has no times, so that it is reproducible.
@@ -75,7 +75,7 @@ func (r *release) writeProvenance(subjects []subject) error {
 	if err := json.Indent(&pretty, text, "", "  "); err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(r.provenanceName()), append(pretty.Bytes(), '\n'), 0o644) //nolint:gosec // public
+	return os.WriteFile(r.filePath(r.provenanceName()), append(pretty.Bytes(), '\n'), 0o644) //nolint:gosec // public
 }
 
 func targetNames(targets []target) []any {

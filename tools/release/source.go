@@ -35,15 +35,15 @@ func readSource(ctx context.Context, root, version string) (source, error) {
 	if s.Root, err = filepath.Abs(root); err != nil {
 		return s, err
 	}
-	if s.Commit, err = output(ctx, s.Root, "git", "rev-parse", "HEAD"); err != nil {
+	if s.Commit, err = runCommand(ctx, s.Root, "git", "rev-parse", "HEAD"); err != nil {
 		return s, fmt.Errorf("release needs a git work tree: %w", err)
 	}
-	if tagged, err := output(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}"); err == nil &&
+	if tagged, err := runCommand(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}"); err == nil &&
 		tagged != s.Commit {
 		return s, fmt.Errorf("version %s: its tag is at commit %.12s, and the work tree at %.12s: check out the tag first",
 			version, tagged, s.Commit)
 	}
-	seconds, err := output(ctx, s.Root, "git", "show", "--no-patch", "--format=%ct", "HEAD")
+	seconds, err := runCommand(ctx, s.Root, "git", "show", "--no-patch", "--format=%ct", "HEAD")
 	if err != nil {
 		return s, err
 	}
@@ -52,22 +52,22 @@ func readSource(ctx context.Context, root, version string) (source, error) {
 		return s, fmt.Errorf("parse the time of commit %.12s: %w", s.Commit, err)
 	}
 	s.Time = time.Unix(unix, 0).UTC()
-	status, err := output(ctx, s.Root, "git", "status", "--porcelain")
+	status, err := runCommand(ctx, s.Root, "git", "status", "--porcelain")
 	if err != nil {
 		return s, err
 	}
 	s.Modified = status != ""
-	s.Toolchain, err = output(ctx, s.Root, "go", "env", "GOVERSION")
+	s.Toolchain, err = runCommand(ctx, s.Root, "go", "env", "GOVERSION")
 	return s, err
 }
 
-// output runs a command in a folder and returns its trimmed output.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	return outputWith(ctx, nil, dir, name, args...)
+// runCommand runs a command in a folder and returns its trimmed output.
+func runCommand(ctx context.Context, dir, name string, args ...string) (string, error) {
+	return runCommandWith(ctx, nil, dir, name, args...)
 }
 
-// outputWith is output with a given environment; nil means this process's.
-func outputWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
+// runCommandWith is output with a given environment; nil means this process's.
+func runCommandWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git, go and the new binaries
 	cmd.Dir, cmd.Env = dir, env
 	var stdout, stderr bytes.Buffer

@@ -45,8 +45,8 @@ const (
 	noticedMachines = 5
 	evictedMachine  = firstNoticed + noticedMachines
 	crowdedMachine  = evictedMachine + 1
-	weighedMachine  = crowdedMachine + 1
-	spotMachine     = weighedMachine + 1
+	memoryMachine   = crowdedMachine + 1
+	spotMachine     = memoryMachine + 1
 	hangingMachine  = spotMachine + 1
 	firstRefuge     = hangingMachine + 1
 	refugeMachines  = 4 // take the pods of drained nodes
@@ -57,12 +57,12 @@ const (
 // examined.
 const approvalDelay = 2 * time.Second
 
-type bench struct {
+type agentBench struct {
 	*testbed.Testbed
-	o      Options
+	opts   Options
 	pool   controlplane.AKSPool
 	random *rand.Rand
-	idle   *idle // while it is measured
+	idle   *idleAgent // while it is measured
 }
 
 // Run runs the measurements. With all of them it takes IdleWindow and about a minute to start and stop.
@@ -76,11 +76,11 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	b := &bench{
-		o: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
+	b := &agentBench{
+		opts: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
 		random: rand.New(rand.NewPCG(o.Seed, 0)),
 	}
-	chosen, err := choose(b.measures(), o.Only)
+	chosen, err := selectMeasurements(b.listMeasurements(), o.Only)
 	if err != nil {
 		return nil, err
 	}
@@ -99,11 +99,11 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.AddPool(ctx, b.pool, machines); err != nil {
 		return nil, err
 	}
-	return b.run(ctx, chosen)
+	return b.runMeasurements(ctx, chosen)
 }
 
-// measure is one measurement.
-type measure struct {
+// measurement is one measurement.
+type measurement struct {
 	name string
 	run  func(context.Context) ([]result.Result, error)
 }
@@ -111,22 +111,22 @@ type measure struct {
 // idleMeasure measures an idle agent in parallel to all other measurements.
 const idleMeasure = "idle agent, until its measuring time ends"
 
-func (b *bench) measures() []measure {
-	return []measure{
-		{"notice to cordon", b.cordoning},
-		{"notice to evictions, one PDB per app", b.evicting},
-		{"notice to evictions, one PDB for all", b.evictingCrowd},
-		{"memory while draining", b.weighing},
-		{"the demo's Spot notice", b.spotNotice},
-		{"a Spot notice while Node requests hang", b.hangingNodes},
-		{idleMeasure, b.idleResults},
-		{"binary", b.binary},
+func (b *agentBench) listMeasurements() []measurement {
+	return []measurement{
+		{"notice to cordon", b.measureCordons},
+		{"notice to evictions, one PDB per app", b.measureEvictionsPerApp},
+		{"notice to evictions, one PDB for all", b.measureEvictionsOnePDB},
+		{"memory while draining", b.measurePeakMemory},
+		{"the demo's Spot notice", b.measureSpotNotice},
+		{"a Spot notice while Node requests hang", b.measureHangingNodes},
+		{idleMeasure, b.measureIdleAgent},
+		{"binary", b.measureBinarySize},
 	}
 }
 
-// choose returns the measurements with a text in their names.
-func choose(all []measure, text string) ([]measure, error) {
-	var chosen []measure
+// selectMeasurements returns the measurements with a text in their names.
+func selectMeasurements(all []measurement, text string) ([]measurement, error) {
+	var chosen []measurement
 	var names []string
 	for _, m := range all {
 		names = append(names, strconv.Quote(m.name))
@@ -140,17 +140,17 @@ func choose(all []measure, text string) ([]measure, error) {
 	return chosen, nil
 }
 
-func (b *bench) run(ctx context.Context, chosen []measure) ([]result.Result, error) {
-	if slices.ContainsFunc(chosen, func(m measure) bool { return m.name == idleMeasure }) {
+func (b *agentBench) runMeasurements(ctx context.Context, chosen []measurement) ([]result.Result, error) {
+	if slices.ContainsFunc(chosen, func(m measurement) bool { return m.name == idleMeasure }) {
 		var err error
-		if b.idle, err = b.watchIdle(ctx); err != nil {
+		if b.idle, err = b.startIdleAgent(ctx); err != nil {
 			return nil, fmt.Errorf("idle agent: %w", err)
 		}
 		defer b.idle.stop()
 	}
 	var results []result.Result
 	for _, m := range chosen {
-		b.say(m.name)
+		b.printProgress(m.name)
 		rows, err := m.run(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
@@ -160,21 +160,21 @@ func (b *bench) run(ctx context.Context, chosen []measure) ([]result.Result, err
 	return results, nil
 }
 
-func (b *bench) say(what string) { fmt.Fprintf(b.o.Progress, "agent: %s\n", what) }
+func (b *agentBench) printProgress(what string) { fmt.Fprintf(b.opts.Progress, "agent: %s\n", what) }
 
-// guard starts the agent of one machine with default flags.
-func (b *bench) guard(ctx context.Context, instance int) (*testbed.Agent, error) {
+// startAgent starts the agent of one machine with default flags.
+func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Agent, error) {
 	return b.StartAgent(ctx, b.pool, instance)
 }
 
-// setup describes the conditions of a measurement, followed by the common conditions.
-func (b *bench) setup(format string, args ...any) string {
+// describeSetup describes the conditions of a measurement, followed by the common conditions.
+func (b *agentBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
 		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
 }
 
-// binary measures the size of the agent's binary.
-func (b *bench) binary(context.Context) ([]result.Result, error) {
+// measureBinarySize measures the size of the agent's binary.
+func (b *agentBench) measureBinarySize(context.Context) ([]result.Result, error) {
 	path, err := testbed.Binary("slipway-agent")
 	if err != nil {
 		return nil, err
@@ -184,9 +184,9 @@ func (b *bench) binary(context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	return []result.Result{{
-		Name: "size of slipway-agent", Value: mebibytes(info.Size()), Unit: "MiB",
+		Name: "size of slipway-agent", Value: toMebibytes(info.Size()), Unit: "MiB",
 		Setup: fmt.Sprintf("%s/%s, stripped, no cgo, %s", runtime.GOOS, runtime.GOARCH, runtime.Version()),
 	}}, nil
 }
 
-func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+func toMebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -26,25 +26,25 @@ import (
 )
 
 const (
-	notices = 50
-	// patience is the timeout of waits that take about a second.
-	patience = 30 * time.Second
+	noticeCount = 50
+	// waitTimeout is the timeout of waits that take about a second.
+	waitTimeout = 30 * time.Second
 )
 
-// cordoning measures the time from a visible notice to the cordon at the API server. The machines are used in turn. A
+// measureCordons measures the time from a visible notice to the cordon at the API server. The machines are used in turn. A
 // Freeze of unknown duration only cordons, so that it can be cancelled and the node used again.
-func (b *bench) cordoning(ctx context.Context) ([]result.Result, error) {
+func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error) {
 	for i := range noticedMachines {
-		if _, err := b.guard(ctx, firstNoticed+i); err != nil {
+		if _, err := b.startAgent(ctx, firstNoticed+i); err != nil {
 			return nil, err
 		}
 	}
 	began := time.Now()
-	records := make([]azure.Record, 0, notices)
-	for i := range notices {
-		record, err := b.notice(ctx, firstNoticed+i%noticedMachines)
+	records := make([]azure.Record, 0, noticeCount)
+	for i := range noticeCount {
+		record, err := b.cordonOnce(ctx, firstNoticed+i%noticedMachines)
 		if err != nil {
-			return nil, fmt.Errorf("notice %d of %d: %w", i+1, notices, err)
+			return nil, fmt.Errorf("notice %d of %d: %w", i+1, noticeCount, err)
 		}
 		records = append(records, record)
 	}
@@ -52,17 +52,17 @@ func (b *bench) cordoning(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	setup := b.setup("Freeze notices on %d nodes in turn, at a random phase to the polls (seed %d), median %.2f s; the end is "+
-		"the audit log's time of the answered patch", noticedMachines, b.o.Seed, percentile(took, 50).Seconds())
+	setup := b.describeSetup("Freeze notices on %d nodes in turn, at a random phase to the polls (seed %d), median %.2f s; the end is "+
+		"the audit log's time of the answered patch", noticedMachines, b.opts.Seed, percentile(took, 50).Seconds())
 	return []result.Result{{
-		Name:  fmt.Sprintf("notice visible to node cordoned, 1 s poll, p99 of %d", notices),
+		Name:  fmt.Sprintf("notice visible to node cordoned, 1 s poll, p99 of %d", noticeCount),
 		Value: percentile(took, 99).Seconds(), Unit: "s", Reach: result.AtMost(1.2), Setup: setup,
 	}}, nil
 }
 
-// notice announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
-func (b *bench) notice(ctx context.Context, instance int) (azure.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// cordonOnce announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
+func (b *agentBench) cordonOnce(ctx context.Context, instance int) (azure.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	node := b.pool.NodeName(instance)
 	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
@@ -78,26 +78,26 @@ func (b *bench) notice(ctx context.Context, instance int) (azure.Record, error) 
 	if err != nil {
 		return azure.Record{}, err
 	}
-	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return cordonedFor(n, record) }); err != nil {
+	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return isCordonedFor(n, record) }); err != nil {
 		return azure.Record{}, fmt.Errorf("node %s is not cordoned for event %s: %w", node, record.EventID, err)
 	}
 	return record, b.Azure.Cancel(record.EventID)
 }
 
-// cordonedFor reports whether the node is unschedulable and the agent has cordoned it for the event.
-func cordonedFor(n *corev1.Node, event azure.Record) bool {
+// isCordonedFor reports whether the node is unschedulable and the agent has cordoned it for the event.
+func isCordonedFor(n *corev1.Node, event azure.Record) bool {
 	var record cordon.Record
-	err := json.Unmarshal([]byte(n.Annotations[annotation(event)]), &record)
+	err := json.Unmarshal([]byte(n.Annotations[claimAnnotation(event)]), &record)
 	return err == nil && n.Spec.Unschedulable && record.Cordon == cordon.Own
 }
 
-// annotation returns the key of the agent's cordon claim for an event.
-func annotation(event azure.Record) string {
+// claimAnnotation returns the key of the agent's cordon claim for an event.
+func claimAnnotation(event azure.Record) string {
 	return cordon.AnnotationKey(source.Name + "-" + event.EventID)
 }
 
 // awaitNode waits until matches returns true for the node.
-func (b *bench) awaitNode(ctx context.Context, name string, matches func(*corev1.Node) bool) error {
+func (b *agentBench) awaitNode(ctx context.Context, name string, matches func(*corev1.Node) bool) error {
 	lw := cache.NewListWatchFromClient(b.Client().CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, name))
 	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, b.Client()), &corev1.Node{}, nil,
@@ -109,7 +109,7 @@ func (b *bench) awaitNode(ctx context.Context, name string, matches func(*corev1
 }
 
 // cordonTimes reads from the audit log the time from each event's visibility to the cordon.
-func (b *bench) cordonTimes(events []azure.Record, since time.Time) ([]time.Duration, error) {
+func (b *agentBench) cordonTimes(events []azure.Record, since time.Time) ([]time.Duration, error) {
 	byNode, err := audit.Requests(b.Cluster, since)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (b *bench) cordonTimes(events []azure.Record, since time.Time) ([]time.Dura
 	}
 	took := make([]time.Duration, 0, len(events))
 	for _, event := range events {
-		at, ok := cordoned[annotation(event)]
+		at, ok := cordoned[claimAnnotation(event)]
 		if !ok {
 			return nil, fmt.Errorf("audit log: no patch cordons the node for event %s", event.EventID)
 		}

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	sampleEvery = time.Second
-	// scrapeEvery is a common scrape interval of Prometheus. Without scrapes the agent would use less memory than in
+	sampleInterval = time.Second
+	// scrapeInterval is a common scrape interval of Prometheus. Without scrapes the agent would use less memory than in
 	// production.
-	scrapeEvery = 15 * time.Second
+	scrapeInterval = 15 * time.Second
 )
 
-// idle is an agent without notices. It gets the same document as the machines with notices, because they are in one
+// idleAgent is an agent without notices. It gets the same document as the machines with notices, because they are in one
 // scale set.
-type idle struct {
-	b     *bench
+type idleAgent struct {
+	b     *agentBench
 	agent *testbed.Agent
 	since time.Time
 	stop  context.CancelFunc
@@ -31,22 +31,22 @@ type idle struct {
 	err     error
 }
 
-// watchIdle starts an agent and its measurement.
-func (b *bench) watchIdle(ctx context.Context) (*idle, error) {
-	w := &idle{b: b, since: time.Now(), done: make(chan struct{})}
+// startIdleAgent starts an agent and its measurement.
+func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
+	w := &idleAgent{b: b, since: time.Now(), done: make(chan struct{})}
 	var err error
-	if w.agent, err = b.guard(ctx, idleMachine); err != nil {
+	if w.agent, err = b.startAgent(ctx, idleMachine); err != nil {
 		return nil, err
 	}
-	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.o.Idle))
-	go w.sample(ctx)
+	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.opts.Idle))
+	go w.sampleMemory(ctx)
 	return w, nil
 }
 
-// sample measures the agent's memory periodically until ctx ends.
-func (w *idle) sample(ctx context.Context) {
+// sampleMemory measures the agent's memory periodically until ctx ends.
+func (w *idleAgent) sampleMemory(ctx context.Context) {
 	defer close(w.done)
-	ticker := time.NewTicker(sampleEvery)
+	ticker := time.NewTicker(sampleInterval)
 	defer ticker.Stop()
 	scraped := time.Now()
 	for {
@@ -56,7 +56,7 @@ func (w *idle) sample(ctx context.Context) {
 			return
 		}
 		w.largest = max(w.largest, now)
-		if time.Since(scraped) >= scrapeEvery {
+		if time.Since(scraped) >= scrapeInterval {
 			scraped = time.Now()
 			_ = w.agent.Metrics(ctx) // only the scrape matters, not its result
 		}
@@ -68,10 +68,12 @@ func (w *idle) sample(ctx context.Context) {
 	}
 }
 
-func (b *bench) idleResults(ctx context.Context) ([]result.Result, error) { return b.idle.results(ctx) }
+func (b *agentBench) measureIdleAgent(ctx context.Context) ([]result.Result, error) {
+	return b.idle.awaitResults(ctx)
+}
 
-// results waits for the end of the measuring time.
-func (w *idle) results(ctx context.Context) ([]result.Result, error) {
+// awaitResults waits for the end of the measuring time.
+func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():
@@ -86,20 +88,20 @@ func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("processor time of the agent: %w", err)
 	}
-	requests, err := w.requests()
+	requests, err := w.countRequests()
 	if err != nil {
 		return nil, err
 	}
-	window := w.b.o.Idle.String()
-	if w.b.o.Idle != IdleWindow {
+	window := w.b.opts.Idle.String()
+	if w.b.opts.Idle != IdleWindow {
 		window += " INSTEAD OF " + IdleWindow.String()
 	}
-	setup := w.b.setup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
-		"have notices", window, scrapeEvery)
+	setup := w.b.describeSetup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
+		"have notices", window, scrapeInterval)
 	return []result.Result{
 		{
-			Name: "agent memory, idle, resident", Value: mebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
-			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleEvery),
+			Name: "agent memory, idle, resident", Value: toMebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
+			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleInterval),
 		},
 		{
 			Name: "API requests by an idle agent in 10 minutes, without one watch", Value: float64(requests), Unit: "requests",
@@ -109,8 +111,8 @@ func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	}, nil
 }
 
-// requests counts the agent's requests in the measuring time, without one watch.
-func (w *idle) requests() (int, error) {
+// countRequests counts the agent's requests in the measuring time, without one watch.
+func (w *idleAgent) countRequests() (int, error) {
 	byNode, err := audit.Requests(w.b.Cluster, w.since)
 	if err != nil {
 		return 0, err

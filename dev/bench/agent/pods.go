@@ -20,22 +20,24 @@ import (
 // settleTimeout is the timeout of the wait for running pods.
 const settleTimeout = 2 * time.Minute
 
-// place returns the node selector of a workload's pods, see settle.
-func place(name string) map[string]string { return map[string]string{"bench.slipway.dev/" + name: ""} }
+// podSelector returns the node selector of a workload's pods, see settle.
+func podSelector(name string) map[string]string {
+	return map[string]string{"bench.slipway.dev/" + name: ""}
+}
 
-// settle creates a workload, which must have the selector place(name), and waits until all pods run on one machine. Then
+// runWorkload creates a workload, which must have the selector place(name), and waits until all pods run on one machine. Then
 // it opens the refuge machines for the evicted pods.
-func (b *bench) settle(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
+func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if err := b.label(ctx, instance, name); err != nil {
+	if err := b.labelNode(ctx, instance, name); err != nil {
 		return nil, err
 	}
 	if err := workload.CreateSettled(ctx, b.Client(), objects...); err != nil {
 		return nil, err
 	}
 	for i := range refugeMachines {
-		if err := b.label(ctx, firstRefuge+i, name); err != nil {
+		if err := b.labelNode(ctx, firstRefuge+i, name); err != nil {
 			return nil, err
 		}
 	}
@@ -52,8 +54,8 @@ func (b *bench) settle(ctx context.Context, name string, instance, pods int, obj
 	return list.Items, nil
 }
 
-func (b *bench) label(ctx context.Context, instance int, name string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": place(name)}})
+func (b *agentBench) labelNode(ctx context.Context, instance int, name string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": podSelector(name)}})
 	if err != nil {
 		return err
 	}
@@ -64,8 +66,8 @@ func (b *bench) label(ctx context.Context, instance int, name string) error {
 	return nil
 }
 
-// takeAway announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
-func (b *bench) takeAway(ctx context.Context, instance int, eventType azure.EventType) (azure.Record, error) {
+// announceAndAwaitApproval announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
+func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.Record, error) {
 	what := azure.Announcement{Type: eventType, Resources: []string{b.pool.Resource(instance)}}
 	announced, err := b.Azure.Announce(what) //nolint:contextcheck // an event outlives its announcer
 	if err != nil {
@@ -85,7 +87,7 @@ func (b *bench) takeAway(ctx context.Context, instance int, eventType azure.Even
 }
 
 // awaitEvent waits until matches returns true for an event.
-func (b *bench) awaitEvent(ctx context.Context, id string, matches func(azure.Record) bool) (azure.Record, error) {
+func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azure.Record) bool) (azure.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
 	state, err := b.Azure.Wait(ctx, func(s azure.State) bool {
@@ -96,8 +98,8 @@ func (b *bench) awaitEvent(ctx context.Context, id string, matches func(azure.Re
 	return record, err
 }
 
-// gone waits until an event has vanished, and returns its ledger.
-func (b *bench) gone(ctx context.Context, id string) (azure.EventLedger, error) {
+// awaitLedger waits until an event has vanished, and returns its ledger.
+func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLedger, error) {
 	if _, err := b.awaitEvent(ctx, id, func(r azure.Record) bool { return !r.Listed() }); err != nil {
 		return azure.EventLedger{}, err
 	}
@@ -108,8 +110,8 @@ func (b *bench) gone(ctx context.Context, id string) (azure.EventLedger, error) 
 	return ledger, nil
 }
 
-// allFinished checks that the machine had this number of pods and all of them finished.
-func allFinished(l azure.EventLedger, pods int) error {
+// checkAllFinished checks that the machine had this number of pods and all of them finished.
+func checkAllFinished(l azure.EventLedger, pods int) error {
 	if len(l.Pods) != pods || l.Count(azure.OutcomeFinished) != pods {
 		return fmt.Errorf("not all of the %d pods finished: %s", pods, l.Summary(testbed.CutTolerance))
 	}

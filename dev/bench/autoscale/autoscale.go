@@ -32,14 +32,14 @@ type Options struct {
 }
 
 const (
-	pods       = 500
-	perMachine = 15 // pods, next to the system's own use
-	patience   = 5 * time.Minute
-	namespace  = "autoscale"
+	pods        = 500
+	perMachine  = 15 // pods, next to the system's own use
+	waitTimeout = 5 * time.Minute
+	namespace   = "autoscale"
 )
 
-// market is a cloud for the measurement.
-type market struct {
+// testCloud is a cloud for the measurement.
+type testCloud struct {
 	// cores is the size of its machines, and cpu the request of each pod.
 	cores int
 	cpu   string
@@ -48,11 +48,11 @@ type market struct {
 	// config is the manager's configuration, and group the NodeGroup's spec.
 	config map[string]any
 	group  string
-	// made returns the creation times of its machines, first to last. by describes their source.
-	made func() []time.Time
-	by   string
-	// confirm waits until the cloud has machines for all pods, and fails if it has more.
-	confirm func(context.Context) error
+	// creationTimes returns the creation times of its machines, first to last. by describes their source.
+	creationTimes func() []time.Time
+	timesSource   string
+	// awaitAllMachines waits until the cloud has machines for all pods, and fails if it has more.
+	awaitAllMachines func(context.Context) error
 }
 
 // Run runs the measurements. It takes about a minute.
@@ -61,26 +61,26 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		o.Progress = io.Discard
 	}
 	var results []result.Result
-	for _, measure := range []func() (result.Result, error){packed, decided} {
+	for _, measure := range []func() (result.Result, error){measurePacking, measureDecision} {
 		r, err := measure()
 		if err != nil {
 			return nil, err
 		}
 		results = append(results, r)
 	}
-	r, err := reach(ctx, o, scaleSet)
+	r, err := measureLatency(ctx, o, newScaleSetCloud)
 	if err != nil {
 		return nil, err
 	}
 	return append(results, r), nil
 }
 
-// reach measures the time from the moment when the API server reports an unschedulable pod to the create call of its
+// measureLatency measures the time from the moment when the API server reports an unschedulable pod to the create call of its
 // machine. The machines never join, so that no pod takes another pod's place. The nth pod belongs to the machine with
 // the nth place.
-func reach(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (market, error)) (_ result.Result, err error) {
+func measureLatency(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (testCloud, error)) (_ result.Result, err error) {
 	bed, err := testbed.Start(ctx, testbed.Options{
-		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: patience},
+		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: waitTimeout},
 	})
 	if err != nil {
 		return result.Result{}, err
@@ -90,7 +90,7 @@ func reach(ctx context.Context, o Options, open func(context.Context, *testbed.T
 			err = stopped
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	m, err := open(ctx, bed)
 	if err != nil {
@@ -98,40 +98,40 @@ func reach(ctx context.Context, o Options, open func(context.Context, *testbed.T
 	}
 	for _, prepare := range []func() error{
 		func() error { return workload.Create(ctx, bed.Client(), workload.Namespace(namespace)) },
-		func() error { return manage(ctx, bed, m) },
-		func() error { return settle(ctx, bed, m) },
+		func() error { return startManager(ctx, bed, m) },
+		func() error { return launchFirstMachine(ctx, bed, m) },
 	} {
 		if err := prepare(); err != nil {
 			return result.Result{}, err
 		}
 	}
 	fmt.Fprintf(o.Progress, "autoscale: %d unschedulable pods\n", pods)
-	noRoom, err := watch(ctx, bed)
+	noRoom, err := watchUnschedulable(ctx, bed)
 	if err != nil {
 		return result.Result{}, err
 	}
 	objects := make([]runtime.Object, 0, pods)
 	for i := range pods {
-		objects = append(objects, m.app(fmt.Sprintf("web-%d", i)).Pod())
+		objects = append(objects, m.newApp(fmt.Sprintf("web-%d", i)).Pod())
 	}
 	if err := workload.Create(ctx, bed.Client(), objects...); err != nil {
 		return result.Result{}, err
 	}
-	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are created", machines), func() bool { return len(m.made()) >= machines }); err != nil {
-		return result.Result{}, fmt.Errorf("%w: %d machines exist", err, len(m.made()))
+	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are created", machines), func() bool { return len(m.creationTimes()) >= machines }); err != nil {
+		return result.Result{}, fmt.Errorf("%w: %d machines exist", err, len(m.creationTimes()))
 	}
-	if err := m.confirm(ctx); err != nil {
+	if err := m.awaitAllMachines(ctx); err != nil {
 		return result.Result{}, err
 	}
-	return m.latency(noRoom(), m.made()[1:])
+	return m.computeLatency(noRoom(), m.creationTimes()[1:])
 }
 
 // machines is the minimum number for the pods, including the one that waited before.
 const machines = (pods + 1 + perMachine - 1) / perMachine
 
-// latency returns the time from the nth pod to the machine with the nth place. The first machine is not in the list. It
+// computeLatency returns the time from the nth pod to the machine with the nth place. The first machine is not in the list. It
 // has room for all pods except the one that it was launched for.
-func (m market) latency(noRoom, made []time.Time) (result.Result, error) {
+func (m testCloud) computeLatency(noRoom, made []time.Time) (result.Result, error) {
 	noRoom = noRoom[min(len(noRoom), perMachine-1):]
 	var took []time.Duration
 	for i, at := range noRoom {
@@ -148,32 +148,32 @@ func (m market) latency(noRoom, made []time.Time) (result.Result, error) {
 	return result.Result{
 		Name: "unschedulable pod to create call, p99", Value: at(99), Unit: "s", Reach: result.AtMost(2),
 		Setup: fmt.Sprintf("%d pods of %s CPU at once, machines of %d cores; includes the debounce of 1 s; from the watch event of "+
-			"the pod to the create call of its machine, %s; p50 %.2f s, maximum %.2f s", pods, m.cpu, m.cores, m.by, at(50), at(100)),
+			"the pod to the create call of its machine, %s; p50 %.2f s, maximum %.2f s", pods, m.cpu, m.cores, m.timesSource, at(50), at(100)),
 	}, nil
 }
 
-func (m market) app(name string) workload.App {
+func (m testCloud) newApp(name string) workload.App {
 	return workload.App{Namespace: namespace, Name: name, CPU: resource.MustParse(m.cpu), NodeSelector: m.labels}
 }
 
-// asMany returns an error if the number of machines is not the minimum for the pods.
-func asMany(there int) error {
+// checkMachineCount returns an error if the number of machines is not the minimum for the pods.
+func checkMachineCount(there int) error {
 	if there != machines {
 		return fmt.Errorf("there are %d machines, want %d for all pods", there, machines)
 	}
 	return nil
 }
 
-// settle launches one machine to ensure that the manager works.
-func settle(ctx context.Context, bed *testbed.Testbed, m market) error {
-	if err := workload.Create(ctx, bed.Client(), m.app("first").Pod()); err != nil {
+// launchFirstMachine launches one machine to ensure that the manager works.
+func launchFirstMachine(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
+	if err := workload.Create(ctx, bed.Client(), m.newApp("first").Pod()); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "a first machine is created", func() bool { return len(m.made()) == 1 })
+	return testbed.Poll(ctx, "a first machine is created", func() bool { return len(m.creationTimes()) == 1 })
 }
 
-// watch records when each pod is first unschedulable. It returns a function that returns the times, first to last.
-func watch(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error) {
+// watchUnschedulable records when each pod is first unschedulable. It returns a function that returns the times, first to last.
+func watchUnschedulable(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error) {
 	events, err := bed.Client().CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -208,8 +208,8 @@ func watch(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error
 	}, nil
 }
 
-// manage installs the manager's manifests, and starts it with the permissions of its shipped manifests.
-func manage(ctx context.Context, bed *testbed.Testbed, m market) error {
+// startManager installs the manager's manifests, and starts it with the permissions of its shipped manifests.
+func startManager(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
 	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
 		return err
 	}

@@ -46,16 +46,16 @@ const (
 	small, large   = 30, 100 // nodes
 	podsEach       = 30
 	apps           = 30
-	taken          = 10 // from each pool, because the requests per node depend on the number of nodes removed together
+	removedNodes   = 10 // from each pool, because the requests per node depend on the number of nodes removed together
 	decisions      = 30
 	readsPerSecond = 500
-	quietly        = 10 * time.Second
+	quietTime      = 10 * time.Second
 
-	reachDecision = 50 // ms
-	reachAdded    = 1  // ms
-	// reachGrowth is the allowed growth in requests per removed node. Retries vary by two or three between runs. One
+	maxDecisionMillis = 50 // ms
+	maxAddedMillis    = 1  // ms
+	// maxRequestGrowth is the allowed growth in requests per removed node. Retries vary by two or three between runs. One
 	// request per additional node of the large pool would be seven.
-	reachGrowth = 5
+	maxRequestGrowth = 5
 )
 
 const namespace = "slipway"
@@ -68,11 +68,11 @@ const (
 
 // Run measures a small pool and then a large one.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
-	few, err := measure(ctx, o, "few", small, taken)
+	few, err := measurePool(ctx, o, "few", small, removedNodes)
 	if err != nil {
 		return nil, fmt.Errorf("%d nodes: %w", small, err)
 	}
-	many, err := measure(ctx, o, "many", large, taken)
+	many, err := measurePool(ctx, o, "many", large, removedNodes)
 	if err != nil {
 		return nil, fmt.Errorf("%d nodes: %w", large, err)
 	}
@@ -80,10 +80,10 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		large, large*podsEach, apps, many.version, runtime.NumCPU())
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("decision on size %d to %d, p50", large, large-taken), Value: ms(percentile(many.decisions, 50)), Unit: "ms",
-			Reach: result.AtMost(reachDecision),
+			Name: fmt.Sprintf("decision on size %d to %d, p50", large, large-removedNodes), Value: toMillis(percentile(many.decisions, 50)), Unit: "ms",
+			Reach: result.AtMost(maxDecisionMillis),
 			Setup: setup + fmt.Sprintf("GET /slipway/v1/pools/…/plan over HTTP with the pool read from its server, %d times; p99 %.0f ms; %d victims each",
-				decisions, ms(percentile(many.decisions, 99)), taken),
+				decisions, toMillis(percentile(many.decisions, 99)), removedNodes),
 		},
 		{
 			Name: "API requests per removed node", Value: many.requests, Unit: "requests",
@@ -92,36 +92,36 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		},
 		{
 			Name: fmt.Sprintf("the same, difference to %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
-			Reach: result.AtMost(reachGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
+			Reach: result.AtMost(maxRequestGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
 		},
 		{
 			Name:  fmt.Sprintf("added read latency at p99, %d reads per second during removals", readsPerSecond),
-			Value: ms(many.busy.added(99)), Unit: "ms", Reach: result.AtMost(reachAdded),
+			Value: toMillis(many.busy.addedLatency(99)), Unit: "ms", Reach: result.AtMost(maxAddedMillis),
 			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before the removals: %s", many.busy, many.cores, many.quiet),
 		},
 		{
-			Name: "the part that a forwarding proxy adds too", Value: ms(many.busy.floor(99)), Unit: "ms",
+			Name: "the part that a forwarding proxy adds too", Value: toMillis(many.busy.forwardLatency(99)), Unit: "ms",
 			Setup: setup + "the standard library's reverse proxy in its own process, read in turn with the other two",
 		},
 	}, nil
 }
 
-func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+func toMillis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// figures are the measurements of one pool.
-type figures struct {
+// measurements are the measurements of one pool.
+type measurements struct {
 	version   string
 	decisions []time.Duration
 	requests  float64 // per removed node
 	kinds     string
 	took      time.Duration
 	// quiet and busy are the reads before and during the removals. cores describes the cores that they used.
-	quiet, busy reads
+	quiet, busy readTimes
 	cores       string
 }
 
-// stage is a pool with a manager and slipway cloudpool.
-type stage struct {
+// testPool is a pool with a manager and slipway cloudpool.
+type testPool struct {
 	*testbed.Testbed
 	pool   *emulator.Pool
 	server *httptest.Server
@@ -131,22 +131,22 @@ type stage struct {
 	name   string
 }
 
-func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ *figures, err error) {
+func measurePool(ctx context.Context, o Options, name string, nodes, remove int) (_ *measurements, err error) {
 	fmt.Fprintf(o.Progress, "cloudpool: starting a control plane with %d nodes and %d pods\n", nodes, nodes*podsEach)
 	bed, err := testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{Version: o.Kubernetes, Progress: o.Progress}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, bed.Stop()) }()
-	s := &stage{Testbed: bed, name: name}
+	s := &testPool{Testbed: bed, name: name}
 	defer s.close()
 	if err := s.prepare(ctx, nodes); err != nil {
 		return nil, err
 	}
-	f := &figures{version: bed.Version()}
+	f := &measurements{version: bed.Version()}
 	fmt.Fprintf(o.Progress, "cloudpool: %d decisions\n", decisions)
 	for range decisions {
-		took, err := s.decide(ctx, nodes-remove, remove)
+		took, err := s.requestPlan(ctx, nodes-remove, remove)
 		if err != nil {
 			return nil, err
 		}
@@ -155,33 +155,33 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 	// Counts requests before the reads start. The number of polls depends on the duration, which depends on the load of
 	// the few cores.
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d\n", nodes, nodes-remove)
-	if err := s.shrink(ctx, f, nodes-remove, remove); err != nil {
+	if err := s.shrinkAndCount(ctx, f, nodes-remove, remove); err != nil {
 		return nil, err
 	}
 	if nodes == small {
 		return f, nil
 	}
 	nodes -= remove
-	if f.cores, err = s.divide(); err != nil {
+	if f.cores, err = s.splitCores(); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "cloudpool: %s of reads without removals, %d per second\n", quietly, readsPerSecond)
-	reading, stop := context.WithTimeout(ctx, quietly)
-	f.quiet, err = s.read(reading)
+	fmt.Fprintf(o.Progress, "cloudpool: %s of reads without removals, %d per second\n", quietTime, readsPerSecond)
+	reading, stop := context.WithTimeout(ctx, quietTime)
+	f.quiet, err = s.readSizes(reading)
 	stop()
 	if err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d, with %d reads per second\n", nodes, nodes-remove, readsPerSecond)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.readMeanwhile(groupCtx, f, nodes-remove) })
-	group.Go(func() error { return s.profile(groupCtx, o.Profile) })
+	group.Go(func() error { return s.shrinkWhileReading(groupCtx, f, nodes-remove) })
+	group.Go(func() error { return s.writeProfile(groupCtx, o.Profile) })
 	return f, group.Wait()
 }
 
-// divide gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
+// splitCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
 // clients and the pool's server.
-func (s *stage) divide() (string, error) {
+func (s *testPool) splitCores() (string, error) {
 	others, measured, err := s.Apart(frontProcess, bareProcess)
 	if others == 0 {
 		return "everything runs on the same cores", err
@@ -190,15 +190,15 @@ func (s *stage) divide() (string, error) {
 		"server use the other %d, because in a cluster they run on separate machines", others, measured), err
 }
 
-// profiled is the duration of a profile in seconds.
-const profiled = 20
+// profileSeconds is the duration of a profile in seconds.
+const profileSeconds = 20
 
-// profile writes a CPU profile of slipway cloudpool.
-func (s *stage) profile(ctx context.Context, dir string) error {
+// writeProfile writes a CPU profile of slipway cloudpool.
+func (s *testPool) writeProfile(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	raw, code, err := get(ctx, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.health, profiled))
+	raw, code, err := httpGet(ctx, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.health, profileSeconds))
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("profile: %d %s", code, raw)
 	}
@@ -208,7 +208,7 @@ func (s *stage) profile(ctx context.Context, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cloudpool-"+s.name+".pprof"), raw, 0o600)
 }
 
-func (s *stage) close() {
+func (s *testPool) close() {
 	if s.server != nil {
 		s.server.Close()
 	}
@@ -217,7 +217,7 @@ func (s *stage) close() {
 	}
 }
 
-func (s *stage) prepare(ctx context.Context, nodes int) error {
+func (s *testPool) prepare(ctx context.Context, nodes int) error {
 	if err := errors.Join(s.InstallTypes(ctx), s.Deploy(ctx, "manager/rbac.yaml", "cloudpool/rbac.yaml")); err != nil {
 		return err
 	}
@@ -226,14 +226,14 @@ func (s *stage) prepare(ctx context.Context, nodes int) error {
 		return err
 	}
 	s.server = httptest.NewServer(s.pool.Handler())
-	if err := s.populate(ctx, nodes*podsEach); err != nil {
+	if err := s.createPods(ctx, nodes*podsEach); err != nil {
 		return err
 	}
-	return errors.Join(s.start(ctx), s.forward(ctx))
+	return errors.Join(s.startProcesses(ctx), s.startForwardProxy(ctx))
 }
 
-// forward starts the bare proxy.
-func (s *stage) forward(ctx context.Context) error {
+// startForwardProxy starts the bare proxy.
+func (s *testPool) startForwardProxy(ctx context.Context) error {
 	path, err := os.Executable()
 	if err != nil {
 		return err
@@ -249,8 +249,8 @@ func (s *stage) forward(ctx context.Context) error {
 	return err
 }
 
-// populate creates the pods; the scheduler spreads them.
-func (s *stage) populate(ctx context.Context, pods int) error {
+// createPods creates the pods; the scheduler spreads them.
+func (s *testPool) createPods(ctx context.Context, pods int) error {
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(s.name)); err != nil {
 		return err
 	}
@@ -265,8 +265,8 @@ func (s *stage) populate(ctx context.Context, pods int) error {
 	return workload.CreateSettled(ctx, s.Client(), objects...)
 }
 
-// start starts the manager and slipway cloudpool.
-func (s *stage) start(ctx context.Context) error {
+// startProcesses starts the manager and slipway cloudpool.
+func (s *testPool) startProcesses(ctx context.Context) error {
 	settle := cloud.Duration(time.Second)
 	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: s.name, URL: s.server.URL}}, SettleTime: &settle,
@@ -311,10 +311,10 @@ func (s *stage) start(ctx context.Context) error {
 	return nil
 }
 
-// decide requests a plan, checks it, and returns the time.
-func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, error) {
+// requestPlan requests a plan, checks it, and returns the time.
+func (s *testPool) requestPlan(ctx context.Context, size, victims int) (time.Duration, error) {
 	began := time.Now()
-	raw, code, err := get(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
+	raw, code, err := httpGet(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
 	took := time.Since(began)
 	var d matching.Decision
 	if err == nil {
@@ -326,34 +326,34 @@ func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, e
 	return took, err
 }
 
-// shrink reduces the pool, and counts the API requests.
-func (s *stage) shrink(ctx context.Context, f *figures, size, removed int) error {
+// shrinkAndCount reduces the pool, and counts the API requests.
+func (s *testPool) shrinkAndCount(ctx context.Context, f *measurements, size, removed int) error {
 	began := time.Now()
-	if err := s.resize(ctx, size); err != nil {
+	if err := s.setSize(ctx, size); err != nil {
 		return err
 	}
 	f.took = time.Since(began)
-	return s.count(f, began, removed)
+	return s.countRequests(f, began, removed)
 }
 
-// readMeanwhile reduces the pool, and reads until it has finished.
-func (s *stage) readMeanwhile(ctx context.Context, f *figures, size int) error {
+// shrinkWhileReading reduces the pool, and reads until it has finished.
+func (s *testPool) shrinkWhileReading(ctx context.Context, f *measurements, size int) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	group, _ := errgroup.WithContext(ctx)
-	group.Go(func() (err error) { f.busy, err = s.read(reading); return err })
-	err := s.resize(ctx, size)
+	group.Go(func() (err error) { f.busy, err = s.readSizes(reading); return err })
+	err := s.setSize(ctx, size)
 	stop()
 	return errors.Join(err, group.Wait())
 }
 
-// resize requests a size, and checks that the pool has it afterwards.
-func (s *stage) resize(ctx context.Context, size int) error {
+// setSize requests a size, and checks that the pool has it afterwards.
+func (s *testPool) setSize(ctx context.Context, size int) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.front+"/pool/size", strings.NewReader(fmt.Sprintf(`{"desiredSize":%d}`, size)))
 	if err != nil {
 		return err
 	}
-	response, err := client.Do(r)
+	response, err := readClient.Do(r)
 	if err != nil {
 		return err
 	}
@@ -366,8 +366,8 @@ func (s *stage) resize(ctx context.Context, size int) error {
 	return nil
 }
 
-// count counts the API requests of both processes.
-func (s *stage) count(f *figures, since time.Time, removed int) error {
+// countRequests counts the API requests of both processes.
+func (s *testPool) countRequests(f *measurements, since time.Time, removed int) error {
 	kinds := map[string]int{}
 	total := 0
 	for _, agent := range []string{"slipway-cloudpool/", "slipway-manager/"} {

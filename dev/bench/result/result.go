@@ -44,8 +44,8 @@ func AtMost(limit float64) Reach { return Reach{atMost, limit} }
 // AtLeast is a bound that allows limit and more.
 func AtLeast(limit float64) Reach { return Reach{atLeast, limit} }
 
-// holds reports whether the value meets the bound. NaN meets no bound.
-func (r Reach) holds(value float64) bool {
+// isMet reports whether the value meets the bound. NaN meets no bound.
+func (r Reach) isMet(value float64) bool {
 	switch r.direction {
 	case atMost:
 		return value <= r.limit
@@ -55,8 +55,8 @@ func (r Reach) holds(value float64) bool {
 	return true
 }
 
-// text formats the bound with the unit, such as "<= 1.2 s". It is empty for no bound.
-func (r Reach) text(unit string) string {
+// format formats the bound with the unit, such as "<= 1.2 s". It is empty for no bound.
+func (r Reach) format(unit string) string {
 	sign := map[direction]string{atMost: "<= ", atLeast: ">= "}[r.direction]
 	if sign == "" {
 		return ""
@@ -65,7 +65,7 @@ func (r Reach) text(unit string) string {
 }
 
 // OK reports whether the value meets its target. It uses the measured value, not the printed one.
-func (r Result) OK() bool { return r.Reach.holds(r.Value) }
+func (r Result) OK() bool { return r.Reach.isMet(r.Value) }
 
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
@@ -75,7 +75,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Reach string  `json:"target"`
 		OK    bool    `json:"ok"`
 		Setup string  `json:"setup"`
-	}{r.Name, r.Value, r.Unit, r.Reach.text(r.Unit), r.OK(), r.Setup})
+	}{r.Name, r.Value, r.Unit, r.Reach.format(r.Unit), r.OK(), r.Setup})
 }
 
 // Missed lists the names of the results that miss their target.
@@ -94,8 +94,8 @@ func Print(w io.Writer, group string, results []Result) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "%s\tvalue\ttarget\t\n", group)
 	for _, r := range results {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", r.Name, strings.TrimSpace(number(r.Value)+" "+r.Unit),
-			r.Reach.text(r.Unit), r.verdict())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", r.Name, strings.TrimSpace(formatNumber(r.Value)+" "+r.Unit),
+			r.Reach.format(r.Unit), r.formatOutcome())
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the results of %s: %w", group, err)
@@ -108,15 +108,15 @@ func Print(w io.Writer, group string, results []Result) error {
 	return nil
 }
 
-// number formats a value with at least three significant digits.
-func number(v float64) string {
+// formatNumber formats a value with at least three significant digits.
+func formatNumber(v float64) string {
 	if v == float64(int64(v)) {
 		return strconv.FormatInt(int64(v), 10)
 	}
 	return strconv.FormatFloat(v, 'g', max(3, len(strconv.FormatInt(int64(v), 10))), 64)
 }
 
-func (r Result) verdict() string {
+func (r Result) formatOutcome() string {
 	switch {
 	case r.Reach.direction == unbounded:
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 )
 
-func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
+func TestOKUsesMeasuredValue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reach result.Reach
 		value float64
@@ -39,7 +39,7 @@ func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
 	}
 }
 
-func results() []result.Result {
+func testResults() []result.Result {
 	return []result.Result{
 		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Reach: result.AtMost(1.2), Setup: "50 notices"},
 		{Name: "resident", Value: 17, Unit: "MiB", Reach: result.AtMost(16), Setup: "idle"},
@@ -47,9 +47,9 @@ func results() []result.Result {
 	}
 }
 
-func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
+func TestWriteProducesDocumentedFields(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
-	if err := result.Write(dir, "agent", results()); err != nil {
+	if err := result.Write(dir, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "agent.json"))
@@ -70,22 +70,22 @@ func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
 	}
 }
 
-func TestWriteRefusesWhatJSONCannotSay(t *testing.T) {
+func TestWriteRefusesInfiniteValue(t *testing.T) {
 	err := result.Write(t.TempDir(), "agent", []result.Result{{Name: "ratio", Value: math.Inf(1)}})
 	if err == nil {
 		t.Error("an infinite value was written")
 	}
 }
 
-func TestMissedNamesThoseBelowTheirReach(t *testing.T) {
-	if diff := cmp.Diff([]string{"resident"}, result.Missed(results())); diff != "" {
+func TestMissedListsResultsBelowTarget(t *testing.T) {
+	if diff := cmp.Diff([]string{"resident"}, result.Missed(testResults())); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestPrintAlignsTheColumnsAndSaysTheSetup(t *testing.T) {
+func TestPrintAlignsColumnsAndPrintsSetup(t *testing.T) {
 	var out bytes.Buffer
-	if err := result.Print(&out, "agent", results()); err != nil {
+	if err := result.Print(&out, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{

@@ -38,19 +38,19 @@ type Options struct {
 }
 
 const (
-	idleNodes   = 100
-	busyNodes   = 400
-	podsEach    = 10
-	inFlight    = 20
-	podStop     = 10 * time.Second // stop time of a pod, within its grace period
-	machineStop = 10 * time.Second // deletion time of a machine
-	atOnce      = 32
-	within      = 20 * time.Minute
+	idleNodes             = 100
+	busyNodes             = 400
+	podsEach              = 10
+	inFlight              = 20
+	podStop               = 10 * time.Second // stop time of a pod, within its grace period
+	machineStop           = 10 * time.Second // deletion time of a machine
+	maxConcurrentRequests = 32
+	runTimeout            = 20 * time.Minute
 
-	// bound is the minimum time: the nodes are drained in rounds of inFlight, each as long as a pod stops. The machines
+	// minimumTime is the minimum time: the nodes are drained in rounds of inFlight, each as long as a pod stops. The machines
 	// of the last round are deleted after that.
-	bound = idleNodes / inFlight * podStop
-	reach = 1.5
+	minimumTime  = idleNodes / inFlight * podStop
+	maxTimeRatio = 1.5
 
 	account   = testbed.ManagerAccount
 	namespace = testbed.ManagerNamespace
@@ -59,7 +59,7 @@ const (
 	managerProcess = "manager"
 )
 
-type bench struct {
+type retirementBench struct {
 	*testbed.Testbed
 	o          Options
 	client     client.WithWatch
@@ -71,9 +71,9 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	b := &bench{o: o, idle: controlplane.AKSPool{Name: "idle"}, busy: controlplane.AKSPool{Name: "busy"}}
+	b := &retirementBench{o: o, idle: controlplane.AKSPool{Name: "idle"}, busy: controlplane.AKSPool{Name: "busy"}}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{DeleteTime: machineStop},
 	})
@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 		what string
 		do   func(context.Context) error
 	}{
-		{"installing", b.install},
+		{"installing", b.installManifests},
 		{fmt.Sprintf("adding %d nodes", idleNodes+busyNodes), b.addNodes},
 		{fmt.Sprintf("running %d pods", (idleNodes+busyNodes)*podsEach), b.addPods},
 		{"starting the manager", b.startManager},
@@ -100,11 +100,11 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 		}
 	}
 	fmt.Fprintf(o.Progress, "retirement: retiring %d nodes, %d at a time\n", idleNodes, inFlight)
-	return b.retire(ctx)
+	return b.retireIdleNodes(ctx)
 }
 
-// install installs Slipway's CRDs, the manager's permissions, and the client.
-func (b *bench) install(ctx context.Context) error {
+// installManifests installs Slipway's CRDs, the manager's permissions, and the client.
+func (b *retirementBench) installManifests(ctx context.Context) error {
 	scheme := apiruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (b *bench) install(ctx context.Context) error {
 	return workload.Create(ctx, b.Client(), workload.Namespace(work))
 }
 
-func (b *bench) addNodes(ctx context.Context) error {
+func (b *retirementBench) addNodes(ctx context.Context) error {
 	if err := b.AddPool(ctx, b.idle, idleNodes); err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (b *bench) addNodes(ctx context.Context) error {
 }
 
 // addPods binds pods without controllers to every node.
-func (b *bench) addPods(ctx context.Context) error {
+func (b *retirementBench) addPods(ctx context.Context) error {
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(maxConcurrentRequests)
 	for pool, nodes := range map[controlplane.AKSPool]int{b.idle: idleNodes, b.busy: busyNodes} {
 		for n := range nodes * podsEach {
 			group.Go(func() error {
@@ -157,13 +157,13 @@ func (b *bench) addPods(ctx context.Context) error {
 }
 
 // startManager starts the manager with its default intervals.
-func (b *bench) startManager(ctx context.Context) error {
+func (b *retirementBench) startManager(ctx context.Context) error {
 	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureConfig()})
 	return err
 }
 
-// retire retires all idle nodes at once, and waits until the last retirement has finished.
-func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
+// retireIdleNodes retires all idle nodes at once, and waits until the last retirement has finished.
+func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result, error) {
 	began := time.Now()
 	records, err := b.client.Watch(ctx, &v1alpha1.NodeRetirementList{})
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 	}
 	phases, leaving := map[string]v1alpha1.Phase{}, map[string]bool{}
 	most := 0
-	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), unfinished) {
+	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), isUnfinished) {
 		select {
 		case e, ok := <-records.ResultChan():
 			rt, is := e.Object.(*v1alpha1.NodeRetirement)
@@ -217,19 +217,19 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 	if left := len(b.ARM.VMs()); left != busyNodes {
 		return nil, fmt.Errorf("%d machines remain, want %d", left, busyNodes)
 	}
-	return b.results(began, took, most)
+	return b.newResults(began, took, most)
 }
 
-func unfinished(p v1alpha1.Phase) bool { return !p.Finished() }
+func isUnfinished(p v1alpha1.Phase) bool { return !p.Finished() }
 
-func (b *bench) results(began time.Time, took time.Duration, most int) ([]result.Result, error) {
+func (b *retirementBench) newResults(began time.Time, took time.Duration, most int) ([]result.Result, error) {
 	requests, err := b.Audit(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
 	if err != nil {
 		return nil, err
 	}
 	kinds := map[string]int{}
 	for _, e := range requests {
-		kinds[kind(e)]++
+		kinds[requestKind(e)]++
 	}
 	arm := map[string]int{}
 	total := 0
@@ -239,38 +239,38 @@ func (b *bench) results(began time.Time, took time.Duration, most int) ([]result
 			total++
 		}
 	}
-	forced := bound + machineStop
+	forced := minimumTime + machineStop
 	return []result.Result{
 		{
 			Name: fmt.Sprintf("%d idle nodes retired, time as a multiple of the minimum", idleNodes), Unit: "times",
-			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(reach),
-			Setup: b.setup("%.1f s; the minimum is %d rounds of %d nodes with a pod stop time of %s, and %s for the last machines: %s",
+			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(maxTimeRatio),
+			Setup: b.describeSetup("%.1f s; the minimum is %d rounds of %d nodes with a pod stop time of %s, and %s for the last machines: %s",
 				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
 		},
 		{
 			Name: "nodes retired at the same time", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
-			Setup: b.setup("cordoned Nodes, from a watch"),
+			Setup: b.describeSetup("cordoned Nodes, from a watch"),
 		},
 		{
 			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Reach: result.AtMost(45),
-			Setup: b.setup("from the audit log; %d pods on each: %s", podsEach, per(kinds)),
+			Setup: b.describeSetup("from the audit log; %d pods on each: %s", podsEach, formatPerNode(kinds)),
 		},
 		{
 			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests", Reach: result.AtMost(8),
-			Setup: b.setup("from the emulator: %s", per(arm)),
+			Setup: b.describeSetup("from the emulator: %s", formatPerNode(arm)),
 		},
 	}, nil
 }
 
-func kind(e auditv1.Event) string {
+func requestKind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
 	}
 	return strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 }
 
-// per formats the number of each kind of request per node, the most frequent first.
-func per(kinds map[string]int) string {
+// formatPerNode formats the number of each kind of request per node, the most frequent first.
+func formatPerNode(kinds map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
 	var said []string
 	for _, name := range names {
@@ -279,7 +279,7 @@ func per(kinds map[string]int) string {
 	return strings.Join(said, ", ")
 }
 
-func (b *bench) setup(format string, args ...any) string {
+func (b *retirementBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default intervals, disruption budget %d; Kubernetes %s, %d cores for everything; ",
 		idleNodes+busyNodes, (idleNodes+busyNodes)*podsEach, idleNodes, inFlight, b.Version(), runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

@@ -11,54 +11,54 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-const sampleEvery = time.Second
+const sampleInterval = time.Second
 
 // The consumers of processor time besides the processes of the control plane.
 const (
-	theAgents    = "the agents"
-	theBenchmark = "this benchmark with its emulator"
+	agentsConsumer    = "the agents"
+	benchmarkConsumer = "this benchmark with its emulator"
 )
 
 var consumers = []string{
 	controlplane.APIServer, controlplane.Etcd, controlplane.ControllerManager, controlplane.Scheduler, controlplane.Kwok,
-	theAgents, theBenchmark,
+	agentsConsumer, benchmarkConsumer,
 }
 
-// load measures the processor time of all processes in the measurement. The agents end with their machines. So they are
+// cpuLoad measures the processor time of all processes in the measurement. The agents end with their machines. So they are
 // sampled every second, and the last second of each is missing.
-type load struct {
-	s     *scene
-	agent map[string]time.Duration // last sample by node
-	begun map[string]time.Duration // initial value by consumer
-	stop  context.CancelFunc
-	done  chan struct{}
+type cpuLoad struct {
+	s       *stormBench
+	agent   map[string]time.Duration // last sample by node
+	initial map[string]time.Duration // initial value by consumer
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
-// watchLoad starts the measurement.
-func (s *scene) watchLoad(ctx context.Context) *load {
-	l := &load{s: s, agent: map[string]time.Duration{}, done: make(chan struct{})}
-	l.look()
-	l.begun = l.sum()
+// startCPULoad starts the measurement.
+func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
+	l := &cpuLoad{s: s, agent: map[string]time.Duration{}, done: make(chan struct{})}
+	l.sampleAgents()
+	l.initial = l.totals()
 	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(l.done)
-		ticker := time.NewTicker(sampleEvery)
+		ticker := time.NewTicker(sampleInterval)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				l.look()
+				l.sampleAgents()
 			}
 		}
 	}()
 	return l
 }
 
-// look samples the running agents.
-func (l *load) look() {
-	for _, node := range l.s.nodes() {
+// sampleAgents samples the running agents.
+func (l *cpuLoad) sampleAgents() {
+	for _, node := range l.s.allNodes() {
 		p := l.s.Process(testbed.AgentProcess(node))
 		if p == nil {
 			continue
@@ -69,35 +69,35 @@ func (l *load) look() {
 	}
 }
 
-// sum returns the total processor time by consumer.
-func (l *load) sum() map[string]time.Duration {
+// totals returns the total processor time by consumer.
+func (l *cpuLoad) totals() map[string]time.Duration {
 	sum := map[string]time.Duration{}
 	for _, name := range consumers {
 		if p := l.s.Process(name); p != nil {
 			sum[name], _ = p.CPU() // a control plane's processes live to its end
 		}
 	}
-	sum[theBenchmark], _ = controlplane.OwnCPU()
+	sum[benchmarkConsumer], _ = controlplane.OwnCPU()
 	for _, took := range l.agent {
-		sum[theAgents] += took
+		sum[agentsConsumer] += took
 	}
 	return sum
 }
 
-// end stops the measurement and returns the time by consumer.
-func (l *load) end() map[string]time.Duration {
+// stopAndReport stops the measurement and returns the time by consumer.
+func (l *cpuLoad) stopAndReport() map[string]time.Duration {
 	l.stop()
 	<-l.done
-	l.look()
-	taken := l.sum()
-	for name, before := range l.begun {
+	l.sampleAgents()
+	taken := l.totals()
+	for name, before := range l.initial {
 		taken[name] -= before
 	}
 	return taken
 }
 
-// loadResult returns the API server's time as a result, with the others in its setup.
-func loadResult(name, setup string, taken map[string]time.Duration) result.Result {
+// newLoadResult returns the API server's time as a result, with the others in its setup.
+func newLoadResult(name, setup string, taken map[string]time.Duration) result.Result {
 	others := make([]string, 0, len(consumers))
 	for _, c := range consumers[1:] {
 		others = append(others, fmt.Sprintf("%s %.1f s", c, taken[c].Seconds()))

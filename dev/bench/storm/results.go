@@ -17,41 +17,41 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// measure holds the measurements, one value per machine.
-type measure struct {
+// stormMeasurements holds the measurements, one value per machine.
+type stormMeasurements struct {
 	cordoned, evicted, drained []time.Duration // since the notice was visible
 	requests                   []int
-	deleted, unasked           int // pods that were not evicted
+	deleted, neverEvicted      int // pods that were not evicted
 	refused                    int // failed requests of all agents
 	kinds                      map[string]int
 }
 
-// results reads the audit log and the ledger.
-func (s *scene) results(records []azure.Record) ([]result.Result, error) {
+// newResults reads the audit log and the ledger.
+func (s *stormBench) newResults(records []azure.Record) ([]result.Result, error) {
 	began := slices.MinFunc(records, func(a, b azure.Record) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
 	requests, err := audit.Requests(s.Cluster, began)
 	if err != nil {
 		return nil, err
 	}
-	m := measure{kinds: map[string]int{}}
+	m := stormMeasurements{kinds: map[string]int{}}
 	for _, r := range records {
-		node, err := s.node(r)
+		node, err := s.nodeOf(r)
 		if err != nil {
 			return nil, err
 		}
-		if err := m.take(r, node, requests[node]); err != nil {
+		if err := m.addAgent(r, node, requests[node]); err != nil {
 			return nil, err
 		}
 	}
-	ledger, err := s.saved(records)
+	ledger, err := s.outcomeResults(records)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(m.times(s), ledger, m.counts(s, requests)), nil
+	return slices.Concat(m.timeResults(s), ledger, m.requestResults(s, requests)), nil
 }
 
-// take adds the actions of one agent for its notice.
-func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) error {
+// addAgent adds the actions of one agent for its notice.
+func (m *stormMeasurements) addAgent(r azure.Record, node string, requests []auditv1.Event) error {
 	key := cordon.AnnotationKey(source.Name + "-" + r.EventID)
 	at, ok := audit.Cordons(requests)[key]
 	if !ok {
@@ -63,7 +63,7 @@ func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) er
 	}
 	deletions := audit.Deletions(requests)
 	m.deleted += len(deletions)
-	m.unasked += podsEach - len(evictions) - len(deletions)
+	m.neverEvicted += podsEach - len(evictions) - len(deletions)
 	last := r.VisibleAt
 	for _, asked := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
 		if asked.After(last) {
@@ -76,15 +76,15 @@ func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) er
 		m.drained = append(m.drained, r.Approvals[0].At.Sub(r.VisibleAt))
 	}
 	m.requests = append(m.requests, len(requests))
-	m.refused += refusals(requests)
+	m.refused += countRefused(requests)
 	for _, e := range requests {
-		m.kinds[kind(e)]++
+		m.kinds[requestKind(e)]++
 	}
 	return nil
 }
 
-// refusals counts the requests that failed.
-func refusals(requests []auditv1.Event) int {
+// countRefused counts the requests that failed.
+func countRefused(requests []auditv1.Event) int {
 	n := 0
 	for _, e := range requests {
 		if _, done := audit.Accepted(e); !done && e.Verb != "watch" {
@@ -94,8 +94,8 @@ func refusals(requests []auditv1.Event) int {
 	return n
 }
 
-// kind returns the verb and resource of a request.
-func kind(e auditv1.Event) string {
+// requestKind returns the verb and resource of a request.
+func requestKind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
 	}
@@ -106,25 +106,25 @@ func kind(e auditv1.Event) string {
 	return e.Verb + " " + resource
 }
 
-func (m *measure) times(s *scene) []result.Result {
+func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
 	row := func(name string, took []time.Duration, reach result.Reach, end string) result.Result {
 		return result.Result{
 			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Reach: reach,
-			Setup: s.setup("p50 %.2f s; the end is %s", median(took).Seconds(), end),
+			Setup: s.describeSetup("p50 %.2f s; the end is %s", median(took).Seconds(), end),
 		}
 	}
 	results := []result.Result{
-		row(fmt.Sprintf("notice visible to node cordoned, maximum of %d", s.machinesThatGo()), m.cordoned, result.AtMost(3),
+		row(fmt.Sprintf("notice visible to node cordoned, maximum of %d", s.noticedMachineCount()), m.cordoned, result.AtMost(3),
 			"the audit log's time of the answered patch"),
-		row(fmt.Sprintf("notice visible to last of %d evictions accepted, maximum of %d nodes", podsEach, s.machinesThatGo()),
+		row(fmt.Sprintf("notice visible to last of %d evictions accepted, maximum of %d nodes", podsEach, s.noticedMachineCount()),
 			m.evicted, result.AtMost(10), "the audit log's time of the last response"),
 		{
-			Name: "machines deleted before their drain ended", Value: float64(s.machinesThatGo() - len(m.drained)), Unit: "machines",
-			Reach: result.AtMost(0), Setup: s.setup("machines without approval"),
+			Name: "machines deleted before their drain ended", Value: float64(s.noticedMachineCount() - len(m.drained)), Unit: "machines",
+			Reach: result.AtMost(0), Setup: s.describeSetup("machines without approval"),
 		},
 		{
-			Name: "pods deleted despite their PDB, or never evicted", Value: float64(m.deleted + m.unasked), Unit: "pods",
-			Reach: result.AtMost(0), Setup: s.setup("%d deleted, %d never evicted, from the audit log", m.deleted, m.unasked),
+			Name: "pods deleted despite their PDB, or never evicted", Value: float64(m.deleted + m.neverEvicted), Unit: "pods",
+			Reach: result.AtMost(0), Setup: s.describeSetup("%d deleted, %d never evicted, from the audit log", m.deleted, m.neverEvicted),
 		},
 	}
 	if len(m.drained) > 0 {
@@ -134,8 +134,8 @@ func (m *measure) times(s *scene) []result.Result {
 	return results
 }
 
-// saved counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
-func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
+// outcomeResults counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
+func (s *stormBench) outcomeResults(records []azure.Record) ([]result.Result, error) {
 	ledger := s.Azure.Ledger()
 	seen, finished, cut := 0, 0, 0
 	for _, r := range records {
@@ -147,31 +147,31 @@ func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
 		finished += l.Count(azure.OutcomeFinished)
 		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
 	}
-	if seen != s.allPods() {
-		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.allPods(), ledger.Summary(testbed.CutTolerance))
+	if seen != s.podCount() {
+		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.podCount(), ledger.Summary(testbed.CutTolerance))
 	}
-	setup := s.setup("every pod needs 1 s to stop, so each one can be saved; from the emulator's ledger")
+	setup := s.describeSetup("every pod needs 1 s to stop, so each one can be saved; from the emulator's ledger")
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("pods that did not finish, of %d", s.allPods()), Value: float64(s.allPods() - finished), Unit: "pods",
+			Name: fmt.Sprintf("pods that did not finish, of %d", s.podCount()), Value: float64(s.podCount() - finished), Unit: "pods",
 			Reach: result.AtMost(0), Setup: setup,
 		},
 		{Name: "pods cut short with time left", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
 	}, nil
 }
 
-// counts returns the numbers of API requests.
-func (m *measure) counts(s *scene, requests map[string][]auditv1.Event) []result.Result {
+// requestResults returns the numbers of API requests.
+func (m *stormMeasurements) requestResults(s *stormBench, requests map[string][]auditv1.Event) []result.Result {
 	bystanders := 0
-	for _, node := range s.spared {
+	for _, node := range s.otherNodes {
 		bystanders = max(bystanders, len(requests[node]))
 	}
 	kinds := make([]string, 0, len(m.kinds))
 	for k, n := range m.kinds {
-		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/float64(s.machinesThatGo()), k))
+		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/float64(s.noticedMachineCount()), k))
 	}
 	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
-	setup := s.setup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
+	setup := s.describeSetup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
 	return []result.Result{
 		{Name: "API requests per drained node, p50", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
 		{Name: "API requests per drained node, maximum", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},

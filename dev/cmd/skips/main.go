@@ -39,7 +39,7 @@ func run(file string, events []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	unexplained := explain(skipped, known, out)
+	unexplained := printReasons(skipped, known, out)
 	if len(unexplained) > 0 {
 		return fmt.Errorf("%s has no reason for these skipped tests: run them, or add a line with the reason:\n  %s",
 			file, strings.Join(unexplained, "\n  "))
@@ -47,8 +47,8 @@ func run(file string, events []string, out io.Writer) error {
 	return nil
 }
 
-// reason is why some tests may be skipped.
-type reason struct {
+// skipReason is why some tests may be skipped.
+type skipReason struct {
 	line  string
 	tests *regexp.Regexp
 	why   string
@@ -56,12 +56,12 @@ type reason struct {
 }
 
 // readReasons reads the file of reasons. It ignores empty lines and lines that begin with #.
-func readReasons(file string) ([]*reason, error) {
+func readReasons(file string) ([]*skipReason, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	var all []*reason
+	var all []*skipReason
 	for n, line := range strings.Split(string(text), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -76,13 +76,13 @@ func readReasons(file string) ([]*reason, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, n+1, err)
 		}
-		all = append(all, &reason{line: line, tests: tests, why: why})
+		all = append(all, &skipReason{line: line, tests: tests, why: why})
 	}
 	return all, nil
 }
 
-// event is one line of `go test -json`.
-type event struct{ Action, Package, Test string }
+// testEvent is one line of `go test -json`.
+type testEvent struct{ Action, Package, Test string }
 
 // skippedTests returns PACKAGE.TEST of the tests that no run has executed, sorted.
 func skippedTests(files []string) ([]string, error) {
@@ -119,7 +119,7 @@ func readEvents(file string, ended map[string]string) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		if strings.TrimSpace(line) != "" {
-			var e event
+			var e testEvent
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				return fmt.Errorf("%s:%d: %w", file, n, err)
 			}
@@ -134,10 +134,10 @@ func readEvents(file string, ended map[string]string) error {
 	}
 }
 
-// explain prints the number of skipped tests per reason, the most frequent first, and returns the tests without reason.
-func explain(skipped []string, known []*reason, out io.Writer) (unexplained []string) {
+// printReasons prints the number of skipped tests per reason, the most frequent first, and returns the tests without reason.
+func printReasons(skipped []string, known []*skipReason, out io.Writer) (unexplained []string) {
 	for _, test := range skipped {
-		of := slices.IndexFunc(known, func(r *reason) bool { return r.tests.MatchString(test) })
+		of := slices.IndexFunc(known, func(r *skipReason) bool { return r.tests.MatchString(test) })
 		if of < 0 {
 			unexplained = append(unexplained, test)
 			continue
@@ -145,7 +145,7 @@ func explain(skipped []string, known []*reason, out io.Writer) (unexplained []st
 		known[of].count++
 	}
 	_, _ = fmt.Fprintf(out, "%d tests were skipped, %d of them for a known reason\n", len(skipped), len(skipped)-len(unexplained))
-	slices.SortStableFunc(known, func(a, b *reason) int { return cmp.Compare(b.count, a.count) })
+	slices.SortStableFunc(known, func(a, b *skipReason) int { return cmp.Compare(b.count, a.count) })
 	for _, r := range known {
 		if r.count > 0 {
 			_, _ = fmt.Fprintf(out, "%5d  %s\n", r.count, r.why)

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func azureCommand() *cobra.Command {
+func newAzureCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "azure [--dir DIR] -- [flags of the emulator]",
@@ -26,6 +26,6 @@ func azureCommand() *cobra.Command {
 			return err
 		},
 	}
-	dirFlag(cmd, &dir)
+	addDirFlag(cmd, &dir)
 	return cmd
 }

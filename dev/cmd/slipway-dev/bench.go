@@ -24,13 +24,13 @@ import (
 
 // benchOptions are the options of all groups.
 type benchOptions struct {
-	kubernetes string
-	seed       uint64
-	idle       time.Duration
-	profile    string
-	only       string
-	doomed     int
-	progress   io.Writer
+	kubernetes      string
+	seed            uint64
+	idleTime        time.Duration
+	profile         string
+	onlyPart        string
+	noticedMachines int
+	progress        io.Writer
 }
 
 // benchGroup is a set of benchmarks that run together.
@@ -63,11 +63,11 @@ func benchAutoscaleNova(ctx context.Context, o benchOptions) ([]result.Result, e
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Only: o.only, Seed: o.seed, Progress: o.progress})
+	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idleTime, Only: o.onlyPart, Seed: o.seed, Progress: o.progress})
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only, Doomed: o.doomed})
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, Doomed: o.noticedMachines})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -82,7 +82,7 @@ func benchCloudpool(ctx context.Context, o benchOptions) ([]result.Result, error
 	return cloudpool.Run(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Profile: o.profile, Progress: o.progress})
 }
 
-func benchCommand() *cobra.Command {
+func newBenchCommand() *cobra.Command {
 	o := benchOptions{}
 	var names, abouts []string
 	for _, g := range benchGroups {
@@ -98,8 +98,8 @@ func benchCommand() *cobra.Command {
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.progress = cmd.ErrOrStderr()
-			if parts := []string{"agent", "agent-storm"}; o.only != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
-				return fmt.Errorf("only: %q: requires a group with parts, one of %s", o.only, strings.Join(parts, " and "))
+			if parts := []string{"agent", "agent-storm"}; o.onlyPart != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
+				return fmt.Errorf("only: %q: requires a group with parts, one of %s", o.onlyPart, strings.Join(parts, " and "))
 			}
 			root, err := testbed.Root()
 			if err != nil {
@@ -108,24 +108,24 @@ func benchCommand() *cobra.Command {
 			var errs []error
 			for _, g := range benchGroups {
 				if len(args) == 0 || args[0] == g.name {
-					errs = append(errs, g.measure(cmd.Context(), o, filepath.Join(root, "dev", "bench", "results"), cmd.OutOrStdout()))
+					errs = append(errs, g.runAndReport(cmd.Context(), o, filepath.Join(root, "dev", "bench", "results"), cmd.OutOrStdout()))
 				}
 			}
 			return errors.Join(errs...)
 		},
 	}
-	versionFlag(cmd, &o.kubernetes)
+	addVersionFlag(cmd, &o.kubernetes)
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "random seed")
-	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
-	cmd.Flags().StringVar(&o.only, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
-	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "agent-storm: number of machines with a notice, a multiple of 10 (default 100)")
+	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
+	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
+	cmd.Flags().IntVar(&o.noticedMachines, "doomed", 0, "agent-storm: number of machines with a notice, a multiple of 10 (default 100)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
 		"(agent-storm, cloudpool); this slows the measurement down")
 	return cmd
 }
 
-// forwardCommand is a helper process of the cloudpool group.
-func forwardCommand() *cobra.Command {
+// newForwardCommand is a helper process of the cloudpool group.
+func newForwardCommand() *cobra.Command {
 	var listen, to string
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Forward requests; slipway cloudpool is compared with this proxy", Hidden: true, Args: cobra.NoArgs,
@@ -136,8 +136,8 @@ func forwardCommand() *cobra.Command {
 	return cmd
 }
 
-// measure runs a group, prints and writes its results, and fails if a result misses its target.
-func (g benchGroup) measure(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
+// runAndReport runs a group, prints and writes its results, and fails if a result misses its target.
+func (g benchGroup) runAndReport(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
 	results, err := g.run(ctx, o)
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", g.name, err)

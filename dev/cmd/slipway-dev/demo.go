@@ -15,7 +15,7 @@ const keepVariable = "KEEP"
 // cloudVariable names the environment variable with the cloud of the autoscaling step.
 const cloudVariable = "CLOUD"
 
-func demoCommand() *cobra.Command {
+func newDemoCommand() *cobra.Command {
 	var dir, version string
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -28,7 +28,7 @@ func demoCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o := demo.Options{Out: cmd.OutOrStdout(), Version: version, Cloud: os.Getenv(cloudVariable)}
 			if keep := os.Getenv(keepVariable); keep != "" && keep != "0" {
-				if err := refuseSecond(dir); err != nil {
+				if err := checkNotRunning(dir); err != nil {
 					return err
 				}
 				program, err := os.Executable()
@@ -41,6 +41,6 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", defaultDir, "directory of the control plane, if it keeps running")
-	versionFlag(cmd, &version)
+	addVersionFlag(cmd, &version)
 	return cmd
 }

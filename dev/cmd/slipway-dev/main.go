@@ -27,7 +27,7 @@ func run() int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(buildCommand(), demoCommand(), benchCommand(), upCommand(), downCommand(), azureCommand(), forwardCommand(), siteCommand())
+	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newSiteCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		return 1
@@ -38,16 +38,16 @@ func run() int {
 // defaultDir is the control plane's directory, relative to the root of the repository.
 const defaultDir = ".dev"
 
-func dirFlag(cmd *cobra.Command, dir *string) {
+func addDirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "dir", defaultDir, "directory of the control plane")
 }
 
-func versionFlag(cmd *cobra.Command, version *string) {
+func addVersionFlag(cmd *cobra.Command, version *string) {
 	cmd.Flags().StringVar(version, "kubernetes", "", fmt.Sprintf("Kubernetes version, one of %s (default %s, or the newest)",
 		strings.Join(controlplane.Versions(), ", "), "$"+controlplane.VersionVariable))
 }
 
-func buildCommand() *cobra.Command {
+func newBuildCommand() *cobra.Command {
 	var version string
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -70,6 +70,6 @@ func buildCommand() *cobra.Command {
 			return nil
 		},
 	}
-	versionFlag(cmd, &version)
+	addVersionFlag(cmd, &version)
 	return cmd
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/site"
 )
 
-func siteCommand() *cobra.Command {
+func newSiteCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "site",

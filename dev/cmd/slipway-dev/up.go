@@ -36,7 +36,7 @@ const (
 // settleTimeout limits the wait for the workload, which takes seconds.
 const settleTimeout = 2 * time.Minute
 
-func upCommand() *cobra.Command {
+func newUpCommand() *cobra.Command {
 	var dir, version string
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -45,10 +45,10 @@ func upCommand() *cobra.Command {
 			"Standard output is one line for the shell. Use: eval \"$(slipway-dev up)\"",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuseSecond(dir); err != nil {
+			if err := checkNotRunning(dir); err != nil {
 				return err
 			}
-			kubeconfig, err := up(cmd.Context(), dir, version, cmd.ErrOrStderr())
+			kubeconfig, err := startAll(cmd.Context(), dir, version, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -56,13 +56,13 @@ func upCommand() *cobra.Command {
 			return nil
 		},
 	}
-	dirFlag(cmd, &dir)
-	versionFlag(cmd, &version)
+	addDirFlag(cmd, &dir)
+	addVersionFlag(cmd, &version)
 	return cmd
 }
 
-// refuseSecond returns an error if a control plane was started in the directory.
-func refuseSecond(dir string) error {
+// checkNotRunning returns an error if a control plane was started in the directory.
+func checkNotRunning(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if errors.Is(err, controlplane.ErrNotFound) {
 		return nil
@@ -78,11 +78,11 @@ func refuseSecond(dir string) error {
 		"`make down` (slipway-dev down --dir %s) removes them", dir, dir)
 }
 
-// linger keeps an event listed for some seconds after its impact. The real service takes minutes.
-const linger = 5 * time.Second
+// startedAfterImpact keeps an event listed for some seconds after its impact. The real service takes minutes.
+const startedAfterImpact = 5 * time.Second
 
-// up starts everything, or nothing, and returns the path of the administrator's kubeconfig.
-func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
+// startAll starts everything, or nothing, and returns the path of the administrator's kubeconfig.
+func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
 	begun := time.Now()
 	program, err := os.Executable()
 	if err != nil {
@@ -90,7 +90,7 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, down(dir))
+			err = errors.Join(err, stopAll(dir))
 		}
 	}()
 	t, err := testbed.Start(ctx, testbed.Options{
@@ -98,7 +98,7 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 			Version: version, Dir: dir, Detached: true, Progress: out,
 			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
 		},
-		Azure: azure.Options{Linger: linger}, Listen: emulatorAddress(ctx),
+		Azure: azure.Options{Linger: startedAfterImpact}, Listen: chooseEmulatorAddress(ctx),
 	})
 	if err != nil {
 		return "", err
@@ -124,7 +124,7 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 	if err != nil {
 		return "", err
 	}
-	summary, err := describe(ctx, t.Client())
+	summary, err := describeCluster(ctx, t.Client())
 	if err != nil {
 		return "", err
 	}
@@ -133,12 +133,12 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 		"ended:\n%sslipway manager --cloud-config %s deletes and launches machines of this Azure.\n"+
 		"Logs and data are in %s; `make down` stops everything and removes them.\n",
 		t.Version(), t.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary,
-		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relative(clouds), t.Dir())
+		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relativePath(clouds), t.Dir())
 	return t.Kubeconfig(), nil
 }
 
-// relative returns a path relative to the working directory, if it is inside.
-func relative(path string) string {
+// relativePath returns a path relative to the working directory, if it is inside.
+func relativePath(path string) string {
 	here, err := os.Getwd()
 	if err != nil {
 		return path
@@ -149,8 +149,8 @@ func relative(path string) string {
 	return path
 }
 
-// emulatorAddress returns the emulator's default address, or empty if it is in use.
-func emulatorAddress(ctx context.Context) string {
+// chooseEmulatorAddress returns the emulator's default address, or empty if it is in use.
+func chooseEmulatorAddress(ctx context.Context) string {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
 	if err != nil {
 		return "" // any free address
@@ -161,14 +161,14 @@ func emulatorAddress(ctx context.Context) string {
 	return azure.DefaultListen
 }
 
-// agentsAtOnce limits the concurrent starts of agents.
-const agentsAtOnce = 8
+// maxConcurrentStarts limits the concurrent starts of agents.
+const maxConcurrentStarts = 8
 
 // startAgents starts an agent on every node, and returns the first expiry of their tokens.
 func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, err error) {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(agentsAtOnce)
+	group.SetLimit(maxConcurrentStarts)
 	start := func(pool controlplane.AKSPool, instance int) func() error {
 		return func() error {
 			agent, err := t.StartAgent(ctx, pool, instance)
@@ -197,8 +197,8 @@ func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, er
 	return expires, err
 }
 
-// describe returns a summary of the cluster.
-func describe(ctx context.Context, client kubernetes.Interface) (string, error) {
+// describeCluster returns a summary of the cluster.
+func describeCluster(ctx context.Context, client kubernetes.Interface) (string, error) {
 	all := metav1.ListOptions{}
 	pods, err := client.CoreV1().Pods(workload.ShopNamespace).List(ctx, all)
 	if err != nil {
@@ -222,7 +222,7 @@ func describe(ctx context.Context, client kubernetes.Interface) (string, error) 
 		len(budgets.Items)), nil
 }
 
-func downCommand() *cobra.Command {
+func newDownCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -241,12 +241,12 @@ func downCommand() *cobra.Command {
 			return nil
 		},
 	}
-	dirFlag(cmd, &dir)
+	addDirFlag(cmd, &dir)
 	return cmd
 }
 
-// down removes what a failed up has started.
-func down(dir string) error {
+// stopAll removes what a failed up has started.
+func stopAll(dir string) error {
 	if err := testbed.Down(dir); !errors.Is(err, controlplane.ErrNotFound) {
 		return err
 	}
