@@ -197,7 +197,7 @@ func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.Respo
 	return &statusObserver{ResponseWriter: w, report: func(status int) { p.onResponse(request, arrived, status) }}
 }
 
-// statusObserver calls tell once with the status.
+// statusObserver calls report once with the status.
 type statusObserver struct {
 	http.ResponseWriter
 	report   func(status int)

@@ -27,7 +27,7 @@ func (t *Testbed) watchUntil(ctx context.Context, resource string, selector fiel
 	return t.listAndWatchUntil(ctx, resource, selector, kind, nil, done)
 }
 
-// listAndWatchUntil is follow with a check of the initial list. A watch of an empty list sends no event.
+// listAndWatchUntil is watchUntil with a check of the initial list. A watch of an empty list sends no event.
 func (t *Testbed) listAndWatchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	already func(cache.Store) (bool, error), done func(watch.Event) bool,
 ) error {

@@ -26,7 +26,7 @@ type podCase struct {
 	// gracePeriod is the grace period of the pod's deletion in seconds. A negative value means no deletion.
 	gracePeriod int64
 	wantOutcome azure.Outcome
-	// wantBefore is the outcome while the machine lives. Empty means the same as want.
+	// wantBefore is the outcome while the machine lives. Empty means wantOutcome.
 	wantBefore azure.Outcome
 }
 

@@ -66,7 +66,7 @@ func runCommand(ctx context.Context, dir, name string, args ...string) (string, 
 	return runCommandWith(ctx, nil, dir, name, args...)
 }
 
-// runCommandWith is output with a given environment; nil means this process's.
+// runCommandWith is runCommand with a given environment; nil means this process's.
 func runCommandWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git, go and the new binaries
 	cmd.Dir, cmd.Env = dir, env

@@ -137,7 +137,7 @@ func (h *hangingProxy) fault(r faultproxy.Request) faultproxy.Fault {
 	return faultproxy.Fault{Delay: time.Hour}
 }
 
-// startAgentBehindProxy is guard with a proxy between the agent and the API server.
+// startAgentBehindProxy is startAgent with a proxy between the agent and the API server.
 func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy, instance int) (err error) {
 	h.proxy.Faults(h.fault)
 	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {

@@ -20,7 +20,7 @@ import (
 // settleTimeout is the timeout of the wait for running pods.
 const settleTimeout = 2 * time.Minute
 
-// podSelector returns the node selector of a workload's pods, see settle.
+// podSelector returns the node selector of a workload's pods, see runWorkload.
 func podSelector(name string) map[string]string {
 	return map[string]string{"bench.slipway.dev/" + name: ""}
 }

@@ -27,7 +27,7 @@ const (
 	// podBytes is the size of each pod's annotations and environment in bytes. It makes the pod as large as a pod with a
 	// sidecar.
 	podBytes = 2 << 10
-	// The measurement waits until the manager has written nothing for calm, and then for settleTime. After that it
+	// The measurement waits until the manager has written nothing for calmTime, and then for settleTime. After that it
 	// measures processor time for quietTime.
 	calmTime      = 20 * time.Second
 	settleTime    = time.Minute

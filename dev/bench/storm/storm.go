@@ -65,7 +65,7 @@ type stormBench struct {
 	o          Options
 	clientKind string // the kind of the processes that send requests
 	pools      []controlplane.AKSPool
-	// noticedNodes are the nodes of machines with a notice, spared the others.
+	// noticedNodes are the nodes of machines with a notice, otherNodes all others.
 	noticedNodes, otherNodes []string
 }
 

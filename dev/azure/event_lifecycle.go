@@ -87,12 +87,12 @@ func (r Record) clone() Record {
 	return r
 }
 
-// event is a Record with the state of its goroutine, live.
+// event is a Record with the state of its goroutine, runEvent.
 type event struct {
 	record Record // guarded by Emulator.mu
 	set    *ScaleSet
 	outage time.Duration
-	// wake tells live that the record has changed. It holds one token, because one check of the record covers all
+	// wake tells runEvent that the record has changed. It holds one token, because one check of the record covers all
 	// changes.
 	wake chan struct{}
 	// finish is closed to end the impact early.
@@ -440,7 +440,7 @@ func (e *Emulator) listChangedLocked(ev *event, message string) {
 		"status", r.Status, "notBefore", r.NotBefore, "startedBy", r.StartedBy, "ending", r.Ending)
 }
 
-// wakeUp makes live check the record.
+// wakeUp makes runEvent check the record.
 func (ev *event) wakeUp() {
 	select {
 	case ev.wake <- struct{}{}:
