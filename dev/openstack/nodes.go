@@ -69,7 +69,7 @@ func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[
 	return list, nil
 }
 
-// RemoveServers deletes the servers with this metadata, for example those of an earlier run, and returns when they are
+// RemoveServers deletes the servers with this metadata, for example from an earlier run, and returns when they are
 // gone.
 func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
 	for {

@@ -57,7 +57,7 @@ func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s 
 	return judged, undecided, nil
 }
 
-// predicates are the plugins that have to refuse some pair for the comparison to mean anything; "" stands for none.
+// predicates are the plugins that must each refuse at least one pair, so that the comparison is meaningful. "" means no plugin.
 var predicates = []string{
 	"", "SchedulingGates", "PreFilter", "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts",
 	"NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",

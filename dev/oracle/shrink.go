@@ -58,7 +58,7 @@ func clustersWithoutOne[T any](c *placementtest.Cluster, list []T, set func(*pla
 	return out
 }
 
-// clustersWithSimplerPod lists the clusters in which one pod of a list lacks one part of its spec.
+// clustersWithSimplerPod lists variants of the cluster. In each, one pod of a list lacks one part of its spec.
 func clustersWithSimplerPod(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
 	cuts := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.Affinity = nil },

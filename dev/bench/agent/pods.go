@@ -25,7 +25,7 @@ func podSelector(name string) map[string]string {
 	return map[string]string{"bench.slipway.dev/" + name: ""}
 }
 
-// runWorkload creates a workload, which must have the selector place(name), and waits until all pods run on one machine. Then
+// runWorkload creates a workload, which must have the selector podSelector(name), and waits until all pods run on one machine. Then
 // it opens the refuge machines for the evicted pods.
 func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
