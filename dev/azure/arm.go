@@ -413,11 +413,11 @@ func (a *ARM) LeftBehind() []Attachment {
 	return slices.Clone(a.detached)
 }
 
-func (a *ARM) reduceCapacityLocked(m *armVM, by int) {
+func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 	if m.set == nil {
 		return
 	}
-	m.set.capacity = max(0, m.set.capacity-by)
+	m.set.capacity = max(0, m.set.capacity-count)
 	m.bumpETagLocked()
 }
 

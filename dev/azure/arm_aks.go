@@ -290,8 +290,8 @@ func (a *ARM) setPoolStateDuringLocked(pool *armPool, state ProvisioningState, o
 func (a *ARM) resetPoolStateAfter(pool *armPool, op *armOperation) {
 	for {
 		a.mu.Lock()
-		over, changed := !op.ended.IsZero(), a.changed
-		if over {
+		done, changed := !op.ended.IsZero(), a.changed
+		if done {
 			pool.state = Succeeded
 			if op.err != nil {
 				pool.state = Failed
@@ -300,7 +300,7 @@ func (a *ARM) resetPoolStateAfter(pool *armPool, op *armOperation) {
 			a.notifyWaitersLocked()
 		}
 		a.mu.Unlock()
-		if over {
+		if done {
 			return
 		}
 		select {

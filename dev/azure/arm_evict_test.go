@@ -33,7 +33,7 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec     ScaleSetSpec
 		capacity int
-		there    bool
+		exists   bool
 		next     bool
 	}{
 		"deleted":              {ScaleSetSpec{Spot: true}, 1, false, false},
@@ -49,15 +49,15 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			err := a.Wait(ctx, func(all []VM) bool {
-				first, there := VM{}, false
+				first, exists := VM{}, false
 				next := false
 				for _, m := range all {
 					if m.Resource == "pool_0" {
-						first, there = m, true
+						first, exists = m, true
 					}
 					next = next || m.Resource == "pool_2" && m.Power == Running
 				}
-				return there == tt.there && (!there || first.Power == Deallocated) && next == tt.next
+				return exists == tt.exists && (!exists || first.Power == Deallocated) && next == tt.next
 			})
 			if err != nil {
 				t.Fatalf("%v: %+v", err, a.VMs())

@@ -66,8 +66,8 @@ func (n *Nodes) instanceIDs(scaleSet string) []int {
 	defer n.mu.RUnlock()
 	var ids []int
 	for resource := range n.byResource {
-		number, is := strings.CutPrefix(resource, strings.ToLower(scaleSet)+"_")
-		if id, err := strconv.Atoi(number); is && err == nil {
+		number, ok := strings.CutPrefix(resource, strings.ToLower(scaleSet)+"_")
+		if id, err := strconv.Atoi(number); ok && err == nil {
 			ids = append(ids, id)
 		}
 	}

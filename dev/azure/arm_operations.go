@@ -108,9 +108,9 @@ func (a *ARM) finishDeletion(ctx context.Context, m *armVM) {
 func (a *ARM) awaitDeletion(ctx context.Context, m *armVM) {
 	for {
 		a.mu.Lock()
-		over, changed := m.removed || m.State != Deleting, a.changed
+		done, changed := m.removed || m.State != Deleting, a.changed
 		a.mu.Unlock()
-		if over {
+		if done {
 			return
 		}
 		select {
@@ -167,19 +167,19 @@ func (a *ARM) createVMsLocked(namespace, action string, set *armSet, count int) 
 	if set.Overprovision {
 		extra = 1
 	}
-	fresh := make([]*armVM, count+extra)
-	for i := range fresh {
-		fresh[i] = a.newVMLocked(set, Creating, Stopped)
+	vms := make([]*armVM, count+extra)
+	for i := range vms {
+		vms[i] = a.newVMLocked(set, Creating, Stopped)
 	}
 	a.notifyWaitersLocked()
 	return a.startOperationLocked(namespace, action, func(ctx context.Context) *armError {
 		var all sync.WaitGroup
-		failed := make([]*armError, len(fresh))
-		for i, m := range fresh {
+		failed := make([]*armError, len(vms))
+		for i, m := range vms {
 			all.Go(func() { failed[i] = a.bootVM(ctx, m) })
 		}
 		all.Wait()
-		a.deleteExtraVMs(ctx, fresh[count:])
+		a.deleteExtraVMs(ctx, vms[count:])
 		return cmp.Or(failed[:count]...)
 	})
 }
@@ -214,9 +214,9 @@ func (a *ARM) bootVM(ctx context.Context, m *armVM) *armError {
 		return failed
 	}
 	description := m.VM
-	gone := m.removed || m.State != Creating
+	removed := m.removed || m.State != Creating
 	a.mu.Unlock()
-	if gone || ctx.Err() != nil {
+	if removed || ctx.Err() != nil {
 		return nil
 	}
 	var joined error

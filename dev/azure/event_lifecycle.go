@@ -269,7 +269,7 @@ func (e *Emulator) findEventLocked(id string) (*event, error) {
 }
 
 // approveEvents approves events of one scale set. If one is not listed, it approves none and returns ErrUnknownEvent.
-func (e *Emulator) approveEvents(set *ScaleSet, ids []string, by string) error {
+func (e *Emulator) approveEvents(set *ScaleSet, ids []string, approver string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var events []*event
@@ -282,7 +282,7 @@ func (e *Emulator) approveEvents(set *ScaleSet, ids []string, by string) error {
 	}
 	now := time.Now()
 	for _, ev := range events {
-		ev.record.addApproval(by, now)
+		ev.record.addApproval(approver, now)
 		if ev.record.Status == Scheduled && e.opts.ApprovalDelay <= 0 {
 			e.startLocked(ev, ByApproval)
 			continue
@@ -293,14 +293,14 @@ func (e *Emulator) approveEvents(set *ScaleSet, ids []string, by string) error {
 	return nil
 }
 
-func (r *Record) addApproval(by string, at time.Time) {
+func (r *Record) addApproval(approver string, at time.Time) {
 	for i := range r.Approvals {
-		if r.Approvals[i].By == by {
+		if r.Approvals[i].By == approver {
 			r.Approvals[i].Times++
 			return
 		}
 	}
-	r.Approvals = append(r.Approvals, Approval{By: by, At: at, Times: 1})
+	r.Approvals = append(r.Approvals, Approval{By: approver, At: at, Times: 1})
 }
 
 // runEvent runs an event from its announcement to its end.
@@ -320,8 +320,8 @@ func (e *Emulator) runEvent(ev *event) {
 // awaitStart waits until the event has Started, and starts it when it is due. It returns false if the event vanished.
 func (e *Emulator) awaitStart(ev *event) bool {
 	for {
-		due, over := e.startIfDue(ev)
-		if over {
+		due, finished := e.startIfDue(ev)
+		if finished {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			return ev.record.Listed()
@@ -339,7 +339,7 @@ func (e *Emulator) awaitStart(ev *event) bool {
 }
 
 // startIfDue starts the event if it is due. It returns when it is due, or over if it has Started or vanished.
-func (e *Emulator) startIfDue(ev *event) (due time.Time, over bool) {
+func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ev.record.Status == Started || !ev.record.Listed() {

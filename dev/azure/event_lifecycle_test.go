@@ -549,19 +549,19 @@ func (p *documentChecker) checkDocument(doc document, state State) (broken []str
 		fail("incarnation %d after %d changes of the list", doc.DocumentIncarnation, want-1)
 	}
 	for _, was := range p.last.Events {
-		i := slices.IndexFunc(doc.Events, func(is documentEvent) bool { return is.EventID == was.EventID })
+		i := slices.IndexFunc(doc.Events, func(listed documentEvent) bool { return listed.EventID == was.EventID })
 		if i < 0 {
 			p.vanished = append(p.vanished, was.EventID)
 		} else if was.EventStatus == Started && doc.Events[i].EventStatus != Started {
 			fail("event %s went back from Started to %s", was.EventID, doc.Events[i].EventStatus)
 		}
 	}
-	for _, is := range doc.Events {
-		if (is.NotBefore == "") != (is.EventStatus == Started) {
-			fail("event %s is %s with NotBefore %q", is.EventID, is.EventStatus, is.NotBefore)
+	for _, listed := range doc.Events {
+		if (listed.NotBefore == "") != (listed.EventStatus == Started) {
+			fail("event %s is %s with NotBefore %q", listed.EventID, listed.EventStatus, listed.NotBefore)
 		}
-		if slices.Contains(p.vanished, is.EventID) {
-			fail("event %s reappeared", is.EventID)
+		if slices.Contains(p.vanished, listed.EventID) {
+			fail("event %s reappeared", listed.EventID)
 		}
 	}
 	for _, r := range state.Events {

@@ -71,13 +71,13 @@ func hadEndedBy(p Pod, at time.Time) bool {
 
 // classifyEnd classifies a pod that ended while its machine ran.
 func classifyEnd(p Pod) Outcome {
-	asked := !p.AskedSeenAt.IsZero()
+	deleted := !p.AskedSeenAt.IsZero()
 	switch {
 	case p.ExitCode != nil && *p.ExitCode == 0:
 		return OutcomeFinished
-	case p.WantedSeconds > 0 && (p.Vanished || asked && p.GrantedSeconds == 0):
+	case p.WantedSeconds > 0 && (p.Vanished || deleted && p.GrantedSeconds == 0):
 		return OutcomeKilledAtOnce
-	case !asked && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killedExitCode:
+	case !deleted && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killedExitCode:
 		return OutcomeFailed // exited on its own, or killed for another reason than a deletion, such as out of memory
 	case p.GrantedSeconds < p.WantedSeconds:
 		return OutcomeCutShort

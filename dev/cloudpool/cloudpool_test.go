@@ -65,8 +65,8 @@ func (b *testBackend) machineStates() map[string]cloudpool.State {
 
 func (b *testBackend) countInState(s cloudpool.State) int {
 	n := 0
-	for _, is := range b.machineStates() {
-		if is == s {
+	for _, state := range b.machineStates() {
+		if state == s {
 			n++
 		}
 	}
@@ -125,7 +125,7 @@ func TestReadsAndMemberCheckUseCache(t *testing.T) {
 			t.Errorf("%v, want the machine in its cached state", b.machineStates())
 		}
 		passTime(31 * time.Second)
-		if _, there := b.machineStates()[id]; there {
+		if _, listed := b.machineStates()[id]; listed {
 			t.Error("the machine is listed after the refresh of the cache")
 		}
 	})

@@ -398,8 +398,8 @@ func (p *Pool) postMembership(w http.ResponseWriter, r *http.Request) {
 	}
 	status, _ := body["membershipStatus"].(map[string]any)
 	is := func(key string) bool {
-		v, there := status[key].(bool)
-		return v || !there
+		v, ok := status[key].(bool)
+		return v || !ok
 	}
 	p.changeMachine(w, body, false, func(m *Machine) { m.Membership = Membership{is("active"), is("evictable")} })
 	p.wakeLoop()

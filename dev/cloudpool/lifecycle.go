@@ -179,11 +179,11 @@ func (p *Pool) terminateLocked(m *Machine) {
 // finishTermination runs a machine's termination to its end.
 func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 	p.mu.Lock()
-	gone := *m
+	copied := *m
 	p.mu.Unlock()
 	if p.opts.Nodes != nil {
-		if err := p.opts.Nodes.Leave(ctx, gone); err != nil && ctx.Err() == nil {
-			p.log.Error("cannot switch off a machine", "machine", gone.ID, "err", err)
+		if err := p.opts.Nodes.Leave(ctx, copied); err != nil && ctx.Err() == nil {
+			p.log.Error("cannot switch off a machine", "machine", copied.ID, "err", err)
 		}
 	}
 	if sleep(ctx, p.opts.Terminate) && p.awaitNoTerminationFault(ctx, m.ID) {

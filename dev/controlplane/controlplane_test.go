@@ -130,12 +130,12 @@ func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	second := controlplane.ForTest(t, controlplane.Options{
 		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
 	})
-	here, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	nodes, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must.NoError(t, err)
-	if len(here.Items) != 2 {
-		t.Errorf("the second control plane has %d nodes, want 2", len(here.Items))
+	if len(nodes.Items) != 2 {
+		t.Errorf("the second control plane has %d nodes, want 2", len(nodes.Items))
 	}
-	for _, node := range here.Items {
+	for _, node := range nodes.Items {
 		_, err := first.Client().CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			t.Errorf("node %s of the second control plane in the first: %v, want NotFound", node.Name, err)

@@ -57,17 +57,17 @@ func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) er
 
 func splitIntoChunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
-		var some []T
+		var chunk []T
 		for one := range all {
-			if some = append(some, one); len(some) == size {
-				if !yield(some) {
+			if chunk = append(chunk, one); len(chunk) == size {
+				if !yield(chunk) {
 					return
 				}
-				some = nil
+				chunk = nil
 			}
 		}
-		if len(some) > 0 {
-			yield(some)
+		if len(chunk) > 0 {
+			yield(chunk)
 		}
 	}
 }

@@ -67,19 +67,19 @@ func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, er
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
-	most, err := s.scaleUp(ctx, a)
+	maxMachines, err := s.scaleUp(ctx, a)
 	if err != nil {
 		return "", err
 	}
 	if err := s.scaleDown(ctx, a); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d machines launched for %d pods, and none remains", most, crowdPods), nil
+	return fmt.Sprintf("%d machines launched for %d pods, and none remains", maxMachines, crowdPods), nil
 }
 
 // scaleUp creates the pods, and waits until all of them run.
 func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
-	kind, cpu, most := s.crowd.machineType()
+	kind, cpu, maxMachines := s.crowd.machineType()
 	app := workload.App{
 		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
 		Stop: "0.1", NodeSelector: s.crowd.labels(),
@@ -112,7 +112,7 @@ func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err e
 	wrong := slices.DeleteFunc(slices.Clone(all), func(is string) bool { return strings.EqualFold(is, kind) })
 	return len(all), errors.Join(
 		check(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
-		check(len(all) <= most, fmt.Sprintf("at most %d machines", most), "%d", len(all)),
+		check(len(all) <= maxMachines, fmt.Sprintf("at most %d machines", maxMachines), "%d", len(all)),
 	)
 }
 

@@ -43,16 +43,16 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 		return "", err
 	}
 	pods = s.currentPods(pods)
-	gone := countPods(pods, wasDeleted)
+	evicted := countPods(pods, wasDeleted)
 	// The API server's time has truncated seconds, and the watch of the pods may be behind the watch of the node.
 	late := countPods(pods, func(p azure.Pod) bool { return p.AskedAt.After(at) })
-	a.print(time.Now(), "the PDB has allowed another eviction for %s, and there was none: %d pods were evicted, %d keep running", stoppedDrainTime, gone, len(pods)-gone)
+	a.print(time.Now(), "the PDB has allowed another eviction for %s, and there was none: %d pods were evicted, %d keep running", stoppedDrainTime, evicted, len(pods)-evicted)
 	if r, err = s.awaitEventVanished(ctx, r); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the other %d pods were not touched", len(pods)-gone), firstError(
+	return fmt.Sprintf("the other %d pods were not touched", len(pods)-evicted), firstError(
 		check(late == 0, "no eviction after the node was restored", "%d", late),
-		check(gone < len(pods), "pods that were not evicted", "none"),
+		check(evicted < len(pods), "pods that were not evicted", "none"),
 		check(r.Ending == azure.Cancelled && len(r.Power) == 0, "no power change of the machine", "%s, %v", r.Ending, r.Power),
 		s.checkPodsUnharmed(r, len(pods)),
 	)

@@ -128,10 +128,10 @@ func hasEnded(p azure.Pod) bool   { return !p.EndedAt.IsZero() }
 
 func endTime(p azure.Pod) time.Time { return p.EndedAt }
 
-func countPods(pods []azure.Pod, is func(azure.Pod) bool) int {
+func countPods(pods []azure.Pod, matches func(azure.Pod) bool) int {
 	n := 0
 	for _, p := range pods {
-		if is(p) {
+		if matches(p) {
 			n++
 		}
 	}

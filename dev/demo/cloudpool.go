@@ -144,9 +144,9 @@ func postJSON(ctx context.Context, url, body string) (code int, message string, 
 	}
 	defer func() { _ = response.Body.Close() }() // after reading to the end
 	raw, err := io.ReadAll(response.Body)
-	var said struct{ Message string }
-	if json.Unmarshal(raw, &said) == nil && said.Message != "" {
-		message = "“" + said.Message + "” "
+	var reply struct{ Message string }
+	if json.Unmarshal(raw, &reply) == nil && reply.Message != "" {
+		message = "“" + reply.Message + "” "
 	}
 	return response.StatusCode, message, err
 }

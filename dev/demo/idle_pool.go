@@ -48,7 +48,7 @@ func (s *stage) runIdlePool(ctx context.Context, a *stepOutput) (_ string, err e
 
 // reportDeletedNodes waits until all nodes except the rescued one are deleted, and reports them in order.
 func (s *stage) reportDeletedNodes(ctx context.Context, a *stepOutput, o *poolObserver) error {
-	var gone []int
+	var deleted []int
 	for i := range ciMachineCount {
 		if i == o.rescued {
 			continue
@@ -56,12 +56,12 @@ func (s *stage) reportDeletedNodes(ctx context.Context, a *stepOutput, o *poolOb
 		if err := o.awaitPhase(ctx, i, v1alpha1.Succeeded); err != nil {
 			return err
 		}
-		gone = append(gone, i)
+		deleted = append(deleted, i)
 	}
-	slices.SortFunc(gone, func(x, y int) int {
+	slices.SortFunc(deleted, func(x, y int) int {
 		return o.phaseTime(x, v1alpha1.Succeeded).Compare(o.phaseTime(y, v1alpha1.Succeeded))
 	})
-	for _, i := range gone {
+	for _, i := range deleted {
 		a.print(o.phaseTime(i, v1alpha1.Succeeded), "%s and its machine are deleted; the Node at %.1f s", ciPool.NodeName(i),
 			o.phaseTime(i, v1alpha1.NodeDeleted).Sub(o.startedAt).Seconds())
 	}
@@ -164,22 +164,22 @@ func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, 
 	if err != nil {
 		return "", err
 	}
-	var asked []time.Time
+	var requestTimes []time.Time
 	for _, r := range s.ARM.Requests() {
 		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/delete/action" && strings.Contains(r.Path, ciPool.ScaleSet()) &&
 			strings.Contains(r.Body, fmt.Sprintf("%q", fmt.Sprint(undeletableInstance))) {
-			asked = append(asked, r.At)
+			requestTimes = append(requestTimes, r.At)
 		}
 	}
-	if err := check(len(asked) == 2, "two deletion requests for "+ciPool.Resource(undeletableInstance), "%d requests", len(asked)); err != nil {
+	if err := check(len(requestTimes) == 2, "two deletion requests for "+ciPool.Resource(undeletableInstance), "%d requests", len(requestTimes)); err != nil {
 		return "", err
 	}
 	rt := o.retirementOf(undeletableInstance)
-	a.print(asked[0], "Azure is asked to delete %s, and fails", ciPool.Resource(undeletableInstance))
-	a.print(asked[1], "the deletion is retried, because the machine still costs money")
+	a.print(requestTimes[0], "Azure is asked to delete %s, and fails", ciPool.Resource(undeletableInstance))
+	a.print(requestTimes[1], "the deletion is retried, because the machine still costs money")
 	a.print(o.phaseTime(undeletableInstance, v1alpha1.Succeeded), "now the machine is deleted")
-	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", asked[1].Sub(asked[0]).Seconds()), firstError(
-		check(asked[1].Sub(asked[0]) >= retryInterval, "a pause of at least "+retryInterval.String(), "%s", asked[1].Sub(asked[0])),
+	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", requestTimes[1].Sub(requestTimes[0]).Seconds()), firstError(
+		check(requestTimes[1].Sub(requestTimes[0]) >= retryInterval, "a pause of at least "+retryInterval.String(), "%s", requestTimes[1].Sub(requestTimes[0])),
 		check(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),
 	)
 }

@@ -22,12 +22,12 @@ func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, er
 		return "", err
 	}
 	defer history.Stop()
-	what, err := azure.Scenario("live-migration", crashed.resource())
+	announcement, err := azure.Scenario("live-migration", crashed.resource())
 	if err != nil {
 		return "", err
 	}
-	what.Notice = migrationNotice
-	r, err := s.announceEvent(ctx, a, what, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
+	announcement.Notice = migrationNotice
+	r, err := s.announceEvent(ctx, a, announcement, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
 		crashed.resource(), len(pods))
 	if err != nil {
 		return "", err

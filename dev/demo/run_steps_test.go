@@ -72,13 +72,13 @@ func TestFailedStepPrintsExpectedAndFound(t *testing.T) {
 
 func TestWrapKeepsAllWords(t *testing.T) {
 	text := strings.Repeat("Knoten für Knoten ", 30) + strings.Repeat("x", 2*lineWidth)
-	told := wrapText("   0.0 s  ", text)
-	for line := range strings.Lines(told) {
+	printed := wrapText("   0.0 s  ", text)
+	for line := range strings.Lines(printed) {
 		if n := len([]rune(strings.TrimRight(line, "\n"))); n > lineWidth && !strings.Contains(line, "xxx") {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	if got, want := strings.Fields(told), strings.Fields("0.0 s "+text); !slices.Equal(got, want) {
+	if got, want := strings.Fields(printed), strings.Fields("0.0 s "+text); !slices.Equal(got, want) {
 		t.Errorf("printed %q, want %q", got, want)
 	}
 }

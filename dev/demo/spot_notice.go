@@ -24,7 +24,7 @@ func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error
 	if err := check(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
 		return "", err
 	}
-	least := s.watchReady(ctx, web)
+	minReady := s.watchReady(ctx, web)
 	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
 		"Azure: %s will be evicted in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error
 	}
 	a.print(at, "the agent has seen the notice and cordoned the node, and starts to drain it")
 	for _, tell := range []func(context.Context, *stepOutput, azure.Record, []azure.Pod) error{
-		s.reportSearch, s.reportOrders, s.reportWeb(least), s.reportInvoices, s.reportEncoder, s.reportMachineEnd, s.reportNotifications,
+		s.reportSearch, s.reportOrders, s.reportWeb(minReady), s.reportInvoices, s.reportEncoder, s.reportMachineEnd, s.reportNotifications,
 	} {
 		if err := tell(ctx, a, r, pods); err != nil {
 			return "", err
@@ -98,27 +98,27 @@ func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput,
 
 // watchReady watches the number of Ready pods of a Deployment, and returns a function for its minimum.
 func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() int32) {
-	fewest := make(chan int32, 1)
-	fewest <- app.Replicas
+	minReady := make(chan int32, 1)
+	minReady <- app.Replicas
 	go func() {
 		w, err := s.Client().AppsV1().Deployments(shop).Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, app.Name).String(),
 		})
 		if err != nil {
-			<-fewest
-			fewest <- 0 // unknown, so not Ready
+			<-minReady
+			minReady <- 0 // unknown, so not Ready
 			return
 		}
 		defer w.Stop()
 		for e := range w.ResultChan() {
 			if d, ok := e.Object.(*appsv1.Deployment); ok {
-				fewest <- min(<-fewest, d.Status.ReadyReplicas)
+				minReady <- min(<-minReady, d.Status.ReadyReplicas)
 			}
 		}
 	}()
 	return func() int32 {
-		n := <-fewest
-		fewest <- n
+		n := <-minReady
+		minReady <- n
 		return n
 	}
 }
@@ -159,7 +159,7 @@ func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Rec
 	if err != nil {
 		return err
 	}
-	said, err := s.AwaitEvent(ctx, preempted.node(), "Drained")
+	drainedEvent, err := s.AwaitEvent(ctx, preempted.node(), "Drained")
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Rec
 	const admitted = "1 deleted past a disruption budget"
 	return firstError(
 		check(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
-		check(strings.Contains(said.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", said.Message),
+		check(strings.Contains(drainedEvent.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", drainedEvent.Message),
 		check(countPods(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
 			"no new pod on the machine since the notice", "one or more"),
 	)

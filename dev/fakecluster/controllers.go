@@ -110,12 +110,12 @@ func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
 				orphans[p.UID] = now
 			} else if now.Sub(orphans[p.UID]) > orphanedPodLifetime {
 				delete(orphans, p.UID)
-				none := int64(0)
-				_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+				noGrace := int64(0)
+				_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 			}
 		case slices.ContainsFunc(node.Spec.Taints, isOutOfServiceTaint) && !isReady(node.Status.Conditions):
-			none := int64(0) // the pod garbage collector deletes without grace
-			_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+			noGrace := int64(0) // the pod garbage collector deletes without grace
+			_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 		case controlplane.IsOff(node):
 		case p.DeletionTimestamp != nil && !now.Before(c.stopTimes[p.UID]):
 			endContainers(p, c.stopTimes[p.UID], now)
@@ -150,9 +150,9 @@ func markPodReady(p *corev1.Pod) {
 }
 
 // endContainers marks the containers of a pod as ended: finished, or killed at the end of the grace period.
-func endContainers(p *corev1.Pod, ends, now time.Time) {
+func endContainers(p *corev1.Pod, stopTime, now time.Time) {
 	code := int32(0)
-	if !ends.Before(p.DeletionTimestamp.Time) || now.Sub(ends) > 2*playInterval {
+	if !stopTime.Before(p.DeletionTimestamp.Time) || now.Sub(stopTime) > 2*playInterval {
 		code = killedExitCode
 	}
 	for i := range p.Status.ContainerStatuses {
@@ -170,16 +170,16 @@ func (c *Cluster) startTermination(p *corev1.Pod, grace *int64) {
 	if grace == nil {
 		grace = p.Spec.TerminationGracePeriodSeconds
 	}
-	ends := time.Now().Add(time.Duration(*grace) * time.Second)
+	stopTime := time.Now().Add(time.Duration(*grace) * time.Second)
 	if seconds, err := strconv.ParseFloat(cmp.Or(p.Annotations[controlplane.StopSeconds], "1"), 64); err == nil {
-		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(ends) {
-			ends = stops
+		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(stopTime) {
+			stopTime = stops
 		}
 	}
-	if old, ok := c.stopTimes[p.UID]; !ok || ends.Before(old) {
+	if old, ok := c.stopTimes[p.UID]; !ok || stopTime.Before(old) {
 		at := metav1.NewTime(time.Now().Add(time.Duration(*grace) * time.Second))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, grace
-		c.stopTimes[p.UID] = ends
+		c.stopTimes[p.UID] = stopTime
 	}
 }
 
@@ -229,8 +229,8 @@ func isReady(conditions []corev1.NodeCondition) bool {
 }
 
 // countSelectedPods counts the pods that a selector matches and that are not terminating, and the Ready ones among them.
-func (c *Cluster) countSelectedPods(namespace string, by *metav1.LabelSelector) (all, healthy int32) {
-	selector, err := metav1.LabelSelectorAsSelector(by)
+func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.LabelSelector) (all, healthy int32) {
+	selector, err := metav1.LabelSelectorAsSelector(labelSelector)
 	if err != nil {
 		return 0, 0
 	}
@@ -266,8 +266,8 @@ func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
 func (c *Cluster) createReplica(k objectKey, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
 	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
-	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: k.name, UID: owner.GetUID(), Controller: &yes}}
+	isController := true
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: k.name, UID: owner.GetUID(), Controller: &isController}}
 	_, _ = c.insertObject(pods, p)
 }
 
@@ -297,17 +297,17 @@ func (c *Cluster) reconcilePDB(k objectKey, b *policyv1.PodDisruptionBudget) {
 
 func (c *Cluster) computePDBStatus(namespace string, b *policyv1.PodDisruptionBudget) policyv1.PodDisruptionBudgetStatus {
 	all, healthy := c.countSelectedPods(namespace, b.Spec.Selector)
-	least := int32(0)
+	minAvailable := int32(0)
 	if b.Spec.MinAvailable != nil {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MinAvailable, int(all), true)
-		least = int32(n)
+		minAvailable = int32(n)
 	} else if b.Spec.MaxUnavailable != nil {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MaxUnavailable, int(all), true)
-		least = all - int32(n)
+		minAvailable = all - int32(n)
 	}
 	return policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: b.Generation, ExpectedPods: all, CurrentHealthy: healthy, DesiredHealthy: least,
-		DisruptionsAllowed: max(0, healthy-least),
+		ObservedGeneration: b.Generation, ExpectedPods: all, CurrentHealthy: healthy, DesiredHealthy: minAvailable,
+		DisruptionsAllowed: max(0, healthy-minAvailable),
 	}
 }
 

@@ -178,11 +178,11 @@ func (c *Cluster) serveWatch(w http.ResponseWriter, r request) error {
 		}
 	}
 	w.(http.Flusher).Flush()
-	var over <-chan time.Time
+	var timeout <-chan time.Time
 	if seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")); seconds > 0 {
 		timer := time.NewTimer(time.Duration(seconds) * time.Second)
 		defer timer.Stop()
-		over = timer.C
+		timeout = timer.C
 	}
 	for {
 		news, changed := c.changesSince(from)
@@ -198,7 +198,7 @@ func (c *Cluster) serveWatch(w http.ResponseWriter, r request) error {
 			return nil
 		case <-c.closed:
 			return nil
-		case <-over:
+		case <-timeout:
 			return nil
 		}
 	}
@@ -224,12 +224,12 @@ func (c *Cluster) changesSince(version int64) ([]change, <-chan struct{}) {
 }
 
 // watchEventType returns the event type of a change for a watch. It is empty if the change does not concern the watch.
-func (e change) watchEventType(r request, is func(client.Object) bool) watch.EventType {
+func (e change) watchEventType(r request, matches func(client.Object) bool) watch.EventType {
 	if e.key.resource != r.resource {
 		return ""
 	}
-	was := e.before != nil && is(e.before)
-	now := is(e.after) && e.eventType != watch.Deleted
+	was := e.before != nil && matches(e.before)
+	now := matches(e.after) && e.eventType != watch.Deleted
 	switch {
 	case was && now:
 		return watch.Modified

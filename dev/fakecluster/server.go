@@ -155,18 +155,18 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, found)
 		return
 	}
-	asked, err := c.parseRequest(r)
+	req, err := c.parseRequest(r)
 	if err == nil {
-		err = c.serveRequest(w, asked)
+		err = c.serveRequest(w, req)
 	}
 	var status apierrors.APIStatus
 	if err != nil && !errors.As(err, &status) {
 		status = apierrors.NewBadRequest(err.Error())
 	}
 	if err != nil {
-		said := status.Status()
-		said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-		writeJSON(w, int(said.Code), &said)
+		apiStatus := status.Status()
+		apiStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		writeJSON(w, int(apiStatus.Code), &apiStatus)
 	}
 }
 
@@ -413,18 +413,18 @@ func (c *Cluster) deleteObject(k objectKey, o metav1.DeleteOptions) (client.Obje
 			return nil, apierrors.NewConflict(k.resource.GroupResource(), k.name, errors.New("the precondition failed"))
 		}
 	}
-	gone := before.DeepCopyObject().(client.Object)
-	if gone.GetDeletionTimestamp() == nil {
+	deleted := before.DeepCopyObject().(client.Object)
+	if deleted.GetDeletionTimestamp() == nil {
 		now := metav1.Now()
-		gone.SetDeletionTimestamp(&now)
+		deleted.SetDeletionTimestamp(&now)
 	}
-	if pod, ok := gone.(*corev1.Pod); ok {
+	if pod, ok := deleted.(*corev1.Pod); ok {
 		c.startTermination(pod, o.GracePeriodSeconds)
 	}
-	if equalIgnoringVersion(before, gone) {
+	if equalIgnoringVersion(before, deleted) {
 		return before, nil
 	}
-	return c.storeObject(k, gone), nil
+	return c.storeObject(k, deleted), nil
 }
 
 func equalIgnoringVersion(a, b client.Object) bool {

@@ -31,21 +31,21 @@ func AtEach(t *testing.T, requests []Request, missed func(format string, args ..
 	run func(t *testing.T, number int, at Point, moment Moment) []Request,
 ) {
 	t.Helper()
-	var met sync.Map // kinds and moments
+	var seenPoints sync.Map // kinds and moments
 	var notMet atomic.Int32
 	t.Cleanup(func() { // after all runs
 		t.Logf("%d of %d runs ended without the expected request", notMet.Load(), len(requests)*len(Moments()))
-		some := false
+		anyMet := false
 		for _, r := range requests {
 			for _, moment := range Moments() {
-				_, ok := met.Load(r.Kind + string(moment))
-				some = some || ok
+				_, ok := seenPoints.Load(r.Kind + string(moment))
+				anyMet = anyMet || ok
 				if r.Nth == 1 && !ok {
 					missed("nothing happened at %s, %s", r.Kind, moment)
 				}
 			}
 		}
-		if !some {
+		if !anyMet {
 			t.Error("nothing happened at any request")
 		}
 	})
@@ -58,7 +58,7 @@ func AtEach(t *testing.T, requests []Request, missed func(format string, args ..
 					notMet.Add(1)
 					return
 				}
-				met.Store(r.Kind+string(moment), true)
+				seenPoints.Store(r.Kind+string(moment), true)
 			})
 		}
 	}

@@ -62,19 +62,19 @@ func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return d.lateTransport.RoundTrip(r)
 	}
-	over := func() bool { return true }
+	stopWatching := func() bool { return true }
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), http.ServerContextKey, d))
 	if l := d.life; l != nil {
-		over = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends its requests
+		stopWatching = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends its requests
 		ctx = context.WithValue(ctx, lifeKey{}, l.number)
 	}
-	asked := r.Clone(ctx)
-	if asked.Body == nil {
-		asked.Body = http.NoBody
+	req := r.Clone(ctx)
+	if req.Body == nil {
+		req.Body = http.NoBody
 	}
-	asked.RequestURI, asked.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
-	if asked.Host == "" {
-		asked.Host = r.URL.Host
+	req.RequestURI, req.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
+	if req.Host == "" {
+		req.Host = r.URL.Host
 	}
 	a := &directResponse{header: http.Header{}, begun: make(chan struct{}), cancel: cancel}
 	a.changed.L = &a.mu
@@ -90,7 +90,7 @@ func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			a.endWith(err)
 		}()
-		d.handler.ServeHTTP(a, asked)
+		d.handler.ServeHTTP(a, req)
 		a.WriteHeader(http.StatusOK)
 	}()
 	select {
@@ -104,7 +104,7 @@ func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errCut
 	}
 	unwatch := context.AfterFunc(ctx, func() { a.endWith(context.Cause(ctx)) })
-	a.stop = func() { over(); unwatch() }
+	a.stop = func() { stopWatching(); unwatch() }
 	return &http.Response{
 		Status: http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: a.sent, Body: a, ContentLength: -1, Request: r,

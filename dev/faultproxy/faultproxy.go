@@ -142,8 +142,8 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
 			p.callGuard(request, r)
 		}
-		held := *direct
-		held.ModifyResponse = func(*http.Response) error {
+		suppressed := *direct
+		suppressed.ModifyResponse = func(*http.Response) error {
 			if stepIn != nil {
 				stepIn(request)
 			}
@@ -154,9 +154,9 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 			stepIn(request)
 			panic(http.ErrAbortHandler)
 		case stepIn != nil:
-			held.ServeHTTP(w, r)
+			suppressed.ServeHTTP(w, r)
 		case fault != Fault{}:
-			fault.serveFaulty(w, r, forward, &held, old)
+			fault.serveFaulty(w, r, forward, &suppressed, old)
 		default:
 			forward.ServeHTTP(w, r)
 		}

@@ -136,7 +136,7 @@ func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 				p.At(faultproxy.Point{Kind: "GET", Nth: 1}, tc.moment, func(faultproxy.Request) {})
 			}
 			var mu sync.Mutex
-			var told []int
+			var statuses []int
 			began := time.Now()
 			p.Answers(func(r faultproxy.Request, asked time.Time, status int) {
 				mu.Lock()
@@ -144,7 +144,7 @@ func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 				if r.Path != "/thing" || asked.Before(began) {
 					t.Errorf("reported %v, arrived at %s", r, asked)
 				}
-				told = append(told, status)
+				statuses = append(statuses, status)
 			})
 			address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte("fine"))
@@ -153,8 +153,8 @@ func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 			_ = get(t, address+"/thing") // other tests check the client's view
 			mu.Lock()
 			defer mu.Unlock()
-			if !slices.Equal(told, tc.want) {
-				t.Errorf("reported %v, want %v", told, tc.want)
+			if !slices.Equal(statuses, tc.want) {
+				t.Errorf("reported %v, want %v", statuses, tc.want)
 			}
 		})
 	}

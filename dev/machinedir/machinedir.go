@@ -30,10 +30,10 @@ const pollInterval = 50 * time.Millisecond
 func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
 	joined := map[string]bool{}
 	for {
-		there := map[string]controlplane.NodeSpec{}
-		err := hypervisor.Locked(ctx, func(v machines.View) error { return addBootedNodes(v, host, there) })
+		running := map[string]controlplane.NodeSpec{}
+		err := hypervisor.Locked(ctx, func(v machines.View) error { return addBootedNodes(v, host, running) })
 		if err == nil {
-			err = syncOnce(ctx, c, there, joined)
+			err = syncOnce(ctx, c, running, joined)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // ctx ended
@@ -77,21 +77,21 @@ func addBootedNodes(v machines.View, host string, to map[string]controlplane.Nod
 }
 
 // syncOnce adds nodes for new machines, and powers off the nodes of removed machines.
-func syncOnce(ctx context.Context, c Cluster, there map[string]controlplane.NodeSpec, joined map[string]bool) error {
-	var fresh []controlplane.NodeSpec
-	for name, spec := range there {
+func syncOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
+	var newNodes []controlplane.NodeSpec
+	for name, spec := range running {
 		if !joined[name] {
-			fresh = append(fresh, spec)
+			newNodes = append(newNodes, spec)
 		}
 	}
-	if err := c.AddNodes(ctx, fresh...); err != nil {
+	if err := c.AddNodes(ctx, newNodes...); err != nil {
 		return err
 	}
-	for _, spec := range fresh {
+	for _, spec := range newNodes {
 		joined[spec.Name] = true
 	}
 	for name := range joined {
-		if _, ok := there[name]; ok {
+		if _, ok := running[name]; ok {
 			continue
 		}
 		if err := c.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {

@@ -120,23 +120,23 @@ func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[strin
 
 // syncOnce adds nodes for new servers, and powers off the nodes of deleted servers.
 func syncOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
-	there := map[string]bool{}
-	var fresh []controlplane.NodeSpec
+	existing := map[string]bool{}
+	var newNodes []controlplane.NodeSpec
 	for i := range all {
 		s := &all[i]
-		there[s.Name] = true
+		existing[s.Name] = true
 		if s.Status == "ACTIVE" && s.TaskState == "" && !joined[s.Name] {
-			fresh = append(fresh, newNodeSpec(s, labels))
+			newNodes = append(newNodes, newNodeSpec(s, labels))
 		}
 	}
-	if err := to.AddNodes(ctx, fresh...); err != nil {
+	if err := to.AddNodes(ctx, newNodes...); err != nil {
 		return err
 	}
-	for _, spec := range fresh {
+	for _, spec := range newNodes {
 		joined[spec.Name] = true
 	}
 	for name := range joined {
-		if there[name] {
+		if existing[name] {
 			continue
 		}
 		if err := to.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {

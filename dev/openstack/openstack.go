@@ -219,11 +219,11 @@ func ForTest(tb testing.TB) *Cloud {
 		tb.Skip("no OpenStack runs here: make test-openstack starts one")
 	}
 	if text := os.Getenv(UntilVariable); text != "" {
-		until, err := strconv.ParseInt(text, 10, 64)
+		deadline, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			tb.Fatalf("%s is %q: must be seconds since 1970", UntilVariable, text)
 		}
-		if !time.Now().Before(time.Unix(until, 0)) {
+		if !time.Now().Before(time.Unix(deadline, 0)) {
 			if err := recordSkippedTest(dir, tb.Name()); err != nil {
 				tb.Error(err)
 			}

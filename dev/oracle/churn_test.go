@@ -84,36 +84,36 @@ func eventsOfKind[T object](c *snapshotChanger, now *[]T, want, other []T, set f
 			return remove(key)
 		}
 	}
-	ways, versions := map[placement.PodKey][]event{}, map[placement.PodKey][]T{}
+	queues, versions := map[placement.PodKey][]event{}, map[placement.PodKey][]T{}
 	for _, o := range slices.Concat(*now, other, want) {
 		versions[nameOf(o)] = append(versions[nameOf(o)], o)
 	}
 	for _, o := range slices.Concat(*now, other) {
 		key := nameOf(o)
 		if v := versions[key]; c.IntN(2) == 0 {
-			ways[key] = append(ways[key], put(o), put(withOneFieldOf(c, o, v[c.IntN(len(v))])))
+			queues[key] = append(queues[key], put(o), put(withOneFieldOf(c, o, v[c.IntN(len(v))])))
 		}
 		if c.IntN(3) == 0 {
-			ways[key] = append(ways[key], put(o))
+			queues[key] = append(queues[key], put(o))
 		}
 		if c.IntN(3) == 0 {
-			ways[key] = append(ways[key], drop(key))
+			queues[key] = append(queues[key], drop(key))
 		}
 	}
 	wanted := map[placement.PodKey]bool{}
 	for _, o := range want {
 		wanted[nameOf(o)] = true
-		ways[nameOf(o)] = append(ways[nameOf(o)], put(o))
+		queues[nameOf(o)] = append(queues[nameOf(o)], put(o))
 	}
 	for _, o := range slices.Concat(*now, other) {
 		if key := nameOf(o); !wanted[key] {
-			ways[key] = append(ways[key], drop(key))
+			queues[key] = append(queues[key], drop(key))
 		}
 	}
 	byKey := func(a, b placement.PodKey) int { return strings.Compare(a.String(), b.String()) }
 	var list [][]event
-	for _, key := range slices.SortedFunc(maps.Keys(ways), byKey) {
-		list = append(list, ways[key])
+	for _, key := range slices.SortedFunc(maps.Keys(queues), byKey) {
+		list = append(list, queues[key])
 	}
 	return list
 }
@@ -150,13 +150,13 @@ func differingFields(a, b reflect.Value) (fields [][2]reflect.Value) {
 }
 
 // takeRandomEvent removes and returns the next event of a random object.
-func (c *snapshotChanger) takeRandomEvent(ways *[][]event) event {
-	i := c.IntN(len(*ways))
-	e := (*ways)[i][0]
-	if (*ways)[i] = (*ways)[i][1:]; len((*ways)[i]) == 0 {
-		last := len(*ways) - 1
-		(*ways)[i] = (*ways)[last]
-		*ways = (*ways)[:last]
+func (c *snapshotChanger) takeRandomEvent(queues *[][]event) event {
+	i := c.IntN(len(*queues))
+	e := (*queues)[i][0]
+	if (*queues)[i] = (*queues)[i][1:]; len((*queues)[i]) == 0 {
+		last := len(*queues) - 1
+		(*queues)[i] = (*queues)[last]
+		*queues = (*queues)[:last]
 	}
 	return e
 }
@@ -169,12 +169,12 @@ func TestAgreementAfterEventsInAnyOrder(t *testing.T) {
 	for first := *seed; judged < *churned; first += clustersPerSnapshot {
 		c := &snapshotChanger{rand.New(rand.NewPCG(first, 6)), snapshot.New(), &placementtest.Cluster{}}
 		for s := first; s < first+clustersPerSnapshot; s++ {
-			ways := c.eventsTowards(placementtest.Random(s), placementtest.Random(s+1<<32))
-			for len(ways) > 0 {
-				if err := c.takeRandomEvent(&ways)(); err != nil {
+			queues := c.eventsTowards(placementtest.Random(s), placementtest.Random(s+1<<32))
+			for len(queues) > 0 {
+				if err := c.takeRandomEvent(&queues)(); err != nil {
 					t.Fatal(err)
 				}
-				if len(ways) > 0 && c.IntN(40) != 0 {
+				if len(queues) > 0 && c.IntN(40) != 0 {
 					continue
 				}
 				n, u, err := c.compare(t, judge, plugins)
@@ -198,7 +198,7 @@ func (c *snapshotChanger) compare(t *testing.T, judge *Scheduler, plugins map[st
 	}
 	judged, undecided, err = compare(t.Context(), judge, c.cluster, c.snapshot, plugins)
 	if err != nil {
-		if _, _, fresh := compareFreshSnapshot(t.Context(), judge, c.cluster, map[string]int{}); fresh != nil {
+		if _, _, freshErr := compareFreshSnapshot(t.Context(), judge, c.cluster, map[string]int{}); freshErr != nil {
 			shrinkAndFail(t, judge, c.cluster, fmt.Errorf("between events: %w", err))
 		}
 	}

@@ -59,8 +59,8 @@ func removeNode(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v plan
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ruling, there := rulings[m.To]; !there || !ruling.Fits {
-			t.Fatalf("seed %d: %s leaves %s for %s: there=%t %s %q", seed, m.Pod, v.Node, m.To, there, ruling.Plugin, ruling.Reasons)
+		if ruling, found := rulings[m.To]; !found || !ruling.Fits {
+			t.Fatalf("seed %d: %s leaves %s for %s: there=%t %s %q", seed, m.Pod, v.Node, m.To, found, ruling.Plugin, ruling.Reasons)
 		}
 		p.Spec.NodeName = m.To
 		c.Pods = append(c.Pods, p)

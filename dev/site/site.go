@@ -119,7 +119,7 @@ func parsePage(name string, raw []byte) *page {
 func headingText(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if t, is := n.(*ast.Text); is && entering {
+		if t, ok := n.(*ast.Text); ok && entering {
 			b.Write(t.Segment.Value(source))
 		}
 		return ast.WalkContinue, nil
@@ -140,7 +140,7 @@ func (s *site) pageNames() []string {
 func (s *site) rewriteLinks(p *page) error {
 	var broken []error
 	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if link, is := n.(*ast.Link); is && entering {
+		if link, ok := n.(*ast.Link); ok && entering {
 			to, err := s.resolveLink(p, string(link.Destination))
 			if err != nil {
 				broken = append(broken, fmt.Errorf("%s/%s: link to %s: %w", docsDir, p.path, link.Destination, err))

@@ -85,7 +85,7 @@ func TestEveryLinkOfBuiltSiteResolves(t *testing.T) {
 			if u.Path != "" {
 				target = path.Join(path.Dir(name), u.Path)
 			}
-			if _, is := files[target]; !is {
+			if _, ok := files[target]; !ok {
 				t.Errorf("%s: link to %s: the site has no %s", name, m[1], target)
 			}
 			if u.Fragment != "" && !anchors[target+"#"+u.Fragment] {

@@ -82,7 +82,7 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func(
 	bound := fields.OneTermEqualSelector("spec.nodeName", node)
 	// Checks the whole list before it checks each change. Only this finds an empty list, and does not mistake the first
 	// event for the whole list.
-	already := func(store cache.Store) (bool, error) {
+	checkInitial := func(store cache.Store) (bool, error) {
 		for _, o := range store.List() {
 			if p, ok := o.(*corev1.Pod); ok {
 				pods[p.UID] = *p
@@ -90,7 +90,7 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func(
 		}
 		return match(list()), nil
 	}
-	err := t.listAndWatchUntil(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
+	err := t.listAndWatchUntil(ctx, "pods", bound, &corev1.Pod{}, checkInitial, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			return false

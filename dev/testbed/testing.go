@@ -209,16 +209,16 @@ func OneThread(tb testing.TB) {
 }
 
 // Note adds a line to the summary of `make test`, which hides the logs of passing tests.
-func Note(tb testing.TB, said string) {
+func Note(tb testing.TB, line string) {
 	tb.Helper()
-	tb.Log(said)
+	tb.Log(line)
 	path := os.Getenv("SLIPWAY_TEST_NOTES")
 	if path == "" {
 		return
 	}
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // the path comes from make test
 	if err == nil {
-		_, err = fmt.Fprintln(f, said)
+		_, err = fmt.Fprintln(f, line)
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {

@@ -36,9 +36,9 @@ func startRefusingServer(t *testing.T, first int, refusal string) (client *kuber
 
 func TestPodCreationWaitsForServiceAccount(t *testing.T) {
 	t.Parallel()
-	client, asked := startRefusingServer(t, 2, noAccountResponse)
-	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err != nil || *asked != 3 {
-		t.Errorf("after %d requests: %v, want success at the third", *asked, err)
+	client, requests := startRefusingServer(t, 2, noAccountResponse)
+	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err != nil || *requests != 3 {
+		t.Errorf("after %d requests: %v, want success at the third", *requests, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -47,8 +47,8 @@ func TestPodCreationWaitsForServiceAccount(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a missing account: %v, want %v", err, context.DeadlineExceeded)
 	}
-	client, asked = startRefusingServer(t, 1, strings.ReplaceAll(noAccountResponse, "error looking up", "there is a rule against the"))
-	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err == nil || *asked != 1 {
-		t.Errorf("a refusal for another reason was retried: %d requests, %v", *asked, err)
+	client, requests = startRefusingServer(t, 1, strings.ReplaceAll(noAccountResponse, "error looking up", "there is a rule against the"))
+	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err == nil || *requests != 1 {
+		t.Errorf("a refusal for another reason was retried: %d requests, %v", *requests, err)
 	}
 }

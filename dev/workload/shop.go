@@ -36,11 +36,11 @@ func Shop() []runtime.Object {
 	collector := app("log-collector", 1)
 	report, thumbnails := app("daily-report", 1), app("thumbnails", 6)
 	report.Run, thumbnails.Run = "600", "3600"
-	bare := app("somebodys-debug-pod", 1)
+	barePod := app("somebodys-debug-pod", 1)
 	return []runtime.Object{
 		Namespace(ShopNamespace), PriorityClass("customer-facing", 100_000),
 		web.Deployment(), web.Budget(), checkout.Deployment(), checkout.Budget(), search.Deployment(),
 		orders.StatefulSet(), orders.Budget(), legacy.Deployment(), collector.DaemonSet(),
-		report.Job(), thumbnails.Job(), bare.Pod(),
+		report.Job(), thumbnails.Job(), barePod.Pod(),
 	}
 }

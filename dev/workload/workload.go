@@ -102,11 +102,11 @@ func (a App) Budget() *policyv1.PodDisruptionBudget {
 	spec := policyv1.PodDisruptionBudgetSpec{Selector: a.selector()}
 	switch {
 	case a.MinAvailable != "":
-		least := intstr.Parse(a.MinAvailable)
-		spec.MinAvailable = &least
+		minAvailable := intstr.Parse(a.MinAvailable)
+		spec.MinAvailable = &minAvailable
 	case a.MaxUnavailable != "":
-		most := intstr.Parse(a.MaxUnavailable)
-		spec.MaxUnavailable = &most
+		maxUnavailable := intstr.Parse(a.MaxUnavailable)
+		spec.MaxUnavailable = &maxUnavailable
 	default:
 		one := intstr.FromInt32(1)
 		spec.MaxUnavailable = &one

@@ -22,7 +22,7 @@ func TestEveryConditionIsInReference(t *testing.T) {
 			set[name] = true
 			return
 		}
-		if text, is := stringValue(e); is || strings.HasPrefix(name, "v1alpha1.") || strings.HasPrefix(name, "cordon.") {
+		if text, ok := stringValue(e); ok || strings.HasPrefix(name, "v1alpha1.") || strings.HasPrefix(name, "cordon.") {
 			t.Errorf("package %s sets the condition %s%s, which is not in the reference", path, name, text)
 		}
 	}
@@ -33,7 +33,7 @@ func TestEveryConditionIsInReference(t *testing.T) {
 				of := ""
 				if n.Type != nil {
 					of = formatCallee(n.Type)
-					if list, is := n.Type.(*ast.ArrayType); is {
+					if list, ok := n.Type.(*ast.ArrayType); ok {
 						of = formatCallee(list.Elt)
 					}
 				}
@@ -51,7 +51,7 @@ func TestEveryConditionIsInReference(t *testing.T) {
 	// A variable maps phases to conditions.
 	for _, f := range findSource("internal/retirement").files {
 		ast.Inspect(f, func(n ast.Node) bool {
-			if e, is := n.(*ast.SelectorExpr); is && known[formatCallee(e)] {
+			if e, ok := n.(*ast.SelectorExpr); ok && known[formatCallee(e)] {
 				set[formatCallee(e)] = true
 			}
 			return true
@@ -69,7 +69,7 @@ func visitTypes(n *ast.CompositeLit, visit func(ast.Expr)) {
 	for _, e := range n.Elts {
 		switch e := e.(type) {
 		case *ast.KeyValueExpr:
-			if key, is := e.Key.(*ast.Ident); is && key.Name == "Type" {
+			if key, ok := e.Key.(*ast.Ident); ok && key.Name == "Type" {
 				visit(e.Value)
 			}
 		case *ast.CompositeLit:

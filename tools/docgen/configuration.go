@@ -75,9 +75,9 @@ func (f *fieldTable) addFields(prefix string, of reflect.Type) {
 			f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
 			continue
 		}
-		_, said := findDeclaration(inner)
-		if said = strings.TrimPrefix(adaptComment(said, "", nil), inner.Name()+" "); said != "" {
-			text = strings.TrimSpace(text + " " + capitalize(strings.TrimPrefix(said, "is ")))
+		_, typeComment := findDeclaration(inner)
+		if typeComment = strings.TrimPrefix(adaptComment(typeComment, "", nil), inner.Name()+" "); typeComment != "" {
+			text = strings.TrimSpace(text + " " + capitalize(strings.TrimPrefix(typeComment, "is ")))
 		}
 		f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
 		f.addFields(prefix+name+within+".", inner)
@@ -152,7 +152,7 @@ func typeName(of reflect.Type) string {
 	if of.Kind() == reflect.Pointer {
 		return typeName(of.Elem())
 	}
-	if w, is := reflect.Zero(of).Interface().(interface{ Want() string }); is {
+	if w, ok := reflect.Zero(of).Interface().(interface{ Want() string }); ok {
 		return w.Want()
 	}
 	switch of {
@@ -277,22 +277,22 @@ func configurationPage() string {
 	}
 	b.WriteString("\n## Environment variables\n\nIn addition, the libraries of the clouds read variables: the Azure SDK `AZURE_*` ([nodegroups.md](../nodegroups.md)) and OpenStack the `OS_*` of " +
 		"an openrc file ([openstack.md](../openstack.md)),\nand `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply. The drop-in commands read the variables of the tools that they replace.\n\n| variable | |\n|---|---|\n")
-	told := maps.Clone(variableDocs)
+	unused := maps.Clone(variableDocs)
 	var openrc []string
 	for _, name := range findReadVariables() {
 		if strings.HasPrefix(name, "OS_") && name != "OS_CLOUD" {
 			openrc = append(openrc, name)
 			continue
 		}
-		if told[name] == "" {
+		if unused[name] == "" {
 			failf("the code reads $%s, and the reference does not describe it: add it in tools/docgen", name)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, told[name])
-		delete(told, name)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, unused[name])
+		delete(unused, name)
 	}
-	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", told["OS_*"], formatList(openrc))
-	delete(told, "OS_*")
-	for name := range told {
+	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", unused["OS_*"], formatList(openrc))
+	delete(unused, "OS_*")
+	for name := range unused {
 		failf("the reference describes $%s, which the code does not read", name)
 	}
 	return b.String()
@@ -311,7 +311,7 @@ func findReadVariables() []string {
 			case *ast.CallExpr:
 				reads = reads || slices.Contains([]string{"Getenv", "getenv", "LookupEnv", "env"}, calledName(n))
 			case *ast.BasicLit:
-				if name, is := stringValue(n); is && variableName.MatchString(name) {
+				if name, ok := stringValue(n); ok && variableName.MatchString(name) {
 					names = append(names, name)
 				}
 			}

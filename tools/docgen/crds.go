@@ -74,12 +74,12 @@ func (s *schema) constraints() []string {
 		}
 		all = append(all, "one of "+formatList(values))
 	}
-	between := func(least, most *int, of string) {
-		if least != nil {
-			all = append(all, fmt.Sprintf("at least %d %s", *least, of))
+	addBounds := func(minimum, maximum *int, of string) {
+		if minimum != nil {
+			all = append(all, fmt.Sprintf("at least %d %s", *minimum, of))
 		}
-		if most != nil {
-			all = append(all, fmt.Sprintf("at most %d %s", *most, of))
+		if maximum != nil {
+			all = append(all, fmt.Sprintf("at most %d %s", *maximum, of))
 		}
 	}
 	if s.Minimum != nil {
@@ -88,9 +88,9 @@ func (s *schema) constraints() []string {
 	if s.Maximum != nil {
 		all = append(all, fmt.Sprintf("at most %v", *s.Maximum))
 	}
-	between(s.MinLength, s.MaxLength, "characters")
-	between(s.MinItems, s.MaxItems, "items")
-	between(s.MinProperties, s.MaxProperties, "keys")
+	addBounds(s.MinLength, s.MaxLength, "characters")
+	addBounds(s.MinItems, s.MaxItems, "items")
+	addBounds(s.MinProperties, s.MaxProperties, "keys")
 	if s.Pattern != "" {
 		all = append(all, "matches `"+s.Pattern+"`")
 	}

@@ -66,7 +66,7 @@ func eventsPage() string {
 		command string
 		voice   agent.Voice
 	}{{"mechanic", mechanic.Voice("NODE")}, {"aks-node-termination-handler", aksnth.Voice}} {
-		said := 0
+		count := 0
 		for _, c := range findSource("internal/agent").constants() {
 			if !slices.Contains(eventTypes, c.typeName) {
 				continue
@@ -76,11 +76,11 @@ func eventsPage() string {
 				row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
 				if ok && !strings.Contains(b.String(), row) {
 					b.WriteString(row)
-					said++
+					count++
 				}
 			}
 		}
-		if said == 0 {
+		if count == 0 {
 			failf("slipway %s has no Events of its own", v.command)
 		}
 	}

@@ -37,11 +37,11 @@ func TestEveryEventReasonIsInReference(t *testing.T) {
 		used := map[string]bool{}
 		kinds := eventKinds(t, path)
 		s.visitNodes(func(n ast.Node) {
-			if id, is := n.(*ast.Ident); is && reasons[id.Name] != "" {
+			if id, ok := n.(*ast.Ident); ok && reasons[id.Name] != "" {
 				used[id.Name] = true
 			}
-			call, is := n.(*ast.CallExpr)
-			if !is {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
 				return
 			}
 			name := calledName(call)
@@ -69,9 +69,9 @@ func TestEveryEventReasonIsInReference(t *testing.T) {
 func reasonParameters(f *ast.FuncDecl) (places []int) {
 	at := 0
 	for _, field := range f.Type.Params.List {
-		of, is := field.Type.(*ast.Ident)
+		of, ok := field.Type.(*ast.Ident)
 		for range max(len(field.Names), 1) {
-			if is && slices.Contains(eventTypes, of.Name) {
+			if ok && slices.Contains(eventTypes, of.Name) {
 				places = append(places, at)
 			}
 			at++
@@ -82,8 +82,8 @@ func reasonParameters(f *ast.FuncDecl) (places []int) {
 
 // isReason reports whether an expression has the form string(reason).
 func isReason(e ast.Expr) bool {
-	c, is := e.(*ast.CallExpr)
-	return is && calledName(c) == "string"
+	c, ok := e.(*ast.CallExpr)
+	return ok && calledName(c) == "string"
 }
 
 // eventKinds returns the types of a package's Events by the names of their reasons.

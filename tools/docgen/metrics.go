@@ -70,7 +70,7 @@ type sampleCache struct{ client.Reader }
 
 func (sampleCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	now := metav1.NewTime(time.Unix(1, 0))
-	if all, is := list.(*v1alpha1.NodeRetirementList); is {
+	if all, ok := list.(*v1alpha1.NodeRetirementList); ok {
 		all.Items = []v1alpha1.NodeRetirement{{
 			Spec: v1alpha1.NodeRetirementSpec{Group: "group"},
 			Status: v1alpha1.NodeRetirementStatus{
@@ -161,8 +161,8 @@ func collectTypes(c prometheus.Collector) map[string]string {
 
 // libraryMetrics returns the metrics of controller-runtime and client-go, which a manager exports too.
 func libraryMetrics() (all []observe.Definition) {
-	registry, is := metrics.Registry.(prometheus.Collector)
-	if !is {
+	registry, ok := metrics.Registry.(prometheus.Collector)
+	if !ok {
 		failf("controller-runtime's registry cannot list its metrics")
 	}
 	for _, d := range listDescriptions(registry) {
@@ -296,7 +296,7 @@ func retirementCodes() []string {
 
 // resolveValue returns the value of a constant, which may be defined by a constant of the API.
 func resolveValue(c constant) string {
-	if name, is := strings.CutPrefix(c.from, "v1alpha1."); is {
+	if name, ok := strings.CutPrefix(c.from, "v1alpha1."); ok {
 		return namedConstants("api/v1alpha1", name)[0]
 	}
 	return c.value
@@ -311,7 +311,7 @@ func replacementCodes() []string {
 // stepNames returns the names of the steps of a retirement.
 func stepNames() (names []string) {
 	for _, e := range listElements("internal/retirement", "steps") {
-		if step, is := e.(*ast.CompositeLit); is {
+		if step, ok := e.(*ast.CompositeLit); ok {
 			name, _ := stringValue(step.Elts[0])
 			names = append(names, name)
 		}
@@ -322,7 +322,7 @@ func stepNames() (names []string) {
 // listedConstants returns the values of the constants of another package that a variable lists.
 func listedConstants(path, variable, of string) (values []string) {
 	for _, e := range listElements(path, variable) {
-		if c, is := e.(*ast.SelectorExpr); is {
+		if c, ok := e.(*ast.SelectorExpr); ok {
 			values = append(values, namedConstants(of, c.Sel.Name)...)
 		}
 	}
@@ -330,11 +330,11 @@ func listedConstants(path, variable, of string) (values []string) {
 }
 
 func findLabelDoc(all map[string]labelDoc, metric, name string) (labelDoc, bool) {
-	if l, is := all[metric+"."+name]; is {
+	if l, ok := all[metric+"."+name]; ok {
 		return l, true
 	}
-	l, is := all[name]
-	return l, is
+	l, ok := all[name]
+	return l, ok
 }
 
 func newMetricTable(all []observe.Definition, known map[string]labelDoc) string {
@@ -343,7 +343,7 @@ func newMetricTable(all []observe.Definition, known map[string]labelDoc) string 
 	for _, d := range all {
 		var of []string
 		for _, name := range d.Labels {
-			l, is := findLabelDoc(known, d.Name, name)
+			l, ok := findLabelDoc(known, d.Name, name)
 			text := "`" + name + "`: " + l.open
 			if l.values != nil {
 				text += formatList(l.values)
@@ -351,7 +351,7 @@ func newMetricTable(all []observe.Definition, known map[string]labelDoc) string 
 			if l.more != "" {
 				text += ", or " + l.more
 			}
-			if !is {
+			if !ok {
 				failf("%s: the reference does not know the values of its label %s: add them in tools/docgen", d.Name, name)
 			}
 			of = append(of, text)

@@ -34,12 +34,12 @@ func TestEveryMetricIsInReference(t *testing.T) {
 	names := regexp.MustCompile(`^(slipway|aks_node_termination_handler|go|process)_[a-z_]+$`)
 	found, in := 0, map[string]bool{}
 	check := func(path string, e ast.Expr) {
-		name, is := stringValue(e)
-		if !is || !names.MatchString(name) {
+		name, ok := stringValue(e)
+		if !ok || !names.MatchString(name) {
 			return
 		}
 		found++
-		if _, is := known[name]; !is {
+		if _, ok := known[name]; !ok {
 			t.Errorf("package %s defines %s, which is in no registry of the reference", path, name)
 		}
 	}
@@ -54,7 +54,7 @@ func TestEveryMetricIsInReference(t *testing.T) {
 					in[path] = true
 				}
 			case *ast.KeyValueExpr:
-				if key, is := n.Key.(*ast.Ident); is && key.Name == "Name" {
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Name" {
 					check(path, n.Value)
 				}
 			}
@@ -123,13 +123,13 @@ var (
 // label values that the code never sets. It also returns the number of checked values.
 func findImpossible(expr string, known map[string]observe.Definition, of map[string]labelDoc) (errs []string, looked int) {
 	for _, s := range selection.FindAllStringSubmatch(expr, -1) {
-		d, is := known[s[1]]
+		d, ok := known[s[1]]
 		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
-			if h, histogram := known[strings.TrimSuffix(s[1], suffix)]; !is && histogram && h.Type == "histogram" {
-				d, is = h, true
+			if h, histogram := known[strings.TrimSuffix(s[1], suffix)]; !ok && histogram && h.Type == "histogram" {
+				d, ok = h, true
 			}
 		}
-		if !is {
+		if !ok {
 			errs = append(errs, "unknown metric "+s[1])
 			continue
 		}

@@ -86,13 +86,13 @@ func (s *source) constants() []constant {
 	}
 	all := []constant{}
 	s.visitNodes(func(n ast.Node) {
-		block, is := n.(*ast.GenDecl)
-		if !is || block.Tok != token.CONST {
+		block, ok := n.(*ast.GenDecl)
+		if !ok || block.Tok != token.CONST {
 			return
 		}
 		for _, spec := range block.Specs {
-			v, is := spec.(*ast.ValueSpec)
-			if !is {
+			v, ok := spec.(*ast.ValueSpec)
+			if !ok {
 				continue
 			}
 			for i, name := range v.Names {
@@ -100,12 +100,12 @@ func (s *source) constants() []constant {
 					continue
 				}
 				c := constant{name: name.Name, doc: firstComment(v.Doc, v.Comment), group: firstComment(block.Doc)}
-				if of, is := v.Type.(*ast.Ident); is {
+				if of, ok := v.Type.(*ast.Ident); ok {
 					c.typeName = of.Name
 				}
-				if text, is := stringValue(v.Values[i]); is {
+				if text, ok := stringValue(v.Values[i]); ok {
 					c.value = text
-				} else if of, is := v.Values[i].(*ast.SelectorExpr); is {
+				} else if of, ok := v.Values[i].(*ast.SelectorExpr); ok {
 					c.from = formatCallee(of)
 				} else {
 					continue
@@ -151,7 +151,7 @@ func constantBlock(path, begins string) []constant {
 // findFunctions returns the declarations of functions or methods by name.
 func (s *source) findFunctions(names ...string) (found []ast.Node) {
 	s.visitNodes(func(n ast.Node) {
-		if f, is := n.(*ast.FuncDecl); is && slices.Contains(names, f.Name.Name) && f.Body != nil {
+		if f, ok := n.(*ast.FuncDecl); ok && slices.Contains(names, f.Name.Name) && f.Body != nil {
 			found = append(found, f)
 		}
 	})
@@ -166,7 +166,7 @@ func findStrings(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []str
 	for _, below := range nodes {
 		ast.Inspect(below, func(n ast.Node) bool {
 			for _, e := range pick(n) {
-				if text, is := stringValue(e); is {
+				if text, ok := stringValue(e); ok {
 					values = append(values, text)
 				}
 			}
@@ -182,7 +182,7 @@ func findStrings(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []str
 // returnedStrings returns the strings that functions return as their last result.
 func returnedStrings(path string, functions ...string) []string {
 	return findStrings(findSource(path).findFunctions(functions...), func(n ast.Node) []ast.Expr {
-		if r, is := n.(*ast.ReturnStmt); is && len(r.Results) > 0 {
+		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) > 0 {
 			return r.Results[len(r.Results)-1:]
 		}
 		return nil
@@ -192,7 +192,7 @@ func returnedStrings(path string, functions ...string) []string {
 // assignedStrings returns the strings that a function assigns to a variable.
 func assignedStrings(path, function, variable string) []string {
 	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (values []ast.Expr) {
-		if a, is := n.(*ast.AssignStmt); is && len(a.Lhs) == len(a.Rhs) {
+		if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == len(a.Rhs) {
 			for i, to := range a.Lhs {
 				if formatCallee(to) == variable {
 					values = append(values, a.Rhs[i])
@@ -210,7 +210,7 @@ func argumentStrings(path, called string, at int) []string {
 		files = append(files, f)
 	}
 	return findStrings(files, func(n ast.Node) []ast.Expr {
-		if c, is := n.(*ast.CallExpr); is && at < len(c.Args) && strings.HasSuffix("."+formatCallee(c.Fun), "."+called) {
+		if c, ok := n.(*ast.CallExpr); ok && at < len(c.Args) && strings.HasSuffix("."+formatCallee(c.Fun), "."+called) {
 			return c.Args[at : at+1]
 		}
 		return nil
@@ -220,15 +220,15 @@ func argumentStrings(path, called string, at int) []string {
 // stringMapKeys returns the string keys of maps in a function.
 func stringMapKeys(path, function string) []string {
 	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (keys []ast.Expr) {
-		literal, is := n.(*ast.CompositeLit)
-		if !is {
+		literal, ok := n.(*ast.CompositeLit)
+		if !ok {
 			return nil
 		}
-		if _, is := literal.Type.(*ast.MapType); !is {
+		if _, ok := literal.Type.(*ast.MapType); !ok {
 			return nil // such as prometheus.Labels, with keys that are not values
 		}
 		for _, e := range literal.Elts {
-			if kv, is := e.(*ast.KeyValueExpr); is {
+			if kv, ok := e.(*ast.KeyValueExpr); ok {
 				keys = append(keys, kv.Key)
 			}
 		}
@@ -239,8 +239,8 @@ func stringMapKeys(path, function string) []string {
 // listElements returns the elements of the list that initializes a package variable.
 func listElements(path, variable string) (elements []ast.Expr) {
 	findSource(path).visitNodes(func(n ast.Node) {
-		if v, is := n.(*ast.ValueSpec); is && v.Names[0].Name == variable && len(v.Values) == 1 {
-			if list, is := v.Values[0].(*ast.CompositeLit); is {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == variable && len(v.Values) == 1 {
+			if list, ok := v.Values[0].(*ast.CompositeLit); ok {
 				elements = list.Elts
 			}
 		}
@@ -285,7 +285,7 @@ func stringValue(e ast.Expr) (string, bool) {
 			return text, err == nil
 		}
 	case *ast.CallExpr:
-		if of, is := e.Fun.(*ast.Ident); is && len(e.Args) == 1 && ast.IsExported(of.Name) {
+		if of, ok := e.Fun.(*ast.Ident); ok && len(e.Args) == 1 && ast.IsExported(of.Name) {
 			return stringValue(e.Args[0])
 		}
 	}
@@ -304,12 +304,12 @@ func firstComment(groups ...*ast.CommentGroup) string {
 // findDeclaration returns the declaration of a type, and its comment.
 func findDeclaration(of reflect.Type) (found *ast.TypeSpec, doc string) {
 	findSource(strings.TrimPrefix(of.PkgPath(), modulePath)).visitNodes(func(n ast.Node) {
-		block, is := n.(*ast.GenDecl)
-		if !is {
+		block, ok := n.(*ast.GenDecl)
+		if !ok {
 			return
 		}
 		for _, spec := range block.Specs {
-			if spec, is := spec.(*ast.TypeSpec); is && spec.Name.Name == of.Name() {
+			if spec, ok := spec.(*ast.TypeSpec); ok && spec.Name.Name == of.Name() {
 				found, doc = spec, firstComment(spec.Doc, block.Doc)
 			}
 		}
@@ -321,7 +321,7 @@ func findDeclaration(of reflect.Type) (found *ast.TypeSpec, doc string) {
 func fieldDocs(of reflect.Type) map[string]string {
 	docs := map[string]string{}
 	spec, _ := findDeclaration(of)
-	if body, is := spec.Type.(*ast.StructType); is {
+	if body, ok := spec.Type.(*ast.StructType); ok {
 		for _, f := range body.Fields.List {
 			for _, name := range f.Names {
 				docs[name.Name] = firstComment(f.Doc, f.Comment)

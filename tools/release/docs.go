@@ -24,20 +24,20 @@ func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 		return err
 	}
 	// Flag defaults may come from the environment, so it is empty. Windows needs SystemRoot to start a program.
-	bare := []string{"SystemRoot=" + os.Getenv("SystemRoot")}
+	minimalEnv := []string{"SystemRoot=" + os.Getenv("SystemRoot")}
 	man, completions := filepath.Join(r.out, docsFolder, "man"), filepath.Join(r.out, docsFolder, "completions")
 	for _, dir := range []string{man, completions} {
 		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // public
 			return err
 		}
 	}
-	if _, err := runCommandWith(ctx, bare, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
+	if _, err := runCommandWith(ctx, minimalEnv, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
 		return err
 	}
 	for shell, file := range map[string]string{
 		"bash": "slipway.bash", "zsh": "_slipway", "fish": "slipway.fish", "powershell": "slipway.ps1",
 	} {
-		script, err := runCommandWith(ctx, bare, completions, program, "completion", shell)
+		script, err := runCommandWith(ctx, minimalEnv, completions, program, "completion", shell)
 		if err != nil {
 			return err
 		}

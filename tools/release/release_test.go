@@ -207,7 +207,7 @@ func TestRelease(t *testing.T) {
 		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], runGit(t, origin, "rev-parse", "HEAD"); got != want {
 			t.Errorf("made from commit %q, want %q", got, want)
 		}
-		if signed, said := definition.InternalParameters["signed"]; !said || signed != false {
+		if signed, found := definition.InternalParameters["signed"]; !found || signed != false {
 			t.Errorf("internalParameters %v do not state that it is unsigned", definition.InternalParameters)
 		}
 	})

@@ -160,7 +160,7 @@ func (b *agentBench) runMeasurements(ctx context.Context, chosen []measurement) 
 	return results, nil
 }
 
-func (b *agentBench) printProgress(what string) { fmt.Fprintf(b.opts.Progress, "agent: %s\n", what) }
+func (b *agentBench) printProgress(text string) { fmt.Fprintf(b.opts.Progress, "agent: %s\n", text) }
 
 // startAgent starts the agent of one machine with default flags.
 func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Agent, error) {

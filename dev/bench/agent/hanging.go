@@ -79,12 +79,12 @@ type avoidableLosses struct {
 // countAvoidableLosses judges the pods of a machine. It returns an error if a pod that existed at the notice was not evicted.
 func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 	var found avoidableLosses
-	there := 0
+	present := 0
 	window := l.NotBefore.Sub(l.VisibleAt)
 	from := l.VisibleAt.Add(window/4 + source.DefaultInterval)
 	for _, p := range l.Pods {
 		if !p.Late {
-			there++
+			present++
 			if p.AskedSeenAt.IsZero() {
 				return found, fmt.Errorf("pod %s/%s was never evicted", p.Namespace, p.Name)
 			}
@@ -98,13 +98,13 @@ func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 		if p.BoundAt.After(begins) {
 			begins = p.BoundAt.Add(time.Second)
 		}
-		ends := begins.Add(time.Duration(stops * float64(time.Second)))
-		if p.Outcome != azure.OutcomeFinished && ends.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
+		stoppedAt := begins.Add(time.Duration(stops * float64(time.Second)))
+		if p.Outcome != azure.OutcomeFinished && stoppedAt.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
 			found.pods++
 		}
 	}
-	if there != hangingPods {
-		return found, fmt.Errorf("the ledger has %d pods from before the notice, want %d: %s", there, hangingPods, l.Summary(testbed.CutTolerance))
+	if present != hangingPods {
+		return found, fmt.Errorf("the ledger has %d pods from before the notice, want %d: %s", present, hangingPods, l.Summary(testbed.CutTolerance))
 	}
 	return found, nil
 }

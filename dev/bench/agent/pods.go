@@ -68,8 +68,8 @@ func (b *agentBench) labelNode(ctx context.Context, instance int, name string) e
 
 // announceAndAwaitApproval announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
 func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.Record, error) {
-	what := azure.Announcement{Type: eventType, Resources: []string{b.pool.Resource(instance)}}
-	announced, err := b.Azure.Announce(what) //nolint:contextcheck // an event outlives its announcer
+	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.Resource(instance)}}
+	announced, err := b.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
 	if err != nil {
 		return azure.Record{}, err
 	}

@@ -36,12 +36,12 @@ func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]audi
 	byNode := map[string][]auditv1.Event{}
 	for _, e := range all {
 		by := e.User.Extra[boundNode]
-		switch ours := e.User.Username == agentUser; {
-		case ours && len(by) == 1:
+		switch isAgent := e.User.Username == agentUser; {
+		case isAgent && len(by) == 1:
 			byNode[by[0]] = append(byNode[by[0]], e)
 		case e.User.Username == "" && strings.HasPrefix(e.UserAgent, userAgent):
 			byNode[Nobody] = append(byNode[Nobody], e)
-		case ours, strings.HasPrefix(e.UserAgent, userAgent):
+		case isAgent, strings.HasPrefix(e.UserAgent, userAgent):
 			return nil, fmt.Errorf("audit log: %s %s by %s (%s) is a request of an agent without node: %v", e.Verb,
 				e.RequestURI, e.User.Username, e.UserAgent, e.ResponseStatus)
 		}

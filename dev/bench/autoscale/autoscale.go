@@ -157,9 +157,9 @@ func (m testCloud) newApp(name string) workload.App {
 }
 
 // checkMachineCount returns an error if the number of machines is not the minimum for the pods.
-func checkMachineCount(there int) error {
-	if there != machines {
-		return fmt.Errorf("there are %d machines, want %d for all pods", there, machines)
+func checkMachineCount(count int) error {
+	if count != machines {
+		return fmt.Errorf("there are %d machines, want %d for all pods", count, machines)
 	}
 	return nil
 }

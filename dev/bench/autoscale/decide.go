@@ -60,10 +60,10 @@ func newMachineType(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
 }
 
 func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.World, cpu, memory int64, err error) {
-	most := int32(5000)
+	maxSize := int32(5000)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
-	g.Spec.Maximum, g.Spec.ScaleUp = &most, &v1alpha1.ScaleUp{}
+	g.Spec.Maximum, g.Spec.ScaleUp = &maxSize, &v1alpha1.ScaleUp{}
 	group := plan.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
 	for _, k := range kinds {
 		group.Kinds = append(group.Kinds, k(g))
@@ -105,11 +105,11 @@ func measurePacking() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	least := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
+	minimum := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
 	return result.Result{
-		Name: "machines for 500 pods, above the minimum", Value: 100 * float64(n-least) / float64(least), Unit: "%",
+		Name: "machines for 500 pods, above the minimum", Value: 100 * float64(n-minimum) / float64(minimum), Unit: "%",
 		Reach: result.AtMost(5),
-		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, least),
+		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, minimum),
 	}, nil
 }
 

@@ -376,22 +376,22 @@ func (s *testPool) countRequests(f *measurements, since time.Time, removed int) 
 			return err
 		}
 		for _, e := range events {
-			what := e.Verb
+			kind := e.Verb
 			if e.ObjectRef != nil {
-				what += " " + e.ObjectRef.Resource
+				kind += " " + e.ObjectRef.Resource
 				if e.ObjectRef.Subresource != "" {
-					what += "/" + e.ObjectRef.Subresource
+					kind += "/" + e.ObjectRef.Subresource
 				}
 			}
 			// The requests per pod depend on the pods per node, not on the size of the cluster.
-			kinds[what]++
+			kinds[kind]++
 			total++
 		}
 	}
 	f.requests = float64(total) / float64(removed)
 	var all []string
-	for what, n := range kinds {
-		all = append(all, fmt.Sprintf("%.1f %s", float64(n)/float64(removed), what))
+	for kind, n := range kinds {
+		all = append(all, fmt.Sprintf("%.1f %s", float64(n)/float64(removed), kind))
 	}
 	slices.SortFunc(all, func(a, b string) int { return strings.Compare(b, a) })
 	f.kinds = strings.Join(all, ", ")

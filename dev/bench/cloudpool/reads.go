@@ -25,11 +25,11 @@ func (r readTimes) forwardLatency(p int) time.Duration {
 }
 
 func (r readTimes) String() string {
-	said := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, alternating every tenth of a second", len(r.proxied))
+	text := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, alternating every tenth of a second", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
-		said += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, toMillis(percentile(r.proxied, p)), toMillis(percentile(r.forwarded, p)), toMillis(percentile(r.direct, p)))
+		text += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, toMillis(percentile(r.proxied, p)), toMillis(percentile(r.forwarded, p)), toMillis(percentile(r.direct, p)))
 	}
-	return said
+	return text
 }
 
 // readGCPercent is GOGC of this process during the reads. Frequent garbage collection on the same cores would distort the

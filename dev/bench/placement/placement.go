@@ -153,7 +153,7 @@ func measureDiverseRanking() ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := liveHeap() - before
+	heapMB := liveHeap() - before
 	var ranking *planner.Ranking
 	f, err := measureRuns(5, func() error {
 		ranking = planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
@@ -176,7 +176,7 @@ func measureDiverseRanking() ([]result.Result, error) {
 	text := "5,000 nodes, 150,000 placed pods, 200 disruption budgets; " + mix
 	return []result.Result{
 		newMaxResult("rank 5,000 nodes with 150,000 diverse pods", toMillis(f.cpu), "ms", 1000, f.describeSetup(text)),
-		newMaxResult("snapshot of 5,000 nodes and 150,000 pods", held, "MB", 300,
+		newMaxResult("snapshot of 5,000 nodes and 150,000 pods", heapMB, "MB", 300,
 			text+"; heap without the objects, which an informer's cache holds anyway"),
 		newMaxResult("rank again after one pod event", toMillis(event.cpu), "ms", 5,
 			event.describeSetup(text+"; mean of 200 events, pods removed and added")),

@@ -144,8 +144,8 @@ var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 
 func mergeLabels(labels ...map[string]string) map[string]string {
 	all := map[string]string{}
-	for _, some := range labels {
-		maps.Copy(all, some)
+	for _, set := range labels {
+		maps.Copy(all, set)
 	}
 	return all
 }

@@ -186,7 +186,7 @@ func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result,
 		}
 	}
 	phases, leaving := map[string]v1alpha1.Phase{}, map[string]bool{}
-	most := 0
+	maxRetiring := 0
 	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), isUnfinished) {
 		select {
 		case e, ok := <-records.ResultChan():
@@ -203,7 +203,7 @@ func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result,
 			if delete(leaving, n.Name); e.Type != watch.Deleted && n.Spec.Unschedulable {
 				leaving[n.Name] = true
 			}
-			most = max(most, len(leaving))
+			maxRetiring = max(maxRetiring, len(leaving))
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%d of %d retirements: %v: %w", len(phases), idleNodes, phases, context.Cause(ctx))
 		}
@@ -217,12 +217,12 @@ func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result,
 	if left := len(b.ARM.VMs()); left != busyNodes {
 		return nil, fmt.Errorf("%d machines remain, want %d", left, busyNodes)
 	}
-	return b.newResults(began, took, most)
+	return b.newResults(began, took, maxRetiring)
 }
 
 func isUnfinished(p v1alpha1.Phase) bool { return !p.Finished() }
 
-func (b *retirementBench) newResults(began time.Time, took time.Duration, most int) ([]result.Result, error) {
+func (b *retirementBench) newResults(began time.Time, took time.Duration, maxRetiring int) ([]result.Result, error) {
 	requests, err := b.Audit(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (b *retirementBench) newResults(began time.Time, took time.Duration, most i
 				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
 		},
 		{
-			Name: "nodes retired at the same time", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
+			Name: "nodes retired at the same time", Value: float64(maxRetiring), Unit: "nodes", Reach: result.AtMost(inFlight),
 			Setup: b.describeSetup("cordoned Nodes, from a watch"),
 		},
 		{
@@ -272,11 +272,11 @@ func requestKind(e auditv1.Event) string {
 // formatPerNode formats the number of each kind of request per node, the most frequent first.
 func formatPerNode(kinds map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
-	var said []string
+	var parts []string
 	for _, name := range names {
-		said = append(said, fmt.Sprintf("%.2f %s", float64(kinds[name])/idleNodes, name))
+		parts = append(parts, fmt.Sprintf("%.2f %s", float64(kinds[name])/idleNodes, name))
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func (b *retirementBench) describeSetup(format string, args ...any) string {

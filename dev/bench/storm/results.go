@@ -65,9 +65,9 @@ func (m *stormMeasurements) addAgent(r azure.Record, node string, requests []aud
 	m.deleted += len(deletions)
 	m.neverEvicted += podsEach - len(evictions) - len(deletions)
 	last := r.VisibleAt
-	for _, asked := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
-		if asked.After(last) {
-			last = asked
+	for _, evicted := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
+		if evicted.After(last) {
+			last = evicted
 		}
 	}
 	m.cordoned = append(m.cordoned, at.Sub(r.VisibleAt))

@@ -139,11 +139,11 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 
 // relativePath returns a path relative to the working directory, if it is inside.
 func relativePath(path string) string {
-	here, err := os.Getwd()
+	workDir, err := os.Getwd()
 	if err != nil {
 		return path
 	}
-	if short, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(short) {
+	if short, err := filepath.Rel(workDir, path); err == nil && filepath.IsLocal(short) {
 		return short
 	}
 	return path
