@@ -1,24 +1,21 @@
-// Package plugin makes a cloud or hypervisor known to Slipway that Slipway itself does not know. A plugin is a program of
-// its own, in a few lines:
+// Package plugin is for authors of Slipway plugins. A plugin is a program that adds support for a cloud or hypervisor:
 //
 //	func main() { plugin.Serve(open) }
-//
 //	func open(c plugin.Config) (plugin.Provider, error) {
-//		var mine struct{ Endpoint string }
-//		if err := c.Decode(&mine); err != nil {
-//			return nil, err
-//		}
-//		return &provider{mine.Endpoint}, nil
+//	var mine struct{ Endpoint string }
+//	if err := c.Decode(&mine); err != nil {
+//	return nil, err
+//	}
+//	return &provider{mine.Endpoint}, nil
 //	}
 //
-// where provider has the methods of [Provider]. The program is put into Slipway's plugin directory under the name of its
-// CloudType. docs/writing-a-plugin.md leads through it, examples/directory is a whole one, and the package plugintest,
-// or `slipway plugin test`, checks it.
+// Here provider implements [Provider]. Install the program in Slipway's plugin directory under the name of its
+// CloudType. docs/writing-a-plugin.md explains the steps, and examples/directory is a complete plugin. The package
+// plugintest and `slipway plugin test` check a plugin.
 //
-// The rule above all others: unknown is not gone. Slipway deletes, and forgets, what a provider says is not found. So
-// [NotFoundError] is for the cloud's own word, asked with a working credential, and for nothing else: not for a timeout,
-// not for a 404 of some proxy, not for an empty cache. A list that could not be read to its end is an error and never a
-// shorter list.
+// The most important rule: unknown is not gone. If a provider returns "not found", Slipway deletes and forgets the
+// object. Return [NotFoundError] only if the cloud itself said so, with a valid credential. Never return it for a
+// timeout, a 404 of a proxy, or an empty cache. A list that was not read to its end is an error, never a shorter list.
 package plugin
 
 import (
@@ -33,32 +30,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 )
 
-// Provider is one cloud: what a plugin has to be. Every call has a context that ends when Slipway does not wait for the
-// answer any more. A method that takes a provider ID is given one as Normalize spells it.
+// Provider is the interface that a plugin implements for its cloud. The context of a call ends when Slipway stops
+// waiting for the response. Provider IDs in arguments have the form that Normalize returns.
 type Provider = cloud.Provider
 
-// What a provider speaks of.
+// The types of Provider's methods.
 type (
-	// Instance is one machine as its cloud knows it.
+	// Instance is a virtual machine as its cloud describes it.
 	Instance = cloud.Instance
-	// State is how far a machine's life has come.
+	// State is the phase of an instance's life.
 	State = cloud.State
-	// Group is a set of machines that the cloud counts.
+	// Group is a set of instances that the cloud counts.
 	Group = cloud.Group
-	// Template is one kind of machine that a group can have more of.
+	// Template is a kind of instance that a group can launch.
 	Template = cloud.Template
-	// Shape is what a Node on such a machine will be like.
+	// Shape describes the Node of a new instance.
 	Shape = cloud.Shape
-	// Order is a request for machines.
+	// Order is a request for new instances.
 	Order = cloud.Order
-	// Operation is a change that the cloud carries out in its own time. Another process of the plugin has to find it again
-	// by this value.
+	// Operation is a change that the cloud carries out asynchronously. Another process of the plugin must be able to
+	// follow it.
 	Operation = cloud.Operation
-	// Status is what became of an operation.
+	// Status is the progress of an operation.
 	Status = cloud.Status
 )
 
-// The states of a machine.
+// The states of an instance.
 const (
 	Pending  = cloud.Pending
 	Running  = cloud.Running
@@ -68,13 +65,13 @@ const (
 	Unknown  = cloud.Unknown
 )
 
-// The errors that mean something to Slipway. They may be wrapped. Any other is one that may pass.
+// The errors with a meaning for Slipway. They may be wrapped. Every other error counts as temporary.
 type (
-	// NotFoundError is the cloud's own word that something does not exist; its Kind is "instance" or "group".
+	// NotFoundError means that the cloud itself said that an object does not exist. Kind is "instance" or "group".
 	NotFoundError = cloud.NotFoundError
-	// ThrottledError is the cloud's wish to be left alone for a while.
+	// ThrottledError means that the cloud asks to wait before the next request.
 	ThrottledError = cloud.ThrottledError
-	// RefusedError is the cloud's no, which does not change by asking again.
+	// RefusedError means that the cloud rejected a request. A retry does not help.
 	RefusedError = cloud.RefusedError
 	// Refusal is the reason of a RefusedError.
 	Refusal = cloud.Refusal
@@ -90,36 +87,36 @@ const (
 	Invalid    = cloud.Invalid
 )
 
-// What an analyzer answers with.
+// The recommendations of an analyzer.
 type (
-	// Wish is one thing that an analyzer wants done: Grow or Retire.
+	// Wish is one recommendation: Grow or Retire.
 	Wish = advice.Wish
-	// Grow wishes for machines.
+	// Grow recommends new instances.
 	Grow = advice.Grow
-	// Retire wishes that a node leaves.
+	// Retire recommends to retire a node.
 	Retire = advice.Retire
 )
 
-// ModifyEventAnalyzer is what a Provider may be too: it is shown each pod that was created or has changed, and answers
-// with what it wants done. It does nothing itself; Slipway does what the limits of the group and the cluster allow.
+// ModifyEventAnalyzer is an optional interface of a Provider. It receives each created or changed pod and returns
+// recommendations. Slipway follows them within the limits of the group and the cluster.
 type ModifyEventAnalyzer interface {
 	ModifyEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
 }
 
-// DeleteEventAnalyzer is the same for each pod that was deleted.
+// DeleteEventAnalyzer is the same for each deleted pod.
 type DeleteEventAnalyzer interface {
 	DeleteEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
 }
 
-// Config is what Slipway's configuration says about the plugin.
+// Config is the plugin's entry in Slipway's configuration.
 type Config struct {
-	// Name is the one that NodeGroups give the cloud in spec.cloud.provider.
+	// Name is the value of NodeGroup spec.cloud.provider.
 	Name string
-	// JSON is the plugin's own part, an object.
+	// JSON is the plugin's own configuration, an object.
 	JSON json.RawMessage
 }
 
-// Decode reads the plugin's own part. A field that into does not have is an error.
+// Decode decodes the plugin's own configuration. An unknown field is an error.
 func (c Config) Decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(c.JSON))
 	d.DisallowUnknownFields()
@@ -129,7 +126,7 @@ func (c Config) Decode(into any) error {
 	return nil
 }
 
-// OpenFunc makes the provider. It must not need the cloud, only check the configuration: a cloud that does not answer is
-// told by the calls that need it. An error refuses the configuration. Where the provider is a [ModifyEventAnalyzer], a
-// [DeleteEventAnalyzer] or an io.Closer, it is used as such.
+// OpenFunc creates the provider. It only validates the configuration and must not access the cloud: later calls report
+// a cloud that does not respond. An error refuses the configuration. If the provider implements [ModifyEventAnalyzer],
+// [DeleteEventAnalyzer] or io.Closer, Slipway uses it.
 type OpenFunc func(Config) (Provider, error)

@@ -17,24 +17,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Serve serves the plugin until Slipway does not need it any more. It is the last thing that main does: a program that
-// Slipway has not started says so and exits.
+// Serve serves the plugin until Slipway no longer needs it. Call it last in main. If Slipway did not start the program,
+// it prints an explanation and exits.
 //
-// What the program writes to standard error, with log or log/slog too, is put into Slipway's log. Standard output belongs
-// to the protocol until Serve has begun.
+// Standard error, including the output of log and log/slog, goes to Slipway's log. Do not write to standard output
+// before Serve: the protocol uses it.
 func Serve(open OpenFunc) {
 	handshake := protocol.Handshake()
 	if os.Getenv(handshake.MagicCookieKey) != handshake.MagicCookieValue {
-		fmt.Fprintf(os.Stderr, "%s is a plugin of Slipway, which starts it: put it into the plugin directory.\n"+
-			"To try it: slipway plugin test %s\n", os.Args[0], os.Args[0])
+		fmt.Fprintf(os.Stderr, "%s is a plugin of Slipway. Install it in the plugin directory; Slipway starts it.\n"+
+			"To test it: slipway plugin test %s\n", os.Args[0], os.Args[0])
 		os.Exit(1)
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	go leaveWithSlipway()
+	go exitWithSlipway()
 	s := &server{open: open}
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshake,
-		Plugins:         goplugin.PluginSet{protocol.Name: services{server: s}},
+		Plugins:         goplugin.PluginSet{protocol.Name: pluginServices{server: s}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options,
 				grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage),
@@ -45,14 +45,14 @@ func Serve(open OpenFunc) {
 	s.close()
 }
 
-// leaveWithSlipway ends the program when Slipway is gone, however it went: it holds the other end of standard input.
-func leaveWithSlipway() {
+// exitWithSlipway exits when Slipway has exited for any reason, because Slipway holds the other end of standard input.
+func exitWithSlipway() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
 
-// intercept refuses calls that come before Configure. It puts into a status what an error of the provider means, and keeps a panic
-// from ending the other calls.
+// intercept refuses calls before Configure, converts errors of the provider to a gRPC status, and recovers from panics,
+// so that other calls continue.
 func (s *server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -61,7 +61,7 @@ func (s *server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 		}
 		err = wire.StatusOf(err)
 	}()
-	if info.Server == any(s) && info.FullMethod != pluginv1.CloudProvider_Configure_FullMethodName { // else it is one of go-plugin's own
+	if info.Server == any(s) && info.FullMethod != pluginv1.CloudProvider_Configure_FullMethodName { // other services belong to go-plugin
 		if err := s.checkConfigured(); err != nil {
 			return nil, err
 		}
@@ -69,20 +69,19 @@ func (s *server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	return handle(ctx, request)
 }
 
-// services registers the server with go-plugin.
-type services struct {
+type pluginServices struct {
 	goplugin.NetRPCUnsupportedPlugin
 	server *server
 }
 
 // GRPCServer implements goplugin.GRPCPlugin.
-func (s services) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
+func (s pluginServices) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
 	pluginv1.RegisterCloudProviderServer(to, s.server)
 	pluginv1.RegisterPodEventAnalyzerServer(to, s.server)
 	return nil
 }
 
 // GRPCClient implements goplugin.GRPCPlugin for the other side.
-func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
+func (pluginServices) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return conn, nil
 }

@@ -19,22 +19,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// server answers Slipway's calls with a Provider.
+// server serves Slipway's calls with a Provider.
 type server struct {
 	pluginv1.UnsafeCloudProviderServer
 	pluginv1.UnsafePodEventAnalyzerServer
 	open OpenFunc
 
 	mu       sync.Mutex
-	provider Provider // nil until configured, and not changed after that
+	provider Provider // nil until configured, then constant
 }
 
-// checkConfigured refuses what is asked before there is a provider.
+// checkConfigured returns an error before Configure.
 func (s *server) checkConfigured() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.provider == nil {
-		return status.Error(codes.FailedPrecondition, "Configure has to be called first")
+		return status.Error(codes.FailedPrecondition, "call Configure first")
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func (s *server) close() {
 	defer s.mu.Unlock()
 	if c, ok := s.provider.(io.Closer); ok {
 		if err := c.Close(); err != nil {
-			slog.Error("closing the provider", "err", err)
+			slog.Error("closing the provider failed", "err", err)
 		}
 	}
 }
@@ -54,14 +54,14 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.provider != nil {
-		return nil, status.Error(codes.FailedPrecondition, "Configure was called before")
+		return nil, status.Error(codes.FailedPrecondition, "Configure was already called")
 	}
 	p, err := s.open(Config{Name: r.GetName(), JSON: json.RawMessage(r.GetConfigJson())})
 	if err == nil && p == nil {
-		err = errors.New("the plugin has made no provider")
+		err = errors.New("the plugin returned no provider")
 	}
 	if err != nil {
-		return nil, refuse(err)
+		return nil, invalidArgument(err)
 	}
 	s.provider = p
 	_, modify := p.(ModifyEventAnalyzer)
@@ -69,8 +69,8 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	return &pluginv1.ConfigureResponse{ModifyEventAnalyzer: modify, DeleteEventAnalyzer: del}, nil
 }
 
-// refuse says that what was given is wrong, in words that fit into a status.
-func refuse(err error) error {
+// invalidArgument returns an InvalidArgument status with a text that fits into it.
+func invalidArgument(err error) error {
 	return status.Error(codes.InvalidArgument, wire.FromError(err).GetMessage())
 }
 
@@ -78,7 +78,7 @@ func refuse(err error) error {
 func (s *server) Normalize(_ context.Context, r *pluginv1.NormalizeRequest) (*pluginv1.NormalizeResponse, error) {
 	id, err := s.provider.Normalize(r.GetProviderId())
 	if err != nil {
-		return nil, refuse(err)
+		return nil, invalidArgument(err)
 	}
 	return &pluginv1.NormalizeResponse{ProviderId: id}, nil
 }
@@ -164,7 +164,7 @@ func (s *server) ModifyEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no ModifyEventAnalyzer")
 	}
-	return analyze(ctx, event, a.ModifyEventAnalyzer)
+	return analyzePod(ctx, event, a.ModifyEventAnalyzer)
 }
 
 // DeleteEventAnalyzer implements pluginv1.PodEventAnalyzerServer.
@@ -173,15 +173,15 @@ func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no DeleteEventAnalyzer")
 	}
-	return analyze(ctx, event, a.DeleteEventAnalyzer)
+	return analyzePod(ctx, event, a.DeleteEventAnalyzer)
 }
 
-func analyze(ctx context.Context, event *pluginv1.PodEvent,
+func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
 	ask func(context.Context, *corev1.Pod) ([]advice.Wish, error),
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
-		return nil, refuse(fmt.Errorf("the pod of the event: %w", err))
+		return nil, invalidArgument(fmt.Errorf("pod of the event: %w", err))
 	}
 	wishes, err := ask(ctx, &pod)
 	if err == nil {

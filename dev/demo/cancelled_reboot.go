@@ -17,13 +17,13 @@ const stoppedDrainTime = 3 * time.Second
 
 // runCancelledReboot is the step with an event that is cancelled during the drain.
 func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, error) {
-	pods := s.podsOn(spared)
-	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{spared.resource()}},
-		"Azure: %s will reboot in 15 minutes. The PDB allows 1 of its %d pods to be evicted at a time", spared.resource(), len(pods))
+	pods := s.podsOn(cancelledOn)
+	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{cancelledOn.resource()}},
+		"Azure: %s will reboot in 15 minutes. The PDB allows 1 of its %d pods to be evicted at a time", cancelledOn.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.awaitCordon(ctx, spared, r); err != nil {
+	if _, err := s.awaitCordon(ctx, cancelledOn, r); err != nil {
 		return "", err
 	}
 	pods, err = s.awaitPods(ctx, pods, 2, "ended", hasEnded)
@@ -34,7 +34,7 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 	if err := s.Azure.Cancel(r.EventID); err != nil {
 		return "", err
 	}
-	at, err := s.awaitNodeRestored(ctx, spared)
+	at, err := s.awaitNodeRestored(ctx, cancelledOn)
 	if err != nil {
 		return "", err
 	}

@@ -35,12 +35,12 @@ func (m machine) resource() string { return m.pool.Resource(m.instance) }
 
 // The machines by role. Nothing happens to the two of refuge.
 var (
-	preempted  = machine{spot, 0}
-	redeployed = [2]machine{{spot, 1}, {spot, 2}}
-	rebooted   = machine{general, 0}
-	crashed    = machine{general, 1} // it is migrated first
-	spared     = machine{general, 2}
-	refuge     = [2]machine{{spot, 3}, {general, 3}}
+	preempted   = machine{spot, 0}
+	redeployed  = [2]machine{{spot, 1}, {spot, 2}}
+	rebooted    = machine{general, 0}
+	crashed     = machine{general, 1} // it is migrated first
+	cancelledOn = machine{general, 2}
+	refuge      = [2]machine{{spot, 3}, {general, 3}}
 )
 
 // nodeGroupLabel returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
@@ -58,7 +58,7 @@ var (
 
 	accounts = pinTo(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
 	payments = pinTo(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
-	reports  = pinTo(spared, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
+	reports  = pinTo(cancelledOn, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
 	catalog  = pinTo(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
 	renderer = pinTo(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
 )

@@ -31,7 +31,7 @@ func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host st
 	joined := map[string]bool{}
 	for {
 		running := map[string]controlplane.NodeSpec{}
-		err := hypervisor.Locked(ctx, func(v machines.View) error { return addBootedNodes(v, host, running) })
+		err := hypervisor.WithLock(ctx, func(v machines.View) error { return addBootedNodes(v, host, running) })
 		if err == nil {
 			err = syncOnce(ctx, c, running, joined)
 		}
@@ -57,7 +57,7 @@ func addBootedNodes(v machines.View, host string, to map[string]controlplane.Nod
 		g, none := v.Group(group)
 		err = errors.Join(err, wrong, none)
 		for name, m := range all {
-			if !m.Booted(time.Now()) {
+			if !m.IsBooted(time.Now()) {
 				continue
 			}
 			spec := controlplane.NodeSpec{

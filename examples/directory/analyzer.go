@@ -11,39 +11,39 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// ownMachine is the annotation of a pod that wants a machine to itself; its value is the group.
-const ownMachine = "directory.slipway.dev/own-machine"
+// ownMachineAnnotation is the annotation of a pod that needs an instance for itself. Its value is the group.
+const ownMachineAnnotation = "directory.slipway.dev/own-machine"
 
-// ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer: a pod that is to have a machine of its own, and finds no
-// room, gets one.
+// ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer. It recommends an instance for an unschedulable pod with
+// the annotation.
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
-	group := pod.Annotations[ownMachine]
-	if group == "" || pod.Spec.NodeName != "" || !unschedulable(pod) {
+	group := pod.Annotations[ownMachineAnnotation]
+	if group == "" || pod.Spec.NodeName != "" || !isUnschedulable(pod) {
 		return nil, nil
 	}
 	return []plugin.Wish{{
 		Grow:   &plugin.Grow{Group: group, Count: 1},
-		Reason: fmt.Sprintf("pod %s/%s wants a machine of its own", pod.Namespace, pod.Name),
+		Reason: fmt.Sprintf("pod %s/%s needs its own instance", pod.Namespace, pod.Name),
 	}}, nil
 }
 
-// DeleteEventAnalyzer implements plugin.DeleteEventAnalyzer: the machine goes with its pod.
+// DeleteEventAnalyzer implements plugin.DeleteEventAnalyzer. It recommends to retire the node of a deleted pod with the
+// annotation.
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
-	if pod.Annotations[ownMachine] == "" || pod.Spec.NodeName == "" {
+	if pod.Annotations[ownMachineAnnotation] == "" || pod.Spec.NodeName == "" {
 		return nil, nil
 	}
 	return []plugin.Wish{{
 		Retire: &plugin.Retire{Node: pod.Spec.NodeName},
-		Reason: fmt.Sprintf("pod %s/%s, which had the machine to itself, is gone", pod.Namespace, pod.Name),
+		Reason: fmt.Sprintf("pod %s/%s, which had its own instance, was deleted", pod.Namespace, pod.Name),
 	}}, nil
 }
 
-// unschedulable goes by the scheduler's own condition.
-func unschedulable(pod *corev1.Pod) bool {
+func isUnschedulable(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			return true

@@ -42,23 +42,23 @@ type directoryCloud struct {
 	providers []*plugin.Provider
 }
 
-// newDirectory makes a host with machines that run.
+// newDirectory creates a host with running machines.
 func newDirectory(t *testing.T, count int) *directoryCloud {
 	t.Helper()
 	c := &directoryCloud{root: filepath.Join(t.TempDir(), "machines"), plugins: t.TempDir()}
-	c.write(t, "host.json", machines.Host{Quota: 20})
-	c.write(t, group+"/group.json", machines.Group{Max: 15, Templates: []machines.Template{
+	c.writeFile(t, "host.json", machines.Host{Quota: 20})
+	c.writeFile(t, group+"/group.json", machines.Group{Max: 15, Templates: []machines.Template{
 		{Name: "small", Capacity: map[string]string{"cpu": "2", "memory": "4Gi"}},
 		{Name: "large", Capacity: map[string]string{"cpu": "8", "memory": "32Gi"}, Cost: 4},
 	}})
 	for i := range count {
-		c.write(t, group+"/"+group+"-"+string(rune('a'+i))+".json", machines.Machine{Template: "small", Created: time.Now()})
+		c.writeFile(t, group+"/"+group+"-"+string(rune('a'+i))+".json", machines.Machine{Template: "small", Created: time.Now()})
 	}
-	c.put(t, faultyplugintest.Good)
+	c.writePlugin(t, faultyplugintest.Good)
 	return c
 }
 
-func (c *directoryCloud) write(t *testing.T, name string, content any) {
+func (c *directoryCloud) writeFile(t *testing.T, name string, content any) {
 	t.Helper()
 	raw, err := json.Marshal(content)
 	path := filepath.Join(c.root, name)
@@ -68,29 +68,29 @@ func (c *directoryCloud) write(t *testing.T, name string, content any) {
 	}
 }
 
-// put makes the plugin's file one of a way; a plugin that runs does not notice.
-func (c *directoryCloud) put(t *testing.T, mode faultyplugintest.Mode) {
+// writePlugin replaces the plugin's file with one of a mode. It does not affect a running plugin.
+func (c *directoryCloud) writePlugin(t *testing.T, mode faultyplugintest.Mode) {
 	t.Helper()
 	if err := faultyplugintest.Write(c.plugins, cloudType, mode); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// each calls do with every plugin that runs.
-func (c *directoryCloud) each(do func(pid int) error) {
+// forEachPlugin calls do for every running plugin.
+func (c *directoryCloud) forEachPlugin(do func(pid int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.providers {
 		if pid := p.PID(); pid > 0 {
-			_ = do(pid) // it may have ended meanwhile
+			_ = do(pid) // it may have exited meanwhile
 		}
 	}
 }
 
-func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
+func killProcess(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
-// none is no limit of memory: the race detector, which the tests' plugins have too, takes all there is of addresses.
-var none = resource.MustParse("0")
+// noMemoryLimit disables the memory limit: the race detector, also in the plugins of tests, reserves the whole address space.
+var noMemoryLimit = resource.MustParse("0")
 
 func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 	t.Helper()
@@ -99,11 +99,11 @@ func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 		t.Fatal(err)
 	}
 	var timeout metav1.Duration
-	if strings.Contains(t.Name(), "not_gone") { // all calls of this test fail, so that a short time breaks nothing
+	if strings.Contains(t.Name(), "not_gone") { // all calls of this test fail, so a short timeout breaks nothing
 		timeout.Duration = 2 * time.Second
 	}
 	p, err := plugin.Open(t.Context(), c.plugins, plugin.Entry{
-		Type: cloudType, Config: raw, MemoryLimit: &none, CallTimeout: timeout,
+		Type: cloudType, Config: raw, MemoryLimit: &noMemoryLimit, CallTimeout: timeout,
 	}, plugin.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), RestartMin: time.Millisecond, RestartMax: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -117,15 +117,15 @@ func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 
 func (*directoryCloud) Group() string { return group }
 
-// look calls do with the machines as they are, past the plugin.
-func (c *directoryCloud) look(do func(machines.View) error) {
-	if err := (machines.Hypervisor{Root: c.root}).Locked(context.Background(), do); err != nil {
+// withLock calls do with the machines in the directory, without the plugin.
+func (c *directoryCloud) withLock(do func(machines.View) error) {
+	if err := (machines.Hypervisor{Root: c.root}).WithLock(context.Background(), do); err != nil {
 		panic(err)
 	}
 }
 
 func (c *directoryCloud) Machines() (ids []string) {
-	c.look(func(v machines.View) error {
+	c.withLock(func(v machines.View) error {
 		all, err := v.Machines(group)
 		for name := range all {
 			ids = append(ids, "directory://"+host+"/"+group+"/"+name)
@@ -137,7 +137,7 @@ func (c *directoryCloud) Machines() (ids []string) {
 }
 
 func (c *directoryCloud) Size() (n int) {
-	c.look(func(v machines.View) (err error) {
+	c.withLock(func(v machines.View) (err error) {
 		n, err = v.Size(group)
 		return err
 	})
@@ -148,13 +148,13 @@ func (*directoryCloud) Missing() string { return "directory://" + host + "/" + g
 
 func (*directoryCloud) Foreign() string { return "directory://host-2/" + group + "/" + group + "-a" }
 
-func (c *directoryCloud) path(id string) string {
+func (c *directoryCloud) machinePath(id string) string {
 	return filepath.Join(c.root, group, id[strings.LastIndex(id, "/")+1:]+".json")
 }
 
 func (c *directoryCloud) Lose(t *testing.T, id string) {
 	t.Helper()
-	if err := os.Remove(c.path(id)); err != nil {
+	if err := os.Remove(c.machinePath(id)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -165,14 +165,14 @@ func (c *directoryCloud) AwaitGone(t *testing.T, id string) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
-			t.Fatal("the machine is still there")
+			t.Fatal("the machine still exists")
 		}
 	}
 }
 
-// edit changes every machine's file, as with an editor.
-func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
-	c.look(func(v machines.View) error {
+// editMachines changes every machine's file, as a user would.
+func (c *directoryCloud) editMachines(change func(id string, m *machines.Machine)) {
+	c.withLock(func(v machines.View) error {
 		all, err := v.Machines(group)
 		for name, m := range all {
 			change("directory://"+host+"/"+group+"/"+name, &m)
@@ -182,7 +182,7 @@ func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
 	})
 }
 
-// awaitPlugins waits until every plugin answers, so that none is just being started from the file of another way.
+// awaitPlugins waits until every plugin responds, so that no plugin starts while its file is replaced.
 func (c *directoryCloud) awaitPlugins(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
@@ -195,7 +195,7 @@ func (c *directoryCloud) awaitPlugins(t *testing.T) {
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-t.Context().Done():
-				t.Fatal("the plugin does not answer")
+				t.Fatal("the plugin does not respond")
 			}
 		}
 	}
@@ -206,40 +206,40 @@ func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
 	c.awaitPlugins(t)
 	switch f.Misbehaviour {
 	case conformance.Unavailable:
-		c.put(t, faultyplugintest.Hangs)
-		c.each(func(pid int) error { return faultyplugintest.Freeze(t.Context(), pid) })
+		c.writePlugin(t, faultyplugintest.Hangs)
+		c.forEachPlugin(func(pid int) error { return faultyplugintest.Freeze(t.Context(), pid) })
 	case conformance.Reset:
-		c.put(t, faultyplugintest.Dies)
-		c.each(kill)
+		c.writePlugin(t, faultyplugintest.Dies)
+		c.forEachPlugin(killProcess)
 	case conformance.Impostor:
-		c.put(t, faultyplugintest.WebPage)
-		c.each(kill)
+		c.writePlugin(t, faultyplugintest.WebPage)
+		c.forEachPlugin(killProcess)
 	case conformance.Misrouted:
-		c.put(t, faultyplugintest.Misroutes)
-		c.each(kill)
+		c.writePlugin(t, faultyplugintest.Misroutes)
+		c.forEachPlugin(killProcess)
 	case conformance.Truncated:
-		c.halve(t)
+		c.truncateFiles(t)
 	case conformance.DeletionHangs:
-		c.edit(func(id string, m *machines.Machine) {
+		c.editMachines(func(id string, m *machines.Machine) {
 			if id == f.Machine {
 				m.Shutdown = 1e6
 			}
 		})
 	case conformance.DeletionFails:
-		c.edit(func(id string, m *machines.Machine) {
+		c.editMachines(func(id string, m *machines.Machine) {
 			if id == f.Machine {
 				m.Stuck = "its disk is in use"
 			}
 		})
 	case conformance.Full:
-		c.write(t, "host.json", machines.Host{Quota: conformance.Machines})
+		c.writeFile(t, "host.json", machines.Host{Quota: conformance.Machines})
 	default:
-		t.Fatalf("the directory cannot be one that %s", f.Misbehaviour)
+		t.Fatalf("the directory never %s", f.Misbehaviour)
 	}
 }
 
-// halve leaves of each machine's file the first half, and keeps the whole for Heal.
-func (c *directoryCloud) halve(t *testing.T) {
+// truncateFiles truncates all files to their first half and keeps copies for Heal.
+func (c *directoryCloud) truncateFiles(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.root, "*", "*.json"))
 	files = append(files, filepath.Join(c.root, "host.json"))
@@ -254,7 +254,7 @@ func (c *directoryCloud) halve(t *testing.T) {
 
 func (c *directoryCloud) Heal(t *testing.T) {
 	t.Helper()
-	c.put(t, faultyplugintest.Good)
+	c.writePlugin(t, faultyplugintest.Good)
 	wholes, err := filepath.Glob(filepath.Join(c.root, "*", "*.whole"))
 	if whole := filepath.Join(c.root, "host.json.whole"); len(wholes) > 0 {
 		wholes = append(wholes, whole)
@@ -265,12 +265,11 @@ func (c *directoryCloud) Heal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.edit(func(_ string, m *machines.Machine) { m.Shutdown, m.Stuck = 0, "" })
+	c.editMachines(func(_ string, m *machines.Machine) { m.Shutdown, m.Stuck = 0, "" })
 }
 
 func (*directoryCloud) Deletions() int { return 0 }
 
-// Cannot implements conformance.Limited.
 func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
 	return map[conformance.Misbehaviour]string{
 		conformance.Denied:     "a directory has no credentials",
@@ -281,6 +280,6 @@ func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
 	}
 }
 
-func TestTheSampleKeepsWhatAProviderPromises(t *testing.T) {
+func TestSamplePassesConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newDirectory(t, conformance.Machines) })
 }

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command directory is a sample plugin of Slipway: a cloud whose machines are files in a directory, made much as one for
-// libvirt would be. docs/writing-a-plugin.md leads through it.
+// Command directory is a sample plugin of Slipway: a cloud with files in a directory as its machines. A plugin for
+// libvirt would be similar. docs/writing-a-plugin.md explains it.
 package main
 
 import (
@@ -16,18 +16,18 @@ import (
 
 func main() { plugin.Serve(open) }
 
-// config is what Slipway's configuration has under `config:` for this plugin.
+// config is the plugin's `config:` in Slipway's configuration.
 type config struct {
 	// Path is the directory of the machines.
 	Path string `json:"path"`
-	// Host is the host's name, the first part of its machines' provider IDs.
+	// Host is the host's name, the first part of provider IDs.
 	Host string `json:"host"`
-	// BootSeconds and ShutdownSeconds are how long a new machine takes for either.
+	// BootSeconds and ShutdownSeconds are the durations for new machines.
 	BootSeconds     float64 `json:"bootSeconds"`
 	ShutdownSeconds float64 `json:"shutdownSeconds"`
 }
 
-// open makes the provider. It checks what can be checked without the cloud.
+// open creates the provider. It checks the configuration without access to the cloud.
 func open(c plugin.Config) (plugin.Provider, error) {
 	var mine config
 	if err := c.Decode(&mine); err != nil {
@@ -39,7 +39,7 @@ func open(c plugin.Config) (plugin.Provider, error) {
 	case mine.Host == "":
 		name, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("config.host: is empty, and the host does not know its name: %w", err)
+			return nil, fmt.Errorf("config.host: is empty, and reading the host name failed: %w", err)
 		}
 		mine.Host = name
 	case mine.BootSeconds < 0 || mine.ShutdownSeconds < 0:

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// provider is the cloud.
+// provider implements plugin.Provider.
 type provider struct {
 	config
 	hypervisor machines.Hypervisor
@@ -31,37 +31,37 @@ func (p *provider) Name() string { return "directory" }
 
 const scheme = "directory://"
 
-// id gives a machine's provider ID: directory://HOST/GROUP/NAME. The host is in it so that the machines of two hosts are
-// never taken for each other.
-func (p *provider) id(group, name string) string {
+// providerID returns a machine's provider ID: directory://HOST/GROUP/NAME. It contains the host, so that the machines of two
+// hosts have different IDs.
+func (p *provider) providerID(group, name string) string {
 	return scheme + p.Host + "/" + group + "/" + name
 }
 
-// parse takes a provider ID apart.
-func (p *provider) parse(id string) (group, name string, err error) {
+// parseProviderID splits a provider ID.
+func (p *provider) parseProviderID(id string) (group, name string, err error) {
 	rest, ours := strings.CutPrefix(id, scheme)
 	parts := strings.Split(rest, "/")
 	switch {
 	case !ours || len(parts) != 3 || !machines.ValidName(parts[1]) || !machines.ValidName(parts[2]):
 		return "", "", fmt.Errorf("provider ID %q: want %sHOST/GROUP/NAME", id, scheme)
 	case parts[0] != p.Host:
-		return "", "", fmt.Errorf("provider ID %q: is of the host %q, and this is %q", id, parts[0], p.Host)
+		return "", "", fmt.Errorf("provider ID %q: host is %q: want %q", id, parts[0], p.Host)
 	}
 	return parts[1], parts[2], nil
 }
 
 // Normalize implements plugin.Provider.
 func (p *provider) Normalize(id string) (string, error) {
-	group, name, err := p.parse(id)
+	group, name, err := p.parseProviderID(id)
 	if err != nil {
 		return "", err
 	}
-	return p.id(group, name), nil
+	return p.providerID(group, name), nil
 }
 
 // Group implements plugin.Provider.
 func (p *provider) Group(ctx context.Context, name string) (g plugin.Group, err error) {
-	err = p.locked(ctx, name, func(v machines.View) error {
+	err = p.withLock(ctx, name, func(v machines.View) error {
 		group, err := v.Group(name)
 		if err != nil {
 			return err
@@ -75,10 +75,10 @@ func (p *provider) Group(ctx context.Context, name string) (g plugin.Group, err 
 
 // Instances implements plugin.Provider.
 func (p *provider) Instances(ctx context.Context, group string) (list []plugin.Instance, err error) {
-	err = p.locked(ctx, group, func(v machines.View) error {
+	err = p.withLock(ctx, group, func(v machines.View) error {
 		all, err := v.Machines(group)
 		for name, m := range all {
-			list = append(list, p.instance(group, name, m))
+			list = append(list, p.toInstance(group, name, m))
 		}
 		return err
 	})
@@ -90,24 +90,24 @@ func (p *provider) Instances(ctx context.Context, group string) (list []plugin.I
 
 // Instance implements plugin.Provider.
 func (p *provider) Instance(ctx context.Context, id string) (i plugin.Instance, err error) {
-	group, name, err := p.parse(id)
+	group, name, err := p.parseProviderID(id)
 	if err != nil {
 		return i, err
 	}
-	err = p.locked(ctx, id, func(v machines.View) error {
+	err = p.withLock(ctx, id, func(v machines.View) error {
 		m, err := v.Machine(group, name)
-		i = p.instance(group, name, m)
+		i = p.toInstance(group, name, m)
 		return err
 	})
 	return i, err
 }
 
-// instance says what a machine's file says in Slipway's words.
-func (p *provider) instance(group, name string, m machines.Machine) plugin.Instance {
+// toInstance converts a machine.
+func (p *provider) toInstance(group, name string, m machines.Machine) plugin.Instance {
 	i := plugin.Instance{
-		ProviderID: p.id(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
+		ProviderID: p.providerID(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
 		Type: m.Template, Created: m.Created, State: plugin.Pending,
-		// A machine that is made anew has the same ID, and another time.
+		// A new machine with the same name has the same ID, but another creation time.
 		UniqueID: name + "@" + m.Created.UTC().Format(time.RFC3339Nano),
 	}
 	switch {
@@ -115,31 +115,30 @@ func (p *provider) instance(group, name string, m machines.Machine) plugin.Insta
 		i.State, i.Message = plugin.Failed, m.Failed
 	case !m.Deleting.IsZero():
 		i.State = plugin.Deleting
-	case m.Booted(p.now()):
+	case m.IsBooted(p.now()):
 		i.State = plugin.Running
 	}
 	return i
 }
 
-// operation is what is written into plugin.Operation.ID: enough for another process to find out what became of it. The
-// machine itself is the record of its deletion.
+// operation is the content of plugin.Operation.ID. Another process can follow it. A machine's file stores its deletion.
 type operation struct {
 	Delete string   `json:"delete,omitempty"`
 	Grow   []string `json:"grow,omitempty"`
 }
 
-func (p *provider) operation(o operation) (plugin.Operation, error) {
+func (p *provider) newOperation(o operation) (plugin.Operation, error) {
 	id, err := json.Marshal(o)
 	return plugin.Operation{ID: string(id), Started: p.now()}, err
 }
 
-// Delete implements plugin.Provider. Asked again, it follows the deletion that has begun.
+// Delete implements plugin.Provider. If the deletion is in progress, it returns an operation that follows it.
 func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, err error) {
-	group, name, err := p.parse(id)
+	group, name, err := p.parseProviderID(id)
 	if err != nil {
 		return op, err
 	}
-	err = p.locked(ctx, id, func(v machines.View) error {
+	err = p.withLock(ctx, id, func(v machines.View) error {
 		m, err := v.Machine(group, name)
 		if err != nil {
 			return err
@@ -164,12 +163,12 @@ func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, 
 	if err != nil {
 		return op, err
 	}
-	return p.operation(operation{Delete: id})
+	return p.newOperation(operation{Delete: id})
 }
 
 // Templates implements plugin.Provider.
 func (p *provider) Templates(ctx context.Context, group string) (list []plugin.Template, err error) {
-	err = p.locked(ctx, group, func(v machines.View) error {
+	err = p.withLock(ctx, group, func(v machines.View) error {
 		g, err := v.Group(group)
 		for _, t := range g.Templates {
 			template := plugin.Template{Name: t.Name, Zone: p.Host}
@@ -192,12 +191,12 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (
 		return op, err
 	}
 	var made []string
-	err = p.locked(ctx, group, func(v machines.View) error {
+	err = p.withLock(ctx, group, func(v machines.View) error {
 		g, err := v.Group(group)
 		if err != nil {
 			return err
 		}
-		template, err := choose(g, order.Template)
+		template, err := selectTemplate(g, order.Template)
 		if err != nil {
 			return err
 		}
@@ -208,7 +207,7 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (
 		if g.Max > 0 && size+order.Count > g.Max {
 			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d", group, size, g.Max)}
 		}
-		if n, err := count(v); err != nil || n+order.Count > v.Host.Quota {
+		if n, err := countMachines(v); err != nil || n+order.Count > v.Host.Quota {
 			return errors.Join(err, &plugin.RefusedError{
 				Reason: plugin.NoQuota, Err: fmt.Errorf("the host has %d machines of at most %d", n, v.Host.Quota),
 			})
@@ -219,18 +218,18 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (
 			if err := v.SetMachine(group, name, m); err != nil {
 				return err
 			}
-			made = append(made, p.id(group, name))
+			made = append(made, p.providerID(group, name))
 		}
 		return nil
 	})
 	if err != nil {
 		return op, err
 	}
-	return p.operation(operation{Grow: made})
+	return p.newOperation(operation{Grow: made})
 }
 
-// choose gives the name of the template that is wanted, the first if none is named.
-func choose(g machines.Group, want string) (string, error) {
+// selectTemplate returns the name of the requested template, or the first one by default.
+func selectTemplate(g machines.Group, want string) (string, error) {
 	var names []string
 	for _, t := range g.Templates {
 		if want == "" || t.Name == want {
@@ -241,8 +240,8 @@ func choose(g machines.Group, want string) (string, error) {
 	return "", &plugin.RefusedError{Reason: plugin.Invalid, Err: fmt.Errorf("template %q: want one of %s", want, strings.Join(names, ", "))}
 }
 
-// count gives how many machines the host has.
-func count(v machines.View) (n int, err error) {
+// countMachines returns the number of machines of the host.
+func countMachines(v machines.View) (n int, err error) {
 	groups, err := v.Groups()
 	for _, group := range groups {
 		all, wrong := v.Machines(group)
@@ -260,7 +259,7 @@ func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Stat
 	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil || (o.Delete == "") == (len(o.Grow) == 0) {
-		return plugin.Status{}, fmt.Errorf("operation %q: is none of this plugin", op.ID)
+		return plugin.Status{}, fmt.Errorf("operation %q: not an operation of this plugin", op.ID)
 	}
 	if o.Delete != "" {
 		i, err := p.Instance(ctx, o.Delete)
@@ -286,10 +285,10 @@ func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Stat
 	return plugin.Status{Done: true}, nil
 }
 
-// locked does something with the hypervisor, and says what its errors mean: only its own word that there is no such
-// thing is a NotFoundError. A directory that is not there, or a file that cannot be read, is not.
-func (p *provider) locked(ctx context.Context, asked string, do func(machines.View) error) error {
-	err := p.hypervisor.Locked(ctx, do)
+// withLock calls do with the lock held and converts its errors. Only ErrNoGroup and ErrNoMachine become a NotFoundError.
+// A missing directory or an unreadable file does not.
+func (p *provider) withLock(ctx context.Context, asked string, do func(machines.View) error) error {
+	err := p.hypervisor.WithLock(ctx, do)
 	switch {
 	case errors.Is(err, machines.ErrNoGroup):
 		return &plugin.NotFoundError{Kind: "group", Name: asked}

@@ -1,9 +1,10 @@
-// Package bootstrap makes what new machines join a cluster of kubeadm with: a bootstrap token for each machine alone,
-// which ends soon, and is removed when the machine's Node is there. See
+// Package bootstrap issues the tokens that new instances use to join a kubeadm cluster. Each instance gets its own
+// bootstrap token. A token expires soon and is deleted when the Node has joined. See
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/.
 //
-// It needs the rights of deploy/manager/bootstrap.yaml: to make, list and delete Secrets in kube-system, to read the ConfigMap
-// cluster-info in kube-public, and to read Nodes. The admission policy there admits no Secrets but what secretOf returns.
+// The package needs the permissions of deploy/manager/bootstrap.yaml: create, list and delete Secrets in kube-system,
+// read the ConfigMap kube-public/cluster-info, and read Nodes. The admission policy in that file allows only Secrets as
+// newTokenSecret creates them.
 package bootstrap
 
 import (
@@ -33,59 +34,59 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// The marks of the tokens that are ours. Others are never touched (I3).
+// The marks of this package's tokens. Other tokens are never touched (I3).
 const (
-	// Label is on each, so that they can be listed; its value is the name of the cluster's part that asked.
+	// Label marks the token Secrets, so that they can be listed.
 	Label = "slipway.dev/bootstrap-token"
-	// MachineAnnotation names the machine that a token is for, which is to be the name of its Node.
+	// MachineAnnotation has the name of the instance that the token is for, which is also the name of its Node.
 	MachineAnnotation = "slipway.dev/machine"
 )
 
-// labelValue is Label's.
+// labelValue is the value of Label.
 const labelValue = "node"
 
-// Group is the one that kubeadm gives the right to join to.
+// Group is the group that kubeadm allows to join.
 const Group = "system:bootstrappers:kubeadm:default-node-token"
 
 const (
-	// defaultTTL is how long a machine has to join. A boot with the pulling of images takes a few minutes.
+	// defaultTTL is the default lifetime of a token. Booting and pulling images takes a few minutes.
 	defaultTTL = 30 * time.Minute
 	minTTL     = time.Minute
 	maxTTL     = 24 * time.Hour
-	// sweepEvery is the time between two looks for tokens that are not needed any more.
-	sweepEvery = 20 * time.Second
-	// infoFor is how long it is remembered where the API server is and by what it is trusted.
-	infoFor = 5 * time.Minute
-	// pageSize is how many tokens are listed at once.
+	// cleanupInterval is the interval between deletions of unneeded tokens.
+	cleanupInterval = 20 * time.Second
+	// clusterInfoTTL is how long cluster-info is cached.
+	clusterInfoTTL = 5 * time.Minute
+	// pageSize is the page size for tokens.
 	pageSize = 200
 )
 
-// Options are what a Minter is given.
+// Options configures a Minter.
 type Options struct {
-	// TTL is how long a token lives, 1m to 24h; 0 is 30m.
+	// TTL is the lifetime of a token, 1m to 24h. 0 is 30m.
 	TTL time.Duration
-	// Server is the API server's host and port as new machines reach it; empty is what cluster-info says.
+	// Server is the host and port of the API server for new instances. It defaults to the one in cluster-info.
 	Server string
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Minter makes bootstrap tokens, and removes them. It implements [openstack.Joiner], and is safe for concurrent use.
+// Minter creates and deletes bootstrap tokens. It implements [openstack.Joiner] and is safe for concurrent use.
 type Minter struct {
-	kube kubernetes.Interface
-	o    Options
+	kube    kubernetes.Interface
+	options Options
 
-	mu     sync.Mutex
-	info   *clusterInfo
-	looked time.Time
+	mu         sync.Mutex
+	info       *clusterInfo
+	infoReadAt time.Time
 }
 
 var _ openstack.Joiner = (*Minter)(nil)
 
-// clusterInfo is how a machine finds its API server.
+// clusterInfo is the content of kube-public/cluster-info.
 type clusterInfo struct{ server, caCert, caCertHash string }
 
-// New checks the options. It asks nothing of the API server yet.
+// New validates the options. It makes no request.
 func New(kube kubernetes.Interface, o Options) (*Minter, error) {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
@@ -101,10 +102,10 @@ func New(kube kubernetes.Interface, o Options) (*Minter, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Minter{kube: kube, o: o}, nil
+	return &Minter{kube: kube, options: o}, nil
 }
 
-// Issue makes a token for a machine, and says with it where the cluster is.
+// Issue creates a token for an instance and returns it with the API server's address and certificate.
 func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, error) {
 	info, err := m.clusterInfo(ctx)
 	if err != nil {
@@ -114,8 +115,8 @@ func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, err
 	if err != nil {
 		return openstack.Join{}, fmt.Errorf("bootstrap token: %w", err)
 	}
-	expires := time.Now().Add(m.o.TTL).UTC().Truncate(time.Second)
-	secret, err := secretOf(token, machine, expires)
+	expires := time.Now().Add(m.options.TTL).UTC().Truncate(time.Second)
+	secret, err := newTokenSecret(token, machine, expires)
 	if err != nil {
 		return openstack.Join{}, err
 	}
@@ -123,15 +124,16 @@ func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, err
 		return openstack.Join{}, fmt.Errorf("bootstrap token for %s: %w", machine, err)
 	}
 	return openstack.Join{
-		Token: token, Expires: expires, Server: cmp.Or(m.o.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
+		Token: token, Expires: expires, Server: cmp.Or(m.options.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
 	}, nil
 }
 
-// secretOf is the token as the API server's authenticator and kube-controller-manager's signer of cluster-info read it.
-func secretOf(token, machine string, expires time.Time) (*corev1.Secret, error) {
+// newTokenSecret returns the Secret of a token, for the API server's authenticator and for the signer of cluster-info in
+// kube-controller-manager.
+func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, error) {
 	parts := util.BootstrapTokenRegexp.FindStringSubmatch(token)
 	if len(parts) != 3 {
-		return nil, errors.New("bootstrap token: it does not have the form of one")
+		return nil, errors.New("bootstrap token: malformed")
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -144,44 +146,44 @@ func secretOf(token, machine string, expires time.Time) (*corev1.Secret, error) 
 			api.BootstrapTokenSecretKey:           parts[2],
 			api.BootstrapTokenExpirationKey:       expires.Format(time.RFC3339),
 			api.BootstrapTokenUsageAuthentication: "true",
-			api.BootstrapTokenUsageSigningKey:     "true", // kubeadm join trusts cluster-info by it
+			api.BootstrapTokenUsageSigningKey:     "true", // kubeadm join uses it to verify cluster-info
 			api.BootstrapTokenExtraGroupsKey:      Group,
-			api.BootstrapTokenDescriptionKey:      "For the machine " + machine + " to join with, once.",
+			api.BootstrapTokenDescriptionKey:      "For instance " + machine + " to join the cluster.",
 		},
 	}, nil
 }
 
-// Withdraw deletes the tokens of a machine.
+// Withdraw deletes the tokens of an instance.
 func (m *Minter) Withdraw(ctx context.Context, machine string) error {
-	return m.remove(ctx, func(s *corev1.Secret) string {
+	return m.deleteTokens(ctx, func(s *corev1.Secret) string {
 		if s.Annotations[MachineAnnotation] == machine {
-			return "its machine will not come"
+			return "its instance will not join"
 		}
 		return ""
 	})
 }
 
-// Sweep deletes the tokens whose machine has joined, and those that have expired, which kube-controller-manager may not
-// be set to delete. It returns when all of them were looked at.
+// Sweep deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
+// kube-controller-manager may be disabled. It checks all tokens once.
 func (m *Minter) Sweep(ctx context.Context) error {
 	var errs []error
-	err := m.remove(ctx, func(s *corev1.Secret) string {
-		if expired(s, time.Now()) {
+	err := m.deleteTokens(ctx, func(s *corev1.Secret) string {
+		if isExpired(s, time.Now()) {
 			return "it has expired"
 		}
-		joined, err := m.joined(ctx, s)
+		joined, err := m.hasJoined(ctx, s)
 		errs = append(errs, err)
 		if joined {
-			return "its machine has joined"
+			return "its instance has joined"
 		}
 		return ""
 	})
 	return errors.Join(append(errs, err)...)
 }
 
-// joined reports whether the machine of a token has a Node. It has registered that with the certificate that the token
-// was for, and needs the token no more. A Node of that name that is older than the token is somebody else's.
-func (m *Minter) joined(ctx context.Context, s *corev1.Secret) (bool, error) {
+// hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
+// needs the token. A Node that is older than the token belongs to another instance.
+func (m *Minter) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -192,13 +194,13 @@ func (m *Minter) joined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	return !node.CreationTimestamp.Before(&s.CreationTimestamp), nil
 }
 
-func expired(s *corev1.Secret, now time.Time) bool {
+func isExpired(s *corev1.Secret, now time.Time) bool {
 	at, err := time.Parse(time.RFC3339, string(s.Data[api.BootstrapTokenExpirationKey]))
 	return err == nil && now.After(at)
 }
 
-// remove deletes those of our tokens that why has a reason for.
-func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) error {
+// deleteTokens deletes each token if why returns a reason for it.
+func (m *Minter) deleteTokens(ctx context.Context, why func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: Label + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
@@ -217,7 +219,7 @@ func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) er
 				errs = append(errs, fmt.Errorf("bootstrap token %s: %w", s.Name, err))
 				continue
 			}
-			m.o.Log.Info("a bootstrap token is deleted", "machine", s.Annotations[MachineAnnotation], "why", reason)
+			m.options.Log.Info("deleted a bootstrap token", "instance", s.Annotations[MachineAnnotation], "reason", reason)
 		}
 		if options.Continue = list.Continue; options.Continue == "" {
 			return errors.Join(errs...)
@@ -225,13 +227,13 @@ func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) er
 	}
 }
 
-// Run sweeps until ctx ends.
+// Run deletes unneeded tokens periodically until ctx ends.
 func (m *Minter) Run(ctx context.Context) {
-	ticker := time.NewTicker(sweepEvery)
+	ticker := time.NewTicker(cleanupInterval)
 	defer ticker.Stop()
 	for {
 		if err := m.Sweep(ctx); err != nil && ctx.Err() == nil {
-			m.o.Log.Error("bootstrap tokens that are not needed any more could not all be removed", "err", err)
+			m.options.Log.Error("deleting unneeded bootstrap tokens failed", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -245,27 +247,27 @@ func (m *Minter) secrets() typedcorev1.SecretInterface {
 	return m.kube.CoreV1().Secrets(metav1.NamespaceSystem)
 }
 
-// clusterInfo reads what kubeadm has published for machines that join.
+// clusterInfo returns what kubeadm publishes for joining nodes.
 func (m *Minter) clusterInfo(ctx context.Context) (*clusterInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.info != nil && time.Since(m.looked) < infoFor {
+	if m.info != nil && time.Since(m.infoReadAt) < clusterInfoTTL {
 		return m.info, nil
 	}
 	published, err := m.kube.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, api.ConfigMapClusterInfo, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("where machines join the cluster: the ConfigMap kube-public/cluster-info, which kubeadm makes: %w", err)
+		return nil, fmt.Errorf("reading the ConfigMap kube-public/cluster-info of kubeadm: %w", err)
 	}
-	info, err := readClusterInfo([]byte(published.Data[api.KubeConfigKey]))
+	info, err := parseClusterInfo([]byte(published.Data[api.KubeConfigKey]))
 	if err != nil {
-		return nil, fmt.Errorf("the ConfigMap kube-public/cluster-info: %w", err)
+		return nil, fmt.Errorf("ConfigMap kube-public/cluster-info: %w", err)
 	}
-	m.info, m.looked = info, time.Now()
+	m.info, m.infoReadAt = info, time.Now()
 	return info, nil
 }
 
-// readClusterInfo reads a kubeconfig with one cluster.
-func readClusterInfo(raw []byte) (*clusterInfo, error) {
+// parseClusterInfo parses a kubeconfig with one cluster.
+func parseClusterInfo(raw []byte) (*clusterInfo, error) {
 	config, err := clientcmd.Load(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", api.KubeConfigKey, err)
@@ -278,7 +280,7 @@ func readClusterInfo(raw []byte) (*clusterInfo, error) {
 		if err != nil || u.Hostname() == "" {
 			return nil, fmt.Errorf("%s: server %q: want an https URL", api.KubeConfigKey, cluster.Server)
 		}
-		hash, err := certHash(cluster.CertificateAuthorityData)
+		hash, err := publicKeyHash(cluster.CertificateAuthorityData)
 		if err != nil {
 			return nil, fmt.Errorf("%s: certificate-authority-data: %w", api.KubeConfigKey, err)
 		}
@@ -289,8 +291,9 @@ func readClusterInfo(raw []byte) (*clusterInfo, error) {
 	return nil, errors.New("it has no cluster")
 }
 
-// certHash is what kubeadm join --discovery-token-ca-cert-hash takes: the SHA-256 of the certificate's public key.
-func certHash(raw []byte) (string, error) {
+// publicKeyHash returns the value for kubeadm join --discovery-token-ca-cert-hash: the SHA-256 of the certificate's public
+// key.
+func publicKeyHash(raw []byte) (string, error) {
 	block, _ := pem.Decode(raw)
 	if block == nil {
 		return "", errors.New("want a certificate in PEM")

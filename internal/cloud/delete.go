@@ -5,20 +5,21 @@ import (
 	"fmt"
 )
 
-// DeleteOptions say how an instance is deleted.
+// DeleteOptions configures the deletion of an instance.
 type DeleteOptions struct {
-	// KeepSize keeps the size of the instance's group, so that the cloud launches another instance. It takes a [SizeKeeper].
+	// KeepSize keeps the size of the instance's group, so that the cloud launches another instance. Only a [SizeKeeper]
+	// supports it.
 	KeepSize bool
 }
 
-// SizeKeeper is a Provider that can delete an instance and keep its group's size.
+// SizeKeeper is a Provider that can delete an instance without changing its group's size.
 type SizeKeeper interface {
-	// DeleteKeepingSize is [Provider.Delete], except that the group's size stays.
+	// DeleteKeepingSize does what [Provider.Delete] does, but keeps the group's size.
 	DeleteKeepingSize(ctx context.Context, providerID string) (Operation, error)
 }
 
-// Delete deletes an instance as the options say. Options that the provider cannot follow are a [*RefusedError], and nothing
-// is deleted.
+// Delete deletes an instance. If the provider does not support the options, it returns a [*RefusedError] and deletes
+// nothing.
 func Delete(ctx context.Context, p Provider, providerID string, o DeleteOptions) (Operation, error) {
 	if !o.KeepSize {
 		return p.Delete(ctx, providerID)

@@ -2,7 +2,7 @@ package cloud
 
 import "time"
 
-// Duration is a time.Duration that the configurations of providers write as text, such as "30s".
+// Duration is a time.Duration that a configuration writes as text, such as "30s".
 type Duration time.Duration
 
 // UnmarshalText reads what time.ParseDuration reads.

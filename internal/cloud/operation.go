@@ -7,30 +7,32 @@ import (
 	"time"
 )
 
-// Operation is a change that the cloud carries out in its own time. It is a value that can be written down, so that
-// another process can find the operation again.
+// Operation is a change that the cloud carries out asynchronously. It can be stored, so that another process can follow
+// it.
 type Operation struct {
-	// ID is the provider's own, opaque, such as the address to ask. Empty means that there is nothing to follow.
+	// ID is opaque to callers, for example the URL of the status. Empty means that nothing is left to follow.
 	ID string `json:"id,omitempty"`
-	// Started is when the cloud took the request.
+	// Started is when the cloud accepted the request.
 	Started time.Time `json:"started,omitzero"`
-	// Machines are the provider IDs of the instances that an order has made, if the cloud names them at once.
+	// Machines are the provider IDs of the new instances, if the cloud names them at once.
 	Machines []string `json:"machines,omitempty"`
 }
 
-// maxOperationID bounds the ID of an operation, in bytes. It holds the IDs of more than a thousand instances.
+// maxOperationID limits the length of an operation ID, in bytes. That is enough for the IDs of more than 1000
+// instances.
 const maxOperationID = 64 << 10
 
-// NewOperation returns an operation with a value, as JSON, as its ID.
+// NewOperation returns an operation with id, encoded as JSON, as its ID.
 func NewOperation(id any, started time.Time) Operation {
 	raw, err := json.Marshal(id)
-	if err != nil { // of strings and times it never is
+	if err != nil { // impossible for strings and times
 		return Operation{Started: started}
 	}
 	return Operation{ID: string(raw), Started: started}
 }
 
-// DecodeOperation reads an ID that [NewOperation] made. Any other is a [*RefusedError]: it was kept where others may write.
+// DecodeOperation decodes an ID from [NewOperation]. Any other ID is a [*RefusedError], because users may have changed
+// the stored ID.
 func DecodeOperation(id string, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(id))
 	decoder.DisallowUnknownFields()
@@ -40,7 +42,7 @@ func DecodeOperation(id string, into any) error {
 	return nil
 }
 
-// InvalidOperation returns the [*RefusedError] for an ID that no operation of a provider has.
+// InvalidOperation returns the [*RefusedError] for an operation ID that the provider did not create.
 func InvalidOperation(id string) error {
 	return &RefusedError{Reason: Invalid, Err: fmt.Errorf("operation %.200q: want what Delete or Grow returned", id)}
 }

@@ -1,7 +1,7 @@
 package cloud
 
-// Outcome sums up what came of a call, as a metric's label: "ok", "not-found", "throttled", "refused", or "error" for
-// anything else.
+// Outcome returns the metric label for the result of a call: "ok", "not-found", "throttled", "refused", or "error" for
+// every other error.
 func Outcome(err error) string {
 	switch {
 	case err == nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func TestOutcomeComesFromTheWrappedError(t *testing.T) {
+func TestOutcomeReadsTheWrappedError(t *testing.T) {
 	plain := errors.New("broken")
 	for want, err := range map[string]error{
 		"ok":        nil,
@@ -28,12 +28,12 @@ func TestOutcomeComesFromTheWrappedError(t *testing.T) {
 	}
 }
 
-func TestCloudPauseIsCappedAtAnHour(t *testing.T) {
+func TestRetryDelayIsCappedAtAnHour(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{
 		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
 	} {
 		if got := cloud.PauseOf(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{After: after})); got != want {
-			t.Errorf("%s for a wish of %s, want %s", got, after, want)
+			t.Errorf("%s for a delay of %s, want %s", got, after, want)
 		}
 	}
 	for _, err := range []error{nil, errors.New("broken"), &cloud.RefusedError{Reason: cloud.NoQuota}} {

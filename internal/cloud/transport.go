@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// CertPool reads a file with certificates in PEM. Without a file it returns nil: the system's authorities are trusted.
+// CertPool reads certificates in PEM from a file. An empty file name returns nil, which means the system's certificate
+// authorities.
 func CertPool(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -26,7 +27,7 @@ func CertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// NewTransport returns a transport for the API of a cloud, which keeps at most so many connections for later requests.
+// NewTransport returns an HTTP transport for a cloud API. It keeps at most connections idle connections.
 func NewTransport(config *tls.Config, connections int) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
@@ -41,20 +42,21 @@ func NewTransport(config *tls.Config, connections int) *http.Transport {
 	}
 }
 
-// LimitAnswers returns a transport with answers of at most so many bytes; see [Bounded].
-func LimitAnswers(next http.RoundTripper, most int) http.RoundTripper { return limited{next, most} }
-
-type limited struct {
-	http.RoundTripper
-	most int
+// LimitAnswers returns a transport that limits each response body to a number of bytes; see [Bounded].
+func LimitAnswers(next http.RoundTripper, maxBytes int) http.RoundTripper {
+	return limitedTransport{next, maxBytes}
 }
 
-// RoundTrip implements http.RoundTripper.
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+type limitedTransport struct {
+	http.RoundTripper
+	maxBytes int
+}
+
+func (l limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	response.Body = Bounded(response.Body, l.most)
+	response.Body = Bounded(response.Body, l.maxBytes)
 	return response, nil
 }

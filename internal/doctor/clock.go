@@ -10,87 +10,88 @@ import (
 )
 
 const (
-	// skewNoted is the least difference that is told of, and skewHarms the least that a Spot notice of thirty seconds
-	// does not forgive.
-	skewNoted = 3 * time.Second
-	skewHarms = 10 * time.Second
-	// leaseTime is how long a kubelet's Lease holds when it does not say (nodeLeaseDurationSeconds, 40).
-	leaseTime = 40 * time.Second
+	// warningSkew is the smallest difference to report. problemSkew is the smallest difference that a Spot notice of
+	// 30 seconds does not tolerate.
+	warningSkew = 3 * time.Second
+	problemSkew = 10 * time.Second
+	// nodeLeaseDuration is the default duration of a node Lease (nodeLeaseDurationSeconds, 40).
+	nodeLeaseDuration = 40 * time.Second
 )
 
-const nodeClockMeans = "the agent reckons with a machine's deadline by its node's clock, and cuts pods short or keeps them too long by as much"
+const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by as much"
 
-// clockHere compares the clock of this machine with the API server's. With several API servers it is that of the one
-// that answered.
-func clockHere(f *Facts) []Finding {
+// checkLocalClock compares the local clock with the clock of the API server that answered.
+func checkLocalClock(f *Facts) []Finding {
 	skew := f.Clock.Here.Sub(f.Clock.Server)
-	if skew.Abs() <= skewNoted+f.Clock.Error {
+	if skew.Abs() <= warningSkew+f.Clock.Error {
 		return nil
 	}
 	return []Finding{{
 		Severity: Warning,
-		Message: fmt.Sprintf("the clock of this machine is %s that of the API server: how long things have taken is shown wrong here",
-			apart(skew)),
-		Remedy: "switch on time synchronisation (chrony, systemd-timesyncd, w32time) here, or on the API server's machine if it is that one",
+		Message: fmt.Sprintf("the local clock is %s the API server's clock: durations are displayed wrong here",
+			formatSkew(skew)),
+		Remedy: "enable time synchronization (chrony, systemd-timesyncd, w32time) here, or on the API server's machine if its clock is wrong",
 	}}
 }
 
-func apart(skew time.Duration) string {
+func formatSkew(skew time.Duration) string {
 	if skew < 0 {
 		return skew.Abs().Truncate(time.Second).String() + " behind"
 	}
 	return skew.Truncate(time.Second).String() + " ahead of"
 }
 
-// clockNode compares the clocks of nodes with the API server's, by what their kubelets write in their Leases.
-func clockNode(f *Facts) []Finding {
+// checkNodeClocks compares the clocks of nodes with the API server's clock. The kubelets write their time into the
+// node Leases.
+func checkNodeClocks(f *Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes {
 		lease := f.NodeLeases[n.Name]
-		if lease == nil || lease.Spec.RenewTime == nil || machineless(n) {
+		if lease == nil || lease.Spec.RenewTime == nil || isVirtualNode(n) {
 			continue
 		}
-		finding := Finding{Object: nodeObject(n), Remedy: "switch on time synchronisation on the machine (chrony, w32time), and see that it reaches its source"}
-		skew, known := skewOf(n, lease, f.now())
+		finding := Finding{Object: newNodeObject(n), Remedy: "enable time synchronization on the node (chrony, w32time), and check that it reaches its source"}
+		skew, known := measureSkew(n, lease, f.serverTime())
 		switch {
 		case !known:
 			continue
-		case skew.Abs() >= skewHarms:
+		case skew.Abs() >= problemSkew:
 			finding.Severity = Problem
-		case skew.Abs() > skewNoted:
+		case skew.Abs() > warningSkew:
 			finding.Severity = Warning
 		default:
 			continue
 		}
-		finding.Message = fmt.Sprintf("its clock is %s that of the API server: %s", apart(skew), nodeClockMeans)
+		finding.Message = fmt.Sprintf("its clock is %s the API server's clock: %s", formatSkew(skew), nodeClockEffect)
 		found = append(found, finding)
 	}
 	return found
 }
 
-// skewOf is by how much a node's clock is ahead. Where the API server has recorded when the Lease was written, the two
-// clocks are compared at one moment. Else only what is impossible counts: a renewal in the future, and one that is too long
-// ago for a node that is held to be Ready; of a node that is not, an old Lease says that its kubelet is silent.
-func skewOf(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
+// measureSkew returns how far a node's clock is ahead, and whether that is known. If the API server has recorded when
+// the Lease was written, both clocks are compared at that moment. Otherwise only impossible times count: a renewal in
+// the future, and an expired Lease of a Ready node. If the node is not Ready, an expired Lease only means that its
+// kubelet is silent.
+func measureSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
 	renewed := lease.Spec.RenewTime.Time
-	if written, ok := writtenAt(lease); ok {
+	if written, ok := findRenewalTime(lease); ok {
 		return renewed.Sub(written), true
 	}
-	holds := leaseTime
+	holds := nodeLeaseDuration
 	if s := lease.Spec.LeaseDurationSeconds; s != nil {
 		holds = time.Duration(*s) * time.Second
 	}
 	switch skew := renewed.Sub(now); {
 	case skew > 0:
 		return skew, true
-	case -skew > holds && nodeReady(n):
+	case -skew > holds && isNodeReady(n):
 		return skew, true
 	}
 	return 0, false
 }
 
-// writtenAt is when the API server saw the Lease renewed last, to the second.
-func writtenAt(lease *coordinationv1.Lease) (time.Time, bool) {
+// findRenewalTime returns when the API server recorded the last renewal, in whole seconds.
+func findRenewalTime(lease *coordinationv1.Lease) (time.Time, bool) {
 	var at time.Time
 	for _, m := range lease.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) && m.Time.After(at) {

@@ -1,9 +1,9 @@
-// Package doctor looks a cluster and an installation over: what is wrong, what will be in the way when a node has to leave,
-// and what to do about it. It reads and changes nothing. What it knows is read first, into Facts; the rules are functions
-// of those alone, one file for each subject.
+// Package doctor checks a cluster and an installation: what is wrong, what will block the removal of nodes, and what
+// to do about it. It only reads. It first reads Facts; the rules are functions of Facts, with one file for each
+// subject.
 //
-// A thing that could not be read is never taken for a thing that is well: the rules that need it are listed as unchecked,
-// and a right that was missing is a finding of its own.
+// A failed read never counts as a good result. The rules that need it are listed as unchecked, and a missing
+// permission is a finding.
 package doctor
 
 import (
@@ -12,24 +12,24 @@ import (
 	"strings"
 )
 
-// Severity is how bad a finding is.
+// Severity says how bad a finding is.
 type Severity string
 
 const (
-	// Problem is something that will fail, or is failing.
+	// Problem means that something fails or will fail.
 	Problem Severity = "problem"
-	// Warning is something that will hurt on a bad day, or that may be meant.
+	// Warning means that something can cause trouble later, or can be intended.
 	Warning Severity = "warning"
-	// Note is something to know.
+	// Note is information.
 	Note Severity = "note"
 )
 
-// severities from bad to good.
+// severities are all severities, the worst first.
 var severities = []Severity{Problem, Warning, Note}
 
-func (s Severity) rank() int { return slices.Index(severities, s) }
+func (s Severity) sortRank() int { return slices.Index(severities, s) }
 
-// Object is what a finding is about. The zero value is the cluster as a whole.
+// Object is the object of a finding. The zero value means the whole cluster.
 type Object struct {
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -50,31 +50,32 @@ func compareObjects(a, b Object) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// Finding is one thing that a rule has found.
+// Finding is one result of a rule.
 type Finding struct {
-	// Rule is the name of the rule, which is also the heading of its section in docs/doctor.md.
+	// Rule is the name of the rule, and the heading of its section in docs/doctor.md.
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
 	Object   Object   `json:"object,omitzero"`
-	// Owners are the workloads that the finding is about where the object is not one itself.
+	// Owners are the affected workloads, if Object is not a workload.
 	Owners []Object `json:"owners,omitempty"`
-	// Message says what is the case and what it means. It does not name the object, so that findings can be put together.
+	// Message says what is wrong and what it means. It does not name the object, so that equal findings can be
+	// grouped.
 	Message string `json:"message"`
-	// Remedy is what to do.
+	// Remedy says what to do.
 	Remedy string `json:"remedy"`
 }
 
-// Unchecked is a rule that could not look.
+// Unchecked is a rule that could not be checked.
 type Unchecked struct {
 	Rule    string `json:"rule"`
 	Because string `json:"because"`
 }
 
-// Report is everything that was found, the worst first.
+// Report holds all findings, the worst first.
 type Report struct {
-	// Server is the version of the API server, where it said so.
+	// Server is the version of the API server, or empty if unknown.
 	Server string `json:"server,omitempty"`
-	// Parts are those of Slipway that were found in the cluster.
+	// Parts are the parts of Slipway in the cluster.
 	Parts     []Installed `json:"parts"`
 	Findings  []Finding   `json:"findings"`
 	Unchecked []Unchecked `json:"unchecked"`
@@ -87,7 +88,7 @@ type Installed struct {
 	ServiceAccount string   `json:"serviceAccount"`
 }
 
-// Count is how many findings of a severity there are.
+// Count returns the number of findings of a severity.
 func (r *Report) Count(s Severity) int {
 	n := 0
 	for i := range r.Findings {
@@ -98,42 +99,43 @@ func (r *Report) Count(s Severity) int {
 	return n
 }
 
-// Rule is one thing that is looked at.
+// Rule is one check.
 type Rule struct {
-	// Name is unique, and does not change.
+	// Name is unique and must not change.
 	Name string
-	// needs is what it has to have been read; without any of it, it is not checked.
-	needs []Reading
-	// also is what it looks at besides; without any of it, it says what it can, and is listed as not checked in full.
-	also  []Reading
-	check func(*Facts) []Finding
+	// requires lists the readings that the rule needs. If one failed, the rule is not checked.
+	requires []Reading
+	// optionalReadings lists more readings that the rule uses. If one failed, the rule is checked and also listed as
+	// partly unchecked.
+	optionalReadings []Reading
+	check            func(*Facts) []Finding
 }
 
-// Rules are all rules, in the order of what they build on.
+// Rules returns all rules, in the order of their dependencies.
 func Rules() []Rule {
 	return []Rule{
-		{Name: "caller-rights", check: callerRights},
-		{Name: "unreadable", check: unreadable},
-		{Name: "installation", needs: []Reading{readDaemonSets, readDeployments}, check: installation},
-		{Name: "part-rights", needs: []Reading{readDaemonSets, readDeployments, readAccess}, check: partRights},
-		{Name: "part-not-ready", needs: []Reading{readDeployments}, check: partNotReady},
-		{Name: "crds", needs: []Reading{readCRDs, readDeployments}, check: definitions},
-		{Name: "leader", needs: []Reading{readDeployments, readLeaderLeases}, check: leader},
-		{Name: "agent-coverage", needs: []Reading{readNodes, readDaemonSets}, check: agentCoverage},
-		{Name: "agent-down", needs: []Reading{readNodes, readPods, readDaemonSets}, check: agentDown},
-		{Name: "metadata-endpoint", needs: []Reading{readNodes, readPods, readDaemonSets}, check: metadataEndpoint},
-		{Name: "group-not-accepted", needs: []Reading{readNodeGroups}, check: groupNotAccepted},
-		{Name: "node-without-group", needs: []Reading{readNodes, readNodeGroups, readDeployments}, check: nodeWithoutGroup},
-		{Name: "pdb-never-allows", needs: []Reading{readBudgets, readPods}, check: budgetNeverAllows},
-		{Name: "pdb-blocks-now", needs: []Reading{readBudgets}, check: budgetBlocksNow},
-		{Name: "pdb-overlap", needs: []Reading{readBudgets, readPods}, check: budgetOverlap},
-		{Name: "pdb-matches-nothing", needs: []Reading{readBudgets, readPods}, check: budgetMatchesNothing},
-		{Name: "single-replica", needs: []Reading{readDeployments, readStatefulSets}, check: singleReplica},
-		{Name: "pod-without-controller", needs: []Reading{readPods}, check: podWithoutController},
-		{Name: "other-tool", needs: []Reading{readDeployments, readDaemonSets, readNodes}, also: []Reading{readMarks, readGroups}, check: otherTool},
-		{Name: "other-tool-at-work", needs: []Reading{readNodes}, check: otherToolAtWork},
-		{Name: "clock-here", needs: []Reading{readClock}, check: clockHere},
-		{Name: "clock-node", needs: []Reading{readNodes, readNodeLeases, readClock}, check: clockNode},
+		{Name: "caller-rights", check: checkCallerRights},
+		{Name: "unreadable", check: checkUnreadable},
+		{Name: "installation", requires: []Reading{daemonSetsReading, deploymentsReading}, check: checkInstallation},
+		{Name: "part-rights", requires: []Reading{daemonSetsReading, deploymentsReading, partAccessReading}, check: checkPartRights},
+		{Name: "part-not-ready", requires: []Reading{deploymentsReading}, check: checkPartReady},
+		{Name: "crds", requires: []Reading{crdsReading, deploymentsReading}, check: checkDefinitions},
+		{Name: "leader", requires: []Reading{deploymentsReading, leaderLeasesReading}, check: checkLeader},
+		{Name: "agent-coverage", requires: []Reading{nodesReading, daemonSetsReading}, check: checkAgentCoverage},
+		{Name: "agent-down", requires: []Reading{nodesReading, podsReading, daemonSetsReading}, check: checkAgentRunning},
+		{Name: "metadata-endpoint", requires: []Reading{nodesReading, podsReading, daemonSetsReading}, check: checkMetadataEndpoint},
+		{Name: "group-not-accepted", requires: []Reading{nodeGroupsReading}, check: checkGroupAccepted},
+		{Name: "node-without-group", requires: []Reading{nodesReading, nodeGroupsReading, deploymentsReading}, check: checkNodeHasGroup},
+		{Name: "pdb-never-allows", requires: []Reading{pdbsReading, podsReading}, check: checkPDBNeverAllows},
+		{Name: "pdb-blocks-now", requires: []Reading{pdbsReading}, check: checkPDBBlocksNow},
+		{Name: "pdb-overlap", requires: []Reading{pdbsReading, podsReading}, check: checkPDBOverlap},
+		{Name: "pdb-matches-nothing", requires: []Reading{pdbsReading, podsReading}, check: checkPDBMatchesNothing},
+		{Name: "single-replica", requires: []Reading{deploymentsReading, statefulSetsReading}, check: checkSingleReplica},
+		{Name: "pod-without-controller", requires: []Reading{podsReading}, check: checkPodController},
+		{Name: "other-tool", requires: []Reading{deploymentsReading, daemonSetsReading, nodesReading}, optionalReadings: []Reading{toolConfigMapsReading, apiGroupsReading}, check: checkOtherTools},
+		{Name: "other-tool-at-work", requires: []Reading{nodesReading}, check: checkOtherToolActive},
+		{Name: "clock-here", requires: []Reading{clockReading}, check: checkLocalClock},
+		{Name: "clock-node", requires: []Reading{nodesReading, nodeLeasesReading, clockReading}, check: checkNodeClocks},
 	}
 }
 
@@ -144,12 +146,12 @@ func Diagnose(f *Facts) *Report {
 		r.Parts = append(r.Parts, Installed{p.Kind, p.Object, p.ServiceAccount})
 	}
 	for _, rule := range Rules() {
-		if missing := f.missing(rule.needs); len(missing) > 0 {
+		if missing := f.listMissing(rule.requires); len(missing) > 0 {
 			r.Unchecked = append(r.Unchecked, Unchecked{rule.Name, "not read: " + strings.Join(missing, ", ")})
 			continue
 		}
-		if missing := f.missing(rule.also); len(missing) > 0 {
-			r.Unchecked = append(r.Unchecked, Unchecked{rule.Name, "in part; not read: " + strings.Join(missing, ", ")})
+		if missing := f.listMissing(rule.optionalReadings); len(missing) > 0 {
+			r.Unchecked = append(r.Unchecked, Unchecked{rule.Name, "partly; not read: " + strings.Join(missing, ", ")})
 		}
 		for _, found := range rule.check(f) {
 			found.Rule = rule.Name
@@ -161,7 +163,7 @@ func Diagnose(f *Facts) *Report {
 		order[rule.Name] = i
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(order[a.Rule], order[b.Rule]),
+		return cmp.Or(cmp.Compare(a.Severity.sortRank(), b.Severity.sortRank()), cmp.Compare(order[a.Rule], order[b.Rule]),
 			cmp.Compare(a.Message, b.Message), compareObjects(a.Object, b.Object))
 	})
 	return r

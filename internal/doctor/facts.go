@@ -18,33 +18,33 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Reading is one thing that is read of the cluster.
+// Reading is one thing that is read from the cluster.
 type Reading string
 
 const (
-	readNodes        Reading = "nodes"
-	readPods         Reading = "pods"
-	readBudgets      Reading = "disruption budgets"
-	readDeployments  Reading = "deployments"
-	readStatefulSets Reading = "stateful sets"
-	readDaemonSets   Reading = "daemon sets"
-	readNodeLeases   Reading = "leases of nodes"
-	readLeaderLeases Reading = "leases of managers"
-	readMarks        Reading = "config maps of other tools"
-	readGroups       Reading = "API groups"
-	readCRDs         Reading = "custom resource definitions"
-	readNodeGroups   Reading = "node groups"
-	readAccess       Reading = "rights of service accounts"
-	readCaller       Reading = "rights of the caller"
-	readMetrics      Reading = "metrics of agents"
-	readClock        Reading = "clock of the API server"
+	nodesReading          Reading = "nodes"
+	podsReading           Reading = "pods"
+	pdbsReading           Reading = "disruption budgets"
+	deploymentsReading    Reading = "deployments"
+	statefulSetsReading   Reading = "stateful sets"
+	daemonSetsReading     Reading = "daemon sets"
+	nodeLeasesReading     Reading = "leases of nodes"
+	leaderLeasesReading   Reading = "leases of managers"
+	toolConfigMapsReading Reading = "config maps of other tools"
+	apiGroupsReading      Reading = "API groups"
+	crdsReading           Reading = "custom resource definitions"
+	nodeGroupsReading     Reading = "node groups"
+	partAccessReading     Reading = "rights of service accounts"
+	callerAccessReading   Reading = "rights of the caller"
+	metricsReading        Reading = "metrics of agents"
+	clockReading          Reading = "clock of the API server"
 )
 
-// Facts is what was read of a cluster. Objects are not changed.
+// Facts holds what was read from a cluster. The objects must not be changed.
 type Facts struct {
-	// Server is the API server's version.
+	// Server is the version of the API server.
 	Server string
-	// Clock holds the API server's clock against the one here.
+	// Clock compares the API server's clock with the local clock.
 	Clock Clock
 
 	Nodes        []*corev1.Node
@@ -53,56 +53,56 @@ type Facts struct {
 	Deployments  []*appsv1.Deployment
 	StatefulSets []*appsv1.StatefulSet
 	DaemonSets   []*appsv1.DaemonSet
-	// NodeLeases are those by which kubelets show that they live, by the node's name.
+	// NodeLeases are the Leases of kubelets, by node name.
 	NodeLeases map[string]*coordinationv1.Lease
-	// LeaderLeases are those of managers that are there.
+	// LeaderLeases are the existing Leases of managers.
 	LeaderLeases map[Key]*coordinationv1.Lease
-	// Marks are the ConfigMaps that are there of those by which other tools are known.
+	// Marks are the existing ConfigMaps that identify other tools.
 	Marks map[Key]bool
-	// Groups are the names of the API groups that are served.
+	// Groups are the names of the served API groups.
 	Groups []string
-	// CRDs are Slipway's own definitions that are there, by name.
+	// CRDs are the existing CRDs of Slipway, by name.
 	CRDs map[string]*unstructured.Unstructured
-	// NodeGroups are nil where the API server does not serve them.
+	// NodeGroups is nil if the API server does not serve them.
 	NodeGroups []v1alpha1.NodeGroup
-	// Access is what the parts' accounts may and may not.
+	// Access says which permissions the accounts of the parts have.
 	Access []Access
-	// Caller is what the caller may and may not beyond what is read here.
+	// Caller says which permissions the caller has, beyond those needed here.
 	Caller []Access
-	// LastRead is when the agents in these pods last read the notices, as far as they were asked.
+	// LastRead says when the agents in these pods last read the notices, if they were queried.
 	LastRead map[Key]LastRead
 
-	// Unread is why a thing could not be read.
+	// Unread holds the errors of failed readings.
 	Unread map[Reading]error
 
-	parts []Part // as found once
+	parts []Part // cache of Parts
 }
 
-// Key names an object of a namespace.
+// Key is the namespace and name of an object.
 type Key struct{ Namespace, Name string }
 
-// Clock is what two clocks showed at one moment.
+// Clock holds the times of two clocks at one moment.
 type Clock struct {
 	Server, Here time.Time
-	// Error is by how much the difference may be off, either way.
+	// Error is the largest error of the difference, in both directions.
 	Error time.Duration
 }
 
-// Access is the answer to whether an account has a right.
+// Access says whether an account has a permission.
 type Access struct {
 	Part    Part
 	Right   Right
 	Allowed bool
 }
 
-// LastRead is what an agent said of its last look at the notices.
+// LastRead is when an agent last read the notices.
 type LastRead struct {
-	At  time.Time // zero is never
-	Err error     // it could not be asked
+	At  time.Time // zero means never
+	Err error     // the agent could not be queried
 }
 
-// missing lists which of the readings are not there.
-func (f *Facts) missing(needs []Reading) []string {
+// listMissing returns the failed ones of these readings.
+func (f *Facts) listMissing(needs []Reading) []string {
 	var names []string
 	for _, n := range needs {
 		if err := f.Unread[n]; err != nil {
@@ -112,39 +112,39 @@ func (f *Facts) missing(needs []Reading) []string {
 	return names
 }
 
-// unseen is why the cluster was not seen at all: its API server did not answer once, or did not know who asks. Nil where it had
-// anything else to say.
-func (f *Facts) unseen() error {
+// findConnectionError returns an error if the API server never answered or rejected the credentials. It returns nil
+// after any other answer.
+func (f *Facts) findConnectionError() error {
 	for _, reading := range []Reading{
-		readNodes, readPods, readBudgets, readDeployments, readStatefulSets, readDaemonSets, readNodeLeases, readGroups, readNodeGroups,
-		readCRDs,
+		nodesReading, podsReading, pdbsReading, deploymentsReading, statefulSetsReading, daemonSetsReading, nodeLeasesReading, apiGroupsReading, nodeGroupsReading,
+		crdsReading,
 	} {
 		var silent *url.Error
 		if err := f.Unread[reading]; !errors.As(err, &silent) && !apierrors.IsUnauthorized(err) {
 			return nil
 		}
 	}
-	return f.Unread[readNodes]
+	return f.Unread[nodesReading]
 }
 
-// now is the time by the API server's clock; by the one here where that is not known.
-func (f *Facts) now() time.Time {
+// serverTime returns the API server's time, or the local time if that is unknown.
+func (f *Facts) serverTime() time.Time {
 	if f.Clock.Server.IsZero() {
 		return f.Clock.Here
 	}
 	return f.Clock.Server
 }
 
-// unreadable tells of what could not be read for another reason than a right.
-func unreadable(f *Facts) []Finding {
+// checkUnreadable reports readings that failed for another reason than a missing permission.
+func checkUnreadable(f *Facts) []Finding {
 	var found []Finding
 	for reading, err := range f.Unread {
-		if err == nil || apierrors.IsForbidden(err) || reading == readMetrics {
+		if err == nil || apierrors.IsForbidden(err) || reading == metricsReading {
 			continue
 		}
 		found = append(found, Finding{
 			Severity: Problem, Message: fmt.Sprintf("the %s could not be read: %v", reading, err),
-			Remedy: "try again; if it stays so, see what the API server says about itself: kubectl get --raw '/readyz?verbose'",
+			Remedy: "try again; if it fails again, check the API server: kubectl get --raw '/readyz?verbose'",
 		})
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })

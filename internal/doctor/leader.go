@@ -11,43 +11,44 @@ import (
 )
 
 const (
-	// leaseName is the one that managers compete for.
-	leaseName = "slipway-manager"
-	// leaderLeaseTime is --leader-election-lease-duration where a Lease does not say.
-	leaderLeaseTime = 15 * time.Second
-	// takeover is how long another may take to see that a Lease has run out, and clocks may differ.
-	takeover = 30 * time.Second
+	// managerLeaseName is the Lease for the leader election of managers.
+	managerLeaseName = "slipway-manager"
+	// leaderLeaseDuration is the default of --leader-election-lease-duration.
+	leaderLeaseDuration = 15 * time.Second
+	// takeoverTime is how long another manager may need to see an expired Lease, including clock differences.
+	takeoverTime = 30 * time.Second
 )
 
-// leaderLease is the Lease that the pods of a manager compete for; none where they do not. Those of the stand-ins are not among
-// what the doctor may read.
-func leaderLease(p *Part) (Key, bool) {
-	if p.Kind != Manager || p.standsIn() || !p.has(leaderElect) {
+// findLeaderLease returns the Lease for a manager's leader election, and whether there is one to check. The doctor
+// has no permission for the Leases of compatibility commands.
+func findLeaderLease(p *Part) (Key, bool) {
+	if p.Kind != Manager || p.isCompatibilityCommand() || !p.isFlagSet(leaderElect) {
 		return Key{}, false
 	}
-	return Key{p.home(), leaseName}, true
+	return Key{p.leaseNamespace(), managerLeaseName}, true
 }
 
-// leaseName is the name of that Lease, a stand-in's too; empty where the template does not tell.
-func (p *Part) leaseName() string {
+// findLeaseName returns the name of the Lease, also for compatibility commands. It is empty if the template does not
+// determine it.
+func (p *Part) findLeaseName() string {
 	switch pool := p.env["FOCUS_NODEPOOL"]; {
 	case p.Command == "openstack-autoscaler":
 		return "slipway-openstack-autoscaler"
 	case p.Command != "vmss-pod-watcher":
-		return leaseName
+		return managerLeaseName
 	case pool != "":
 		return "slipway-vmss-pod-watcher-" + pool
 	}
 	return ""
 }
 
-// home is the namespace of a part's Leases, and of what it writes beside them.
-func (p *Part) home() string {
+// leaseNamespace returns the namespace for a part's Leases and for the objects that it writes with them.
+func (p *Part) leaseNamespace() string {
 	flag := "namespace"
 	if p.Kind == Manager {
 		flag = "leader-election-namespace"
 	}
-	given, _ := p.value(flag)
+	given, _ := p.flagValue(flag)
 	home := cmp.Or(given, p.env["POD_NAMESPACE"])
 	if p.Command == "openstack-autoscaler" || p.Command == "kubeaware-cloudpool-proxy" {
 		home = cmp.Or(home, metav1.NamespaceSystem)
@@ -55,40 +56,40 @@ func (p *Part) home() string {
 	return cmp.Or(home, p.namespace())
 }
 
-// leader sees that a manager leads, and has said so lately.
-func leader(f *Facts) []Finding {
+// checkLeader checks that a manager leads and has renewed its Lease recently.
+func checkLeader(f *Facts) []Finding {
 	var found []Finding
-	for _, p := range f.installed(Manager) {
-		key, ok := leaderLease(&p)
+	for _, p := range f.partsOfKind(Manager) {
+		key, ok := findLeaderLease(&p)
 		if !ok || p.deployment == nil || ptr.Deref(p.deployment.Spec.Replicas, 1) == 0 {
 			continue
 		}
-		if because := f.leaderless(f.LeaderLeases[key]); because != "" {
+		if reason := f.findLeaderProblem(f.LeaderLeases[key]); reason != "" {
 			found = append(found, Finding{
 				Severity: Problem, Object: Object{"Lease", key.Namespace, key.Name},
-				Message: because + ": no manager leads, and no retirement goes on",
-				Remedy:  "kubectl logs of the manager's pods: a missing right on leases and an API server out of reach are the usual causes",
+				Message: reason + ": no manager leads, and all retirements stop",
+				Remedy:  "read kubectl logs of the manager's pods; usual causes are a missing permission for leases and an unreachable API server",
 			})
 		}
 	}
 	return found
 }
 
-func (f *Facts) leaderless(lease *coordinationv1.Lease) string {
+func (f *Facts) findLeaderProblem(lease *coordinationv1.Lease) string {
 	switch {
 	case lease == nil:
-		return "there is no such Lease"
+		return "the Lease does not exist"
 	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
-		return "nobody holds it"
+		return "it has no holder"
 	case lease.Spec.RenewTime == nil:
 		return "it has never been renewed"
 	}
-	holds := leaderLeaseTime
+	holds := leaderLeaseDuration
 	if s := lease.Spec.LeaseDurationSeconds; s != nil {
 		holds = time.Duration(*s) * time.Second
 	}
-	if age := f.now().Sub(lease.Spec.RenewTime.Time); age > holds+takeover {
-		return fmt.Sprintf("%s has not renewed it for %s", *lease.Spec.HolderIdentity, age.Truncate(time.Second))
+	if age := f.serverTime().Sub(lease.Spec.RenewTime.Time); age > holds+takeoverTime {
+		return fmt.Sprintf("its holder %s has not renewed it for %s", *lease.Spec.HolderIdentity, age.Truncate(time.Second))
 	}
 	return ""
 }

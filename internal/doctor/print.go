@@ -7,33 +7,34 @@ import (
 	"strings"
 )
 
-// listed is how many objects of one finding are listed unless all are wanted.
-const listed = 5
+// maxObjects is how many objects of one finding are listed by default.
+const maxObjects = 5
 
-// Print writes the report for people, the worst first: findings that differ in their objects alone are put together, and so
-// are those that differ in their messages alone, such as the rights that one account lacks. all lists every object.
+// Print writes the report for people, the worst finding first. It groups findings that differ only in their objects,
+// and findings that differ only in their messages, such as several missing permissions of one account. all lists
+// every object.
 func (r *Report) Print(w io.Writer, all bool) error {
 	p := &printer{w: w}
 	for i := range r.Parts {
-		p.line("found %s: %s, as ServiceAccount %s", r.Parts[i].Part, r.Parts[i].Object, r.Parts[i].ServiceAccount)
+		p.printLine("found %s: %s, as ServiceAccount %s", r.Parts[i].Part, r.Parts[i].Object, r.Parts[i].ServiceAccount)
 	}
-	for _, g := range blocksOf(r.Findings) {
-		p.line("")
-		p.line("%s  %s", strings.ToUpper(string(g.first().Severity)), g.first().Rule)
-		p.objects(g.objects, all)
-		p.messages(g.messages)
-		p.line("  -> %s", sentence(g.first().Remedy))
+	for _, g := range groupFindings(r.Findings) {
+		p.printLine("")
+		p.printLine("%s  %s", strings.ToUpper(string(g.firstFinding().Severity)), g.firstFinding().Rule)
+		p.printObjects(g.objects, all)
+		p.printMessages(g.messages)
+		p.printLine("  -> %s", toSentence(g.firstFinding().Remedy))
 	}
 	if len(r.Unchecked) > 0 {
-		p.line("")
-		p.line("NOT CHECKED")
+		p.printLine("")
+		p.printLine("NOT CHECKED")
 	}
 	for _, u := range r.Unchecked {
-		p.line("  %s (%s)", u.Rule, u.Because)
+		p.printLine("  %s (%s)", u.Rule, u.Because)
 	}
-	p.line("")
-	p.line("%s, %s, %s; %d of %d rules checked", numberOf(r.Count(Problem), "problem"), numberOf(r.Count(Warning), "warning"),
-		numberOf(r.Count(Note), "note"), len(Rules())-len(r.Unchecked), len(Rules()))
+	p.printLine("")
+	p.printLine("%s, %s, %s; %d of %d rules checked", formatCount(r.Count(Problem), "problem"), formatCount(r.Count(Warning), "warning"),
+		formatCount(r.Count(Note), "note"), len(Rules())-len(r.Unchecked), len(Rules()))
 	return p.err
 }
 
@@ -42,16 +43,16 @@ type printer struct {
 	err error
 }
 
-func (p *printer) line(format string, args ...any) {
+func (p *printer) printLine(format string, args ...any) {
 	if p.err == nil {
 		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
 	}
 }
 
-func (p *printer) objects(g []Finding, all bool) {
+func (p *printer) printObjects(g []Finding, all bool) {
 	shown := g
-	if !all && len(g) > listed {
-		shown = g[:listed]
+	if !all && len(g) > maxObjects {
+		shown = g[:maxObjects]
 	}
 	for i := range shown {
 		f := &shown[i]
@@ -66,31 +67,32 @@ func (p *printer) objects(g []Finding, all bool) {
 			}
 			about += "  (" + strings.Join(owners, ", ") + ")"
 		}
-		p.line("  %s", about)
+		p.printLine("  %s", about)
 	}
 	if n := len(g) - len(shown); n > 0 {
-		p.line("  and %d more (-o wide lists them)", n)
+		p.printLine("  and %d more (list all with -o wide)", n)
 	}
 }
 
-func (p *printer) messages(all []Finding) {
+func (p *printer) printMessages(all []Finding) {
 	if len(all) == 1 {
-		p.line("  %s", sentence(all[0].Message))
+		p.printLine("  %s", toSentence(all[0].Message))
 		return
 	}
 	for i := range all {
-		p.line("  - %s", all[i].Message)
+		p.printLine("  - %s", all[i].Message)
 	}
 }
 
-// block is findings that are printed as one: the same of several objects, or several things of the same object.
+// block is a group of findings to print together: one message for several objects, or several messages for one
+// object.
 type block struct{ objects, messages []Finding }
 
-func (b *block) first() *Finding { return &b.objects[0] }
+func (b *block) firstFinding() *Finding { return &b.objects[0] }
 
-// takes puts a finding into the block, if it belongs there.
-func (b *block) takes(f Finding) bool {
-	first := b.first()
+// tryAdd adds a finding to the block if it belongs there, and reports whether it did.
+func (b *block) tryAdd(f Finding) bool {
+	first := b.firstFinding()
 	switch {
 	case f.Rule != first.Rule || f.Severity != first.Severity || f.Remedy != first.Remedy:
 		return false
@@ -104,26 +106,26 @@ func (b *block) takes(f Finding) bool {
 	return true
 }
 
-// blocksOf puts findings together. They are sorted so that those of a block are neighbours.
-func blocksOf(all []Finding) []block {
+// groupFindings groups sorted findings into blocks.
+func groupFindings(all []Finding) []block {
 	var blocks []block
 	for i := range all {
-		if last := len(blocks) - 1; last < 0 || !blocks[last].takes(all[i]) {
+		if last := len(blocks) - 1; last < 0 || !blocks[last].tryAdd(all[i]) {
 			blocks = append(blocks, block{all[i : i+1 : i+1], all[i : i+1 : i+1]})
 		}
 	}
 	return blocks
 }
 
-func numberOf(n int, what string) string {
+func formatCount(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// sentence begins with a capital and ends with a full stop, unless it begins with a word that must stay as it is.
-func sentence(s string) string {
+// toSentence adds a capital letter and a full stop. It does not change a first word with a fixed spelling.
+func toSentence(s string) string {
 	first, _, _ := strings.Cut(s, " ")
 	if first == strings.ToLower(first) && first != "kubectl" && first != "minAvailable" && first != "slipway" {
 		s = strings.ToUpper(s[:1]) + s[1:]

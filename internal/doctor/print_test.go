@@ -20,27 +20,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// troubled is a cluster with much that is wrong.
-func troubled() *Facts {
-	f := installed()
+// newTroubledCluster returns a cluster with many findings.
+func newTroubledCluster() *Facts {
+	f := newInstallation()
 	for i := range 7 {
-		f.Nodes = append(f.Nodes, azureNode(fmt.Sprintf("node-%d", i)))
+		f.Nodes = append(f.Nodes, newAzureNode(fmt.Sprintf("node-%d", i)))
 	}
 	f.Budgets = []*policyv1.PodDisruptionBudget{
-		budget("web", "web", nil, none), budget("web-too", "web", nil, one), budget("typo", "wbe", nil, one),
+		newPDB("web", "web", nil, none), newPDB("web-too", "web", nil, one), newPDB("typo", "wbe", nil, one),
 	}
-	f.Pods = append(f.Pods, replica("web-1", "web"), pod("shop", "debug", nil))
-	f.Deployments = append(f.Deployments, deployment("shop", "web", 1))
-	f.DaemonSets = append(f.DaemonSets, daemon("kured", "ghcr.io/kubereboot/kured:1.20"))
-	f.Access = access(f.installed(Agent)[0], agentRights(), "create pods/eviction", "patch nodes")
+	f.Pods = append(f.Pods, newReplica("web-1", "web"), newPod("shop", "debug", nil))
+	f.Deployments = append(f.Deployments, newDeployment("shop", "web", 1))
+	f.DaemonSets = append(f.DaemonSets, newDaemonSet("kured", "ghcr.io/kubereboot/kured:1.20"))
+	f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "create pods/eviction", "patch nodes")
 	f.LeaderLeases, f.parts = nil, nil
-	f.Unread[readNodeLeases] = forbidden("leases")
-	f.Unread[readStatefulSets] = errors.New("the server is on fire")
+	f.Unread[nodeLeasesReading] = newForbiddenError("leases")
+	f.Unread[statefulSetsReading] = errors.New("the server is on fire")
 	return f
 }
 
-func TestReportsForPeopleAndAsData(t *testing.T) {
-	for name, f := range map[string]*Facts{"troubled": troubled(), "well": installed(), "bare": cluster()} {
+func TestReportsMatchGoldenFiles(t *testing.T) {
+	for name, f := range map[string]*Facts{"troubled": newTroubledCluster(), "well": newInstallation(), "bare": newEmptyCluster()} {
 		r := Diagnose(f)
 		var text, wide bytes.Buffer
 		must.NoError(t, errors.Join(r.Print(&text, false), r.Print(&wide, true)))
@@ -55,7 +55,7 @@ func TestReportsForPeopleAndAsData(t *testing.T) {
 	}
 }
 
-func TestForbiddenReadsAreReportedRightByRight(t *testing.T) {
+func TestEachForbiddenReadIsAFinding(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
@@ -65,21 +65,21 @@ func TestForbiddenReadsAreReportedRightByRight(t *testing.T) {
 	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{AskAgents: true})
 	must.NoError(t, err)
 	r := Diagnose(f)
-	for reading, right := range readRights {
+	for reading, right := range rightsByReading {
 		switch reading {
-		case readAccess, readLeaderLeases, readMetrics:
-			continue // without parts there is nothing to ask
+		case partAccessReading, leaderLeasesReading, metricsReading:
+			continue // without parts nothing is queried
 		}
 		if !strings.Contains(fmt.Sprint(r.Findings), "you may not "+right.String()) {
-			t.Errorf("nothing is said of %s", right)
+			t.Errorf("no finding for %s", right)
 		}
 	}
-	if len(r.Unchecked) == 0 || f.Unread[readClock] != nil {
-		t.Errorf("%+v, clock %v", r.Unchecked, f.Unread[readClock])
+	if len(r.Unchecked) == 0 || f.Unread[clockReading] != nil {
+		t.Errorf("%+v, clock %v", r.Unchecked, f.Unread[clockReading])
 	}
 }
 
-func TestNonsenseFromTheAPIServerIsAProblem(t *testing.T) {
+func TestInvalidServerResponseIsAProblem(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", "yesterday")
 		_, _ = w.Write([]byte(`{"kind":"Teapot"`))
@@ -87,23 +87,23 @@ func TestNonsenseFromTheAPIServerIsAProblem(t *testing.T) {
 	defer server.Close()
 	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{})
 	must.NoError(t, err)
-	if r := Diagnose(f); r.Count(Problem) == 0 || f.Unread[readClock] == nil {
+	if r := Diagnose(f); r.Count(Problem) == 0 || f.Unread[clockReading] == nil {
 		t.Errorf("%+v", r)
 	}
 }
 
-// agentServer is an API server through which an agent's metrics are read.
-func agentServer(t *testing.T, status int, body string) *reader {
+// newAgentServer returns an API server that serves an agent's metrics.
+func newAgentServer(t *testing.T, status int, body string) *reader {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if want := "/api/v1/namespaces/slipway/pods/slipway-agent-node-a:9818/proxy/metrics"; r.URL.Path != want {
-			t.Errorf("asked for %s, want %s", r.URL.Path, want)
+			t.Errorf("request for %s, want %s", r.URL.Path, want)
 		}
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
 	}))
 	t.Cleanup(server.Close)
-	f := installed()
+	f := newInstallation()
 	f.LastRead = map[Key]LastRead{}
 	r, err := newReader(&rest.Config{Host: server.URL, QPS: -1}, f)
 	must.NoError(t, err)
@@ -112,27 +112,27 @@ func agentServer(t *testing.T, status int, body string) *reader {
 
 func TestAgentsReportTheirLastRead(t *testing.T) {
 	key := Key{"slipway", "slipway-agent-node-a"}
-	r := agentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
-	r.run(t.Context(), r.agentMetrics())
-	if got := r.f.LastRead[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
+	r := newAgentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
+	r.runTasks(t.Context(), r.newAgentMetricsTasks())
+	if got := r.facts.LastRead[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
 		t.Errorf("%+v", got)
 	}
-	r = agentServer(t, http.StatusServiceUnavailable, "no route")
-	r.run(t.Context(), r.agentMetrics())
-	if got := r.f.LastRead[key]; got.Err == nil {
+	r = newAgentServer(t, http.StatusServiceUnavailable, "no route")
+	r.runTasks(t.Context(), r.newAgentMetricsTasks())
+	if got := r.facts.LastRead[key]; got.Err == nil {
 		t.Errorf("%+v", got)
 	}
-	r = agentServer(t, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","reason":"Forbidden","code":403}`)
-	r.run(t.Context(), r.agentMetrics())
-	if len(r.f.LastRead) > 0 || !strings.Contains(fmt.Sprint(callerRights(r.f)), "you may not get pods/proxy") {
-		t.Errorf("%+v, %v", r.f.LastRead, r.f.Unread)
+	r = newAgentServer(t, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","reason":"Forbidden","code":403}`)
+	r.runTasks(t.Context(), r.newAgentMetricsTasks())
+	if len(r.facts.LastRead) > 0 || !strings.Contains(fmt.Sprint(checkCallerRights(r.facts)), "you may not get pods/proxy") {
+		t.Errorf("%+v, %v", r.facts.LastRead, r.facts.Unread)
 	}
 }
 
-func TestAgentIsAskedAtItsPodsPort(t *testing.T) {
+func TestAgentMetricsPortIsFound(t *testing.T) {
 	http := corev1.ContainerPort{Name: "http", ContainerPort: 17923}
 	for name, c := range map[string]struct {
-		port  string // the annotation's
+		port  string // value of the annotation
 		ports []corev1.ContainerPort
 		want  int32
 	}{
@@ -143,13 +143,13 @@ func TestAgentIsAskedAtItsPodsPort(t *testing.T) {
 		"the only one":                {"", []corev1.ContainerPort{http}, 17923},
 		"one of several":              {"", []corev1.ContainerPort{http, {Name: "other", ContainerPort: 1}}, 9818},
 	} {
-		pod := agentPod("node-a", true)
+		pod := newAgentPod("node-a", true)
 		pod.Spec.Containers[0].Ports = c.ports
 		if c.port != "" {
-			pod.Annotations = map[string]string{scrapePort: c.port}
+			pod.Annotations = map[string]string{scrapePortAnnotation: c.port}
 		}
-		if got := portOf(pod); got != c.want {
-			t.Errorf("%s: asked at port %d, want %d", name, got, c.want)
+		if got := findMetricsPort(pod); got != c.want {
+			t.Errorf("%s: port %d, want %d", name, got, c.want)
 		}
 	}
 }

@@ -27,24 +27,24 @@ import (
 )
 
 const (
-	// nodeLeaseNamespace is where kubelets renew their Leases.
+	// nodeLeaseNamespace is the namespace of the kubelets' Leases.
 	nodeLeaseNamespace = "kube-node-lease"
-	extensions         = "apiextensions.k8s.io"
-	// atOnce bounds the requests that are under way together.
-	atOnce = 8
-	// readWithin bounds one request, such as one page of a list, where the caller has set no bound; so that an API server
-	// that answers nothing is told of too.
-	readWithin = 30 * time.Second
+	extensionsGroup    = "apiextensions.k8s.io"
+	// maxConcurrentRequests limits the number of concurrent requests.
+	maxConcurrentRequests = 8
+	// requestTimeout limits one request, such as one page of a list, if the caller sets no timeout. So a silent API
+	// server is reported too.
+	requestTimeout = 30 * time.Second
 )
 
-// Options of Read. The zero value is good.
+// Options configures Read. The zero value is valid.
 type Options struct {
-	// AskAgents has the agents' metrics read, through the API server.
+	// AskAgents makes Read get the agents' metrics through the API server.
 	AskAgents bool
 }
 
-// Read reads what the rules need. What cannot be read is in Facts.Unread; an error is returned only where there is nothing
-// to work with: the configuration is of no use, the cluster was not seen at all, or ctx ended.
+// Read reads what the rules need. Errors of single readings are in Facts.Unread. It fails if the configuration is
+// invalid, the API server cannot be reached, or ctx ends.
 func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 	r, err := newReader(config, &Facts{
 		NodeLeases: map[string]*coordinationv1.Lease{}, LeaderLeases: map[Key]*coordinationv1.Lease{}, Marks: map[Key]bool{},
@@ -53,35 +53,35 @@ func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.objectsOfTheCluster(ctx)
-	if err := r.f.unseen(); err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("nothing can be read from the API server %s: %w", config.Host, err)
+	r.readClusterObjects(ctx)
+	if err := r.facts.findConnectionError(); err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("cannot read from the API server %s: %w", config.Host, err)
 	}
-	r.whatPartsShow(ctx, o) // which parts there are is known by now
-	r.f.Clock.Here = time.Now()
-	r.readClock(ctx)
+	r.readPartObjects(ctx, o) // the parts are known now
+	r.facts.Clock.Here = time.Now()
+	r.readServerClock(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return r.f, nil
+	return r.facts, nil
 }
 
 type reader struct {
-	client  kubernetes.Interface
-	objects dynamic.Interface
-	web     *http.Client
+	client     kubernetes.Interface
+	objects    dynamic.Interface
+	httpClient *http.Client
 
-	mu sync.Mutex // over f
-	f  *Facts
+	mu    sync.Mutex // guards facts
+	facts *Facts
 }
 
 func newReader(config *rest.Config, f *Facts) (*reader, error) {
 	config = rest.CopyConfig(config)
-	config.Timeout = cmp.Or(config.Timeout, readWithin)
+	config.Timeout = cmp.Or(config.Timeout, requestTimeout)
 	typed, plain := rest.CopyConfig(config), rest.CopyConfig(config)
 	typed.ContentType = "application/vnd.kubernetes.protobuf"
 	typed.AcceptContentTypes = typed.ContentType + ",application/json"
-	plain.ContentType, plain.AcceptContentTypes = "", "" // custom resources come as JSON
+	plain.ContentType, plain.AcceptContentTypes = "", "" // custom resources are served as JSON
 	client, err := kubernetes.NewForConfig(typed)
 	if err != nil {
 		return nil, err
@@ -94,25 +94,25 @@ func newReader(config *rest.Config, f *Facts) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reader{client: client, objects: objects, web: web, f: f}, nil
+	return &reader{client: client, objects: objects, httpClient: web, facts: f}, nil
 }
 
-// task is one thing to read.
+// task is one reading.
 type task struct {
 	reading Reading
 	read    func(context.Context) error
 }
 
-// run runs tasks side by side, and keeps why one failed.
-func (r *reader) run(ctx context.Context, tasks []task) {
+// runTasks runs tasks concurrently and records their errors.
+func (r *reader) runTasks(ctx context.Context, tasks []task) {
 	var group errgroup.Group
-	group.SetLimit(atOnce)
+	group.SetLimit(maxConcurrentRequests)
 	for _, t := range tasks {
 		group.Go(func() error {
 			if err := t.read(ctx); err != nil {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				r.f.Unread[t.reading] = err
+				r.facts.Unread[t.reading] = err
 			}
 			return nil
 		})
@@ -120,55 +120,57 @@ func (r *reader) run(ctx context.Context, tasks []task) {
 	_ = group.Wait() // no task returns an error
 }
 
-func (r *reader) objectsOfTheCluster(ctx context.Context) {
-	f, core, apps := r.f, r.client.CoreV1(), r.client.AppsV1()
+func (r *reader) readClusterObjects(ctx context.Context) {
+	f, core, apps := r.facts, r.client.CoreV1(), r.client.AppsV1()
 	tasks := []task{
-		{readNodes, func(ctx context.Context) error { return list(ctx, core.Nodes().List, &f.Nodes) }},
-		{readPods, func(ctx context.Context) error { return list(ctx, core.Pods("").List, &f.Pods) }},
-		{readBudgets, func(ctx context.Context) error {
-			return list(ctx, r.client.PolicyV1().PodDisruptionBudgets("").List, &f.Budgets)
+		{nodesReading, func(ctx context.Context) error { return listAll(ctx, core.Nodes().List, &f.Nodes) }},
+		{podsReading, func(ctx context.Context) error { return listAll(ctx, core.Pods("").List, &f.Pods) }},
+		{pdbsReading, func(ctx context.Context) error {
+			return listAll(ctx, r.client.PolicyV1().PodDisruptionBudgets("").List, &f.Budgets)
 		}},
-		{readDeployments, func(ctx context.Context) error { return list(ctx, apps.Deployments("").List, &f.Deployments) }},
-		{readStatefulSets, func(ctx context.Context) error { return list(ctx, apps.StatefulSets("").List, &f.StatefulSets) }},
-		{readDaemonSets, func(ctx context.Context) error { return list(ctx, apps.DaemonSets("").List, &f.DaemonSets) }},
-		{readNodeLeases, r.nodeLeases},
-		{readGroups, r.groups},
-		{readNodeGroups, r.nodeGroups},
-		{readCRDs, r.definitions},
+		{deploymentsReading, func(ctx context.Context) error { return listAll(ctx, apps.Deployments("").List, &f.Deployments) }},
+		{statefulSetsReading, func(ctx context.Context) error { return listAll(ctx, apps.StatefulSets("").List, &f.StatefulSets) }},
+		{daemonSetsReading, func(ctx context.Context) error { return listAll(ctx, apps.DaemonSets("").List, &f.DaemonSets) }},
+		{nodeLeasesReading, r.readNodeLeases},
+		{apiGroupsReading, r.readAPIGroups},
+		{nodeGroupsReading, r.readNodeGroups},
+		{crdsReading, r.readDefinitions},
 	}
-	for _, key := range marks() {
-		tasks = append(tasks, task{readMarks, func(ctx context.Context) error {
+	for _, key := range listToolConfigMaps() {
+		tasks = append(tasks, task{toolConfigMapsReading, func(ctx context.Context) error {
 			_, err := core.ConfigMaps(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-			return r.there(err, func() { f.Marks[key] = true })
+			return r.storeIfFound(err, func() { f.Marks[key] = true })
 		}})
 	}
-	for _, right := range viewerRights() {
-		tasks = append(tasks, task{readCaller, func(ctx context.Context) error { return r.mine(ctx, right) }})
+	for _, right := range listViewerRights() {
+		tasks = append(tasks, task{callerAccessReading, func(ctx context.Context) error { return r.readCallerAccess(ctx, right) }})
 	}
-	r.run(ctx, tasks)
+	r.runTasks(ctx, tasks)
 }
 
-func (r *reader) whatPartsShow(ctx context.Context, o Options) {
+func (r *reader) readPartObjects(ctx context.Context, o Options) {
 	var tasks []task
-	for _, p := range r.f.Parts() {
-		for _, right := range needed(&p) {
-			tasks = append(tasks, task{readAccess, func(ctx context.Context) error { return r.theirs(ctx, p, right.in(p.home())) }})
+	for _, p := range r.facts.Parts() {
+		for _, right := range listPartRights(&p) {
+			tasks = append(tasks, task{partAccessReading, func(ctx context.Context) error {
+				return r.readPartAccess(ctx, p, right.withNamespace(p.leaseNamespace()))
+			}})
 		}
-		if key, ok := leaderLease(&p); ok {
-			tasks = append(tasks, task{readLeaderLeases, func(ctx context.Context) error {
+		if key, ok := findLeaderLease(&p); ok {
+			tasks = append(tasks, task{leaderLeasesReading, func(ctx context.Context) error {
 				lease, err := r.client.CoordinationV1().Leases(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-				return r.there(err, func() { r.f.LeaderLeases[key] = lease })
+				return r.storeIfFound(err, func() { r.facts.LeaderLeases[key] = lease })
 			}})
 		}
 	}
 	if o.AskAgents {
-		tasks = append(tasks, r.agentMetrics()...)
+		tasks = append(tasks, r.newAgentMetricsTasks()...)
 	}
-	r.run(ctx, tasks)
+	r.runTasks(ctx, tasks)
 }
 
-// there keeps what a get has found. Nothing there is an answer too.
-func (r *reader) there(err error, keep func()) error {
+// storeIfFound calls keep if a get has found its object. A missing object is not an error.
+func (r *reader) storeIfFound(err error, keep func()) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -180,45 +182,45 @@ func (r *reader) there(err error, keep func()) error {
 	return err
 }
 
-// list appends all objects of one kind, page by page.
-func list[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error), into *[]T) error {
+// listAll appends all objects of one kind, page by page.
+func listAll[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error), into *[]T) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
 	return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
-			return fmt.Errorf("a %T among them", o)
+			return fmt.Errorf("unexpected object of type %T", o)
 		}
 		*into = append(*into, item)
 		return nil
 	})
 }
 
-func (r *reader) nodeLeases(ctx context.Context) error {
+func (r *reader) readNodeLeases(ctx context.Context) error {
 	var all []*coordinationv1.Lease
-	err := list(ctx, r.client.CoordinationV1().Leases(nodeLeaseNamespace).List, &all)
+	err := listAll(ctx, r.client.CoordinationV1().Leases(nodeLeaseNamespace).List, &all)
 	for _, l := range all {
-		r.f.NodeLeases[l.Name] = l
+		r.facts.NodeLeases[l.Name] = l
 	}
 	return err
 }
 
-// groups are not read by the discovery client, which takes a right that is missing for an API server without groups.
-func (r *reader) groups(ctx context.Context) error {
+// readAPIGroups does not use the discovery client, because that treats a missing permission as an empty list.
+func (r *reader) readAPIGroups(ctx context.Context) error {
 	var all metav1.APIGroupList
 	if err := r.client.Discovery().RESTClient().Get().AbsPath("/apis").Do(ctx).Into(&all); err != nil {
 		return err
 	}
 	for i := range all.Groups {
-		r.f.Groups = append(r.f.Groups, all.Groups[i].Name)
+		r.facts.Groups = append(r.facts.Groups, all.Groups[i].Name)
 	}
 	return nil
 }
 
-// nodeGroups are read where they are served. Whether they have to be is up to the rule for the definitions.
-func (r *reader) nodeGroups(ctx context.Context) error {
+// readNodeGroups reads NodeGroups if they are served. The rule about CRDs decides whether they must be.
+func (r *reader) readNodeGroups(ctx context.Context) error {
 	groups := r.objects.Resource(v1alpha1.GroupVersion.WithResource("nodegroups"))
 	var all []*unstructured.Unstructured
-	err := list(ctx, groups.List, &all)
+	err := listAll(ctx, groups.List, &all)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -227,56 +229,56 @@ func (r *reader) nodeGroups(ctx context.Context) error {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &g); err != nil {
 			return fmt.Errorf("NodeGroup %s: %w", u.GetName(), err)
 		}
-		r.f.NodeGroups = append(r.f.NodeGroups, g)
+		r.facts.NodeGroups = append(r.facts.NodeGroups, g)
 	}
 	return err
 }
 
-func (r *reader) definitions(ctx context.Context) error {
-	wanted, err := own()
+func (r *reader) readDefinitions(ctx context.Context) error {
+	wanted, err := ownDefinitions()
 	if err != nil {
 		return err
 	}
-	there := r.objects.Resource(schema.GroupVersionResource{Group: extensions, Version: "v1", Resource: "customresourcedefinitions"})
+	there := r.objects.Resource(schema.GroupVersionResource{Group: extensionsGroup, Version: "v1", Resource: "customresourcedefinitions"})
 	for _, want := range wanted {
 		have, err := there.Get(ctx, want.GetName(), metav1.GetOptions{})
-		if err := r.there(err, func() { r.f.CRDs[want.GetName()] = have }); err != nil {
+		if err := r.storeIfFound(err, func() { r.facts.CRDs[want.GetName()] = have }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// attributes are a right in the words of an access review.
-func (r Right) attributes() *authorizationv1.ResourceAttributes {
+// toResourceAttributes converts a permission for an access review.
+func (r Right) toResourceAttributes() *authorizationv1.ResourceAttributes {
 	resource, sub, _ := strings.Cut(r.Resource, "/")
 	return &authorizationv1.ResourceAttributes{
 		Namespace: r.Namespace, Verb: r.Verb, Group: r.Group, Version: "*", Resource: resource, Subresource: sub, Name: r.Name,
 	}
 }
 
-// mine asks whether the caller has a right.
-func (r *reader) mine(ctx context.Context, right Right) error {
+// readCallerAccess asks whether the caller has a permission.
+func (r *reader) readCallerAccess(ctx context.Context, right Right) error {
 	answer, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right.attributes()},
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right.toResourceAttributes()},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.f.Caller = append(r.f.Caller, Access{Right: right, Allowed: answer.Status.Allowed})
+	r.facts.Caller = append(r.facts.Caller, Access{Right: right, Allowed: answer.Status.Allowed})
 	return nil
 }
 
-// theirs asks whether the account of a part has a right.
-func (r *reader) theirs(ctx context.Context, p Part, right Right) error {
+// readPartAccess asks whether the account of a part has a permission.
+func (r *reader) readPartAccess(ctx context.Context, p Part, right Right) error {
 	namespace := p.namespace()
 	answer, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User:               "system:serviceaccount:" + namespace + ":" + p.ServiceAccount,
 			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
-			ResourceAttributes: right.attributes(),
+			ResourceAttributes: right.toResourceAttributes(),
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -284,29 +286,29 @@ func (r *reader) theirs(ctx context.Context, p Part, right Right) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.f.Access = append(r.f.Access, Access{p, right, answer.Status.Allowed})
+	r.facts.Access = append(r.facts.Access, Access{p, right, answer.Status.Allowed})
 	return nil
 }
 
-// readClock takes the API server's time from the Date of an answer, which has whole seconds, and its version on the way.
-func (r *reader) readClock(ctx context.Context) {
+// readServerClock reads the API server's time from the Date header, which has whole seconds, and also its version.
+func (r *reader) readServerClock(ctx context.Context) {
 	version, err := r.client.Discovery().ServerVersion()
 	if err == nil {
-		r.f.Server = version.GitVersion
+		r.facts.Server = version.GitVersion
 	}
-	if err := r.date(ctx); err != nil {
-		r.f.Unread[readClock] = err
+	if err := r.readServerDate(ctx); err != nil {
+		r.facts.Unread[clockReading] = err
 	}
 }
 
-func (r *reader) date(ctx context.Context) error {
+func (r *reader) readServerDate(ctx context.Context) error {
 	url := r.client.CoreV1().RESTClient().Get().AbsPath("/version").URL()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url.String(), nil)
 	if err != nil {
 		return err
 	}
 	asked := time.Now()
-	answer, err := r.web.Do(req)
+	answer, err := r.httpClient.Do(req)
 	if err != nil {
 		return err
 	}
@@ -315,9 +317,9 @@ func (r *reader) date(ctx context.Context) error {
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16))
 	date, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
-		return fmt.Errorf("the header Date of its answer: %w", err)
+		return fmt.Errorf("parse the Date header of the API server: %w", err)
 	}
-	// The second that the header names is on average half over.
-	r.f.Clock = Clock{Server: date.Add(time.Second / 2), Here: asked.Add(took / 2), Error: took/2 + time.Second/2}
+	// On average, half of the second in the header has passed.
+	r.facts.Clock = Clock{Server: date.Add(time.Second / 2), Here: asked.Add(took / 2), Error: took/2 + time.Second/2}
 	return nil
 }

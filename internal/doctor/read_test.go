@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// slowPods is an API server that takes its time for each page of the pods, and forbids everything else.
+// slowPods is an API server that is slow for each page of the pods, and forbids everything else.
 type slowPods struct {
 	t     *testing.T
 	pages int
@@ -56,13 +56,13 @@ func TestEachListPageHasItsOwnTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		takes   time.Duration
-		timeout time.Duration // of the caller's own
+		timeout time.Duration // set by the caller
 		read    bool
 	}{
-		{"all of them longer than one may take", readWithin * 2 / 3, 0, true},
-		{"one longer than that", readWithin * 2, 0, false},
-		{"one longer than that, and the caller has more patience", readWithin * 2, readWithin * 3, true},
-		{"one longer than the caller has patience", readWithin / 2, readWithin / 3, false},
+		{"all of them longer than one may take", requestTimeout * 2 / 3, 0, true},
+		{"one longer than that", requestTimeout * 2, 0, false},
+		{"one longer than that, and the caller has more patience", requestTimeout * 2, requestTimeout * 3, true},
+		{"one longer than the caller has patience", requestTimeout / 2, requestTimeout / 3, false},
 	} {
 		t.Run(tt.name, virtual.Time(func(t *testing.T) {
 			config := &rest.Config{
@@ -70,17 +70,17 @@ func TestEachListPageHasItsOwnTimeout(t *testing.T) {
 			}
 			f, err := Read(t.Context(), config, Options{})
 			must.NoError(t, err)
-			if err := f.Unread[readPods]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
+			if err := f.Unread[podsReading]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
 				t.Errorf("%d pods, %v", len(f.Pods), err)
 			}
 		}))
 	}
 }
 
-// answers is an API server that gives one answer to everything, or none.
-type answers struct{ code int }
+// fixedResponse is an API server with one answer to everything, or none.
+type fixedResponse struct{ code int }
 
-func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+func (a fixedResponse) RoundTrip(*http.Request) (*http.Response, error) {
 	if a.code == 0 {
 		return nil, errors.New("connection refused")
 	}
@@ -89,25 +89,25 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func TestUnreachableAPIServerMeansNothingWasChecked(t *testing.T) {
+func TestUnreachableAPIServerIsAnError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		code   int
 		looked bool
 		want   string
 	}{
-		"out of reach":        {0, false, "connection refused"},
-		"it knows nobody":     {http.StatusUnauthorized, false, "credentials"},
-		"it allows nothing":   {http.StatusForbidden, true, ""},
-		"it has none of that": {http.StatusNotFound, true, ""},
-		"it is ill":           {http.StatusInternalServerError, true, ""},
+		"out of reach":         {0, false, "connection refused"},
+		"credentials rejected": {http.StatusUnauthorized, false, "credentials"},
+		"it allows nothing":    {http.StatusForbidden, true, ""},
+		"it has none of that":  {http.StatusNotFound, true, ""},
+		"it is ill":            {http.StatusInternalServerError, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Read(t.Context(), &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: answers{tt.code}}, Options{})
+			_, err := Read(t.Context(), &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: fixedResponse{tt.code}}, Options{})
 			if looked := err == nil; looked != tt.looked {
 				t.Fatalf("%v", err)
 			}
 			if err != nil && (!strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "http://apiserver.test")) {
-				t.Errorf("it does not say who says what: %v", err)
+				t.Errorf("the error names neither server nor cause: %v", err)
 			}
 		})
 	}

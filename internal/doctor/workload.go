@@ -9,14 +9,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// finished pods are not evicted, and nothing waits for them.
-func finished(p *corev1.Pod) bool {
+// isFinished reports whether a pod has ended. Finished pods are not evicted.
+func isFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// ownerOf is the workload that a pod is of: its controller, or the Deployment behind a ReplicaSet, which is known by the
-// name that Deployments give theirs; the pod itself where it has none.
-func ownerOf(p *corev1.Pod) Object {
+// findOwner returns the workload of a pod: its controller, or the Deployment of its ReplicaSet, derived from the
+// ReplicaSet's name. Without a controller it returns the pod.
+func findOwner(p *corev1.Pod) Object {
 	c := metav1.GetControllerOf(p)
 	if c == nil {
 		return Object{"Pod", p.Namespace, p.Name}
@@ -28,9 +28,9 @@ func ownerOf(p *corev1.Pod) Object {
 	return Object{c.Kind, p.Namespace, c.Name}
 }
 
-// singleReplica finds workloads that are away while their one pod moves. A manager that competes with nobody has to be one: two
-// would act on the same nodes.
-func singleReplica(f *Facts) []Finding {
+// checkSingleReplica finds workloads that are unavailable while their only pod moves. It ignores managers without
+// leader election, which must have one replica: two would act on the same nodes.
+func checkSingleReplica(f *Facts) []Finding {
 	var found []Finding
 	add := func(kind string, m *metav1.ObjectMeta, replicas *int32, remedy string) {
 		if ptr.Deref(replicas, 1) != 1 {
@@ -38,39 +38,39 @@ func singleReplica(f *Facts) []Finding {
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: Object{kind, m.Namespace, m.Name},
-			Message: "it has one replica: when its node leaves, it is away until the new pod is ready", Remedy: remedy,
+			Message: "it has one replica: when its node is removed, it is unavailable until the new pod is ready", Remedy: remedy,
 		})
 	}
 	alone := map[Object]bool{}
-	for _, p := range f.installed(Manager) {
-		alone[p.Object] = !p.has(leaderElect)
+	for _, p := range f.partsOfKind(Manager) {
+		alone[p.Object] = !p.isFlagSet(leaderElect)
 	}
 	for _, d := range f.Deployments {
 		if alone[Object{"Deployment", d.Namespace, d.Name}] {
 			continue
 		}
 		add("Deployment", &d.ObjectMeta, d.Spec.Replicas,
-			"run 2 or more, on different nodes (topologySpreadConstraints), if it must not be away; else leave it so")
+			"run 2 or more on different nodes (topologySpreadConstraints), unless this is intended")
 	}
 	for _, s := range f.StatefulSets {
 		add("StatefulSet", &s.ObjectMeta, s.Spec.Replicas,
-			"run 2 or more if it can be replicated and must not be away; else leave it so")
+			"run 2 or more if it can be replicated, unless this is intended")
 	}
 	return found
 }
 
-// podWithoutController finds pods that nothing creates anew.
-func podWithoutController(f *Facts) []Finding {
+// checkPodController finds pods that nothing recreates.
+func checkPodController(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.Pods {
 		_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-		if mirror || finished(p) || metav1.GetControllerOf(p) != nil {
+		if mirror || isFinished(p) || metav1.GetControllerOf(p) != nil {
 			continue
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: Object{"Pod", p.Namespace, p.Name},
-			Message: "no controller would create it anew: it holds its node against every voluntary drain, and is lost with the machine",
-			Remedy:  "put it into a Deployment, StatefulSet or Job; slipway drain --force evicts it for good",
+			Message: "no controller would recreate it: it blocks every voluntary drain of its node, and is lost with the instance",
+			Remedy:  "move it to a Deployment, StatefulSet or Job; slipway drain --force deletes it permanently",
 		})
 	}
 	return found

@@ -1,4 +1,4 @@
-// Package instances finds out whether an instance has a Node, and deletes one that has none.
+// Package instances checks whether an instance has a Node, and deletes one without a Node.
 package instances
 
 import (
@@ -13,20 +13,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// HostOf returns what a Node says of its instance.
+// HostOf returns the fields of a Node that identify its instance.
 func HostOf(n *corev1.Node) cloud.Host {
 	return cloud.Host{Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID}
 }
 
-// Nodes reads from the API server what Nodes say of their instances. Concurrent callers share an answer.
+// Nodes reads the identities of all Nodes from the API server. Concurrent callers share a read.
 type Nodes struct {
-	// List lists Nodes past all caches.
+	// List lists Nodes without a cache.
 	List func(context.Context, metav1.ListOptions) (*corev1.NodeList, error)
 
 	shared sharedread.Reader[[]cloud.Host]
 }
 
-// NewNodes returns Nodes for a client that reads past all caches.
+// NewNodes returns Nodes for a client without a cache.
 func NewNodes(live client.Reader) *Nodes {
 	return &Nodes{List: func(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
 		var page corev1.NodeList
@@ -34,20 +34,20 @@ func NewNodes(live client.Reader) *Nodes {
 	}}
 }
 
-// nodePage is how many Nodes are read at once.
-const nodePage = 500
+// nodePageSize is the page size for Nodes.
+const nodePageSize = 500
 
-// Read returns the hosts as they were when it was called, or later. The result is shared: callers must not change it.
+// Read returns the identities as of the call or later. The result is shared: callers must not change it.
 func (r *Nodes) Read(ctx context.Context) ([]cloud.Host, error) {
-	return r.shared.Read(ctx, r.read)
+	return r.shared.Read(ctx, r.listAllPages)
 }
 
-func (r *Nodes) read(ctx context.Context) ([]cloud.Host, error) {
+func (r *Nodes) listAllPages(ctx context.Context) ([]cloud.Host, error) {
 	var hosts []cloud.Host
-	for next := (metav1.ListOptions{Limit: nodePage}); ; {
+	for next := (metav1.ListOptions{Limit: nodePageSize}); ; {
 		page, err := r.List(ctx, next)
 		if err != nil {
-			return nil, fmt.Errorf("nodes: %w", err)
+			return nil, fmt.Errorf("listing Nodes: %w", err)
 		}
 		for i := range page.Items {
 			hosts = append(hosts, HostOf(&page.Items[i]))

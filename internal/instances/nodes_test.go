@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestI4NodesAreReadAnewForEachCaller has a Node register between two reads.
-func TestI4NodesAreReadAnewForEachCaller(t *testing.T) {
+// TestI4EachCallReadsNodesAgain adds a Node between reads.
+func TestI4EachCallReadsNodesAgain(t *testing.T) {
 	var nodes corev1.NodeList
 	r := &Nodes{List: func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) { return &nodes, nil }}
 	for want := range 3 {

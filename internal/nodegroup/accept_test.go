@@ -15,55 +15,55 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
+func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 	most := int32(1)
 	for name, tt := range map[string]struct {
-		change       func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudLook)
+		change       func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudReading)
 		reason, said string
 	}{
-		"nothing is wrong": {func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudLook) {}, v1alpha1.AcceptedReason, ""},
-		"minimum above maximum": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudLook) {
+		"nothing is wrong": {func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudReading) {}, v1alpha1.AcceptedReason, ""},
+		"minimum above maximum": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Minimum, g.Spec.Maximum = 3, &most
 		}, v1alpha1.InvalidSpec, "spec.minimum: 3: want 0 to spec.maximum, which is 1"},
-		"a time zone that is none": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudLook) {
+		"an invalid time zone": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Schedule: "@daily", Duration: &metav1.Duration{Duration: time.Hour}, TimeZone: "Moon"}}
 		}, v1alpha1.InvalidSpec, "spec.disruptionBudgets[0].timeZone"},
-		"an operator that is none": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudLook) {
+		"an invalid operator": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like", Values: []string{"b"}}}
 		}, v1alpha1.InvalidSpec, "spec.nodeSelector"},
-		"a node of the control plane": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudLook) {
-			n := node("master-0", "ci")
+		"a control-plane node by its label": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
+			n := newNode("master-0", "ci")
 			n.Labels["node-role.kubernetes.io/control-plane"] = ""
 			*nodes = append(*nodes, n)
 		}, v1alpha1.SelectsControlPlane, "master-0"},
-		"a node of the control plane by its taint": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudLook) {
-			n := node("master-1", "ci")
+		"a control-plane node by its taint": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
+			n := newNode("master-1", "ci")
 			n.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule}}
 			*nodes = append(*nodes, n)
 		}, v1alpha1.SelectsControlPlane, "master-1"},
-		"a cloud that is not configured": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudLook) {
+		"a cloud that is not configured": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Cloud.Provider = "azur"
-		}, v1alpha1.UnknownCloud, `"azur" is not configured: configured are sim`},
-		"a group that the cloud does not know": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
-			look.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
+		}, v1alpha1.UnknownCloud, `"azur" is not configured: want one of sim`},
+		"a group unknown to the cloud": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
 		}, v1alpha1.CloudGroupNotFound, "group ci: the cloud says it does not exist"},
-		"a right that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
-			look.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
+		"a refused credential": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
 		}, v1alpha1.CloudRefused, "NoRight): the credential lacks sets/read on /x"},
-		"a right to delete that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
-			look.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
+		"a missing right to delete": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
 		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
-		"a right to grow that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
-			look.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
-		}, v1alpha1.AcceptedReason, "cannot get machines: the credential lacks sets/write on /x"},
-		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
-			look.err = errors.New("timeout")
+		"a missing right to grow": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
+		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
+		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = errors.New("timeout")
 		}, CloudNotRead, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, nodes, look := group("ci"), []corev1.Node{node("a", "ci")}, cloudLook{known: true}
-			tt.change(g, &nodes, &look)
-			is := acceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, look)
+			g, nodes, reading := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
+			tt.change(g, &nodes, &reading)
+			is := newAcceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, reading)
 			if is.Reason != tt.reason || !strings.Contains(is.Message, tt.said) {
 				t.Errorf("%s: %s, want %s: %s", is.Reason, is.Message, tt.reason, tt.said)
 			}
@@ -80,10 +80,10 @@ func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
 }
 
 func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
-	older, younger := group("ci"), group("all")
+	older, younger := newGroup("ci"), newGroup("all")
 	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 	younger.Spec.NodeSelector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: pool, Operator: metav1.LabelSelectorOpExists}}}
-	c := Claim([]v1alpha1.NodeGroup{*younger, *older}, []corev1.Node{node("a", "ci"), node("b", "ci"), node("c", "gpu")})
+	c := Claim([]v1alpha1.NodeGroup{*younger, *older}, []corev1.Node{newNode("a", "ci"), newNode("b", "ci"), newNode("c", "gpu")})
 	if f := c.Faults["all"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, "NodeGroup ci, which is older: a, b") {
 		t.Errorf("the younger: %+v", f)
 	}
@@ -92,31 +92,30 @@ func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 	}
 }
 
-func TestI7ACloudThatDoesNotAnswerChangesNothing(t *testing.T) {
-	g := group("ci")
+func TestI7UnansweringCloudChangesNothing(t *testing.T) {
+	g := newGroup("ci")
 	g.Generation = 2
-	silent := cloudLook{known: true, err: errors.New("timeout")}
+	silent := cloudReading{known: true, err: errors.New("timeout")}
 	for _, was := range []metav1.Condition{
 		{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, ObservedGeneration: 2},
 		{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudGroupNotFound, ObservedGeneration: 2},
 	} {
-		if is := accepted(g, []string{"sim"}, silent, &was); is.Status != was.Status || is.Reason != was.Reason {
+		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != was.Status || is.Reason != was.Reason {
 			t.Errorf("%+v, want %+v", is, was)
 		}
-		was.ObservedGeneration = 1 // it was about another specification
-		if is := accepted(g, []string{"sim"}, silent, &was); is.Status != metav1.ConditionUnknown {
+		was.ObservedGeneration = 1 // it was about an earlier generation
+		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != metav1.ConditionUnknown {
 			t.Errorf("%+v after a change", is)
 		}
 	}
 }
 
-// TestI5NoNodeBelongsToTwoGroups draws groups and nodes, and shuffles them: the order of a list is not to
-// matter.
+// TestI5NoNodeBelongsToTwoGroups draws random groups and nodes, and shuffles them: the order of a list must not matter.
 func TestI5NoNodeBelongsToTwoGroups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var groups []v1alpha1.NodeGroup
 		for _, name := range []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "groups")] {
-			g := group(name)
+			g := newGroup(name)
 			g.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Second))
 			g.Spec.NodeSelector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 				Key: pool, Operator: metav1.LabelSelectorOpIn,
@@ -126,7 +125,7 @@ func TestI5NoNodeBelongsToTwoGroups(t *testing.T) {
 		}
 		var nodes []corev1.Node
 		for i, of := range rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z", ""}), 0, 6).Draw(t, "nodes") {
-			nodes = append(nodes, node(string(rune('a'+i)), of))
+			nodes = append(nodes, newNode(string(rune('a'+i)), of))
 		}
 		c := Claim(groups, nodes)
 		again := Claim(rapid.Permutation(groups).Draw(t, "shuffled"), nodes)

@@ -32,39 +32,39 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// cluster is an API server and a cloud in memory.
-type cluster struct {
+// fixture is an API server and a cloud in memory.
+type fixture struct {
 	client.WithWatch
 	t      *testing.T
-	cloud  groupOnly
+	cloud  fakeCloud
 	live   map[string][]kubeapi.Pod // by node
 	file   []v1alpha1.NodeGroup
 	writes []string
-	asked  []string // the nodes whose retirement was asked for, one after the other
+	asked  []string // the nodes with a requested retirement, in order
 }
 
-// groupOnly is a cloud of which nothing but a group is asked.
-type groupOnly struct {
+// fakeCloud is a cloud that answers only Group.
+type fakeCloud struct {
 	cloud.Provider
 	min int
 	err error
 }
 
-func (g *groupOnly) Group(_ context.Context, name string) (cloud.Group, error) {
+func (g *fakeCloud) Group(_ context.Context, name string) (cloud.Group, error) {
 	if g.err != nil {
 		return cloud.Group{}, g.err
 	}
 	return cloud.Group{Name: name, Size: 7, Min: g.min}, nil
 }
 
-func newCluster(t *testing.T, objects ...client.Object) *cluster {
+func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}).
 		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(objects...).Build()
-	c := &cluster{t: t, live: map[string][]kubeapi.Pod{}}
+	c := &fixture{t: t, live: map[string][]kubeapi.Pod{}}
 	note := func(verb string, o client.Object) { c.writes = append(c.writes, fmt.Sprintf("%s %T", verb, o)) }
 	c.WithWatch = interceptor.NewClient(base, interceptor.Funcs{
 		Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -91,33 +91,33 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
-// ListPodsOn is the API server's word past all caches.
-func (c *cluster) ListPodsOn(_ context.Context, node string) ([]kubeapi.Pod, error) {
+// ListPodsOn returns the pods in the API server, without a cache.
+func (c *fixture) ListPodsOn(_ context.Context, node string) ([]kubeapi.Pod, error) {
 	return c.live[node], nil
 }
 
-// groups are those of the API server and of the file.
-type groupsOf struct{ *cluster }
+// clientGroups lists the groups of the API server and of the file.
+type clientGroups struct{ *fixture }
 
-func (g groupsOf) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+func (g clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
-	err := g.cluster.List(ctx, &list)
+	err := g.fixture.List(ctx, &list)
 	return append(list.Items, g.file...), err
 }
 
-// manager is a new process.
-func (c *cluster) manager() *Controller {
+// newController returns the controller of a new process.
+func (c *fixture) newController() *Controller {
 	c.t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	must.NoError(c.t, err)
 	return New(Options{
-		Client: c, Pods: live.ListedPods(c), API: c, Groups: groupsOf{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
+		Client: c, Pods: live.ListedPods(c), API: c, Groups: clientGroups{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
 		Events: events.NewFakeRecorder(1000), Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
-// look has a process look at a group until nothing of it is due at once.
-func (c *cluster) look(of *Controller, group string) reconcile.Result {
+// reconcile reconciles a group until nothing is due at once.
+func (c *fixture) reconcile(of *Controller, group string) reconcile.Result {
 	c.t.Helper()
 	for range 10 {
 		r, err := of.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: group}})
@@ -131,27 +131,27 @@ func (c *cluster) look(of *Controller, group string) reconcile.Result {
 	return reconcile.Result{}
 }
 
-func (c *cluster) records() []v1alpha1.NodeRetirement {
+func (c *fixture) listRetirements() []v1alpha1.NodeRetirement {
 	c.t.Helper()
 	var list v1alpha1.NodeRetirementList
 	must.NoError(c.t, c.List(c.t.Context(), &list))
 	return list.Items
 }
 
-func (c *cluster) group(name string) *v1alpha1.NodeGroup {
+func (c *fixture) getGroup(name string) *v1alpha1.NodeGroup {
 	c.t.Helper()
 	g := &v1alpha1.NodeGroup{}
 	must.NoError(c.t, c.Get(c.t.Context(), client.ObjectKey{Name: name}, g))
 	return g
 }
 
-func ciNode(name string) *corev1.Node {
-	n := node(name, "ci")
+func newCINode(name string) *corev1.Node {
+	n := newNode(name, "ci")
 	n.ResourceVersion = ""
 	return &n
 }
 
-func keeper(name, on string) *corev1.Pod {
+func newKeepingPod(name, on string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"ci": "true"}},
 		Spec:       corev1.PodSpec{NodeName: on}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
@@ -160,64 +160,63 @@ func keeper(name, on string) *corev1.Pod {
 
 func TestIdleNodeIsMarkedAndRetiredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		first, second := c.manager(), c.manager()
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		first, second := c.newController(), c.newController()
 		for range 9 {
-			c.look(first, "ci")
-			c.look(second, "ci")
+			c.reconcile(first, "ci")
+			c.reconcile(second, "ci")
 			time.Sleep(minute)
 		}
 		if want := []string{"update status of *v1alpha1.NodeGroup", "patch *v1.Node"}; !slices.Equal(c.writes, want) {
 			t.Errorf("%q, want %q", c.writes, want)
 		}
-		if s := c.group("ci").Status; s.Nodes != 1 || s.Ready != 1 || *s.CloudSize != 7 || s.AllowedDisruptions != 1 {
+		if s := c.getGroup("ci").Status; s.Nodes != 1 || s.Ready != 1 || *s.CloudSize != 7 || s.AllowedDisruptions != 1 {
 			t.Errorf("%+v", s)
 		}
-		first = c.manager() // it is restarted
+		first = c.newController() // a restart
 		time.Sleep(2 * minute)
-		c.look(first, "ci")
-		c.look(second, "ci")
-		all := c.records()
+		c.reconcile(first, "ci")
+		c.reconcile(second, "ci")
+		all := c.listRetirements()
 		if len(all) != 1 || all[0].Spec.NodeName != "a" || all[0].Spec.Reason != v1alpha1.Idle || all[0].Spec.Group != "ci" {
 			t.Errorf("%+v", all)
 		}
 	})
 }
 
-// TestLongestIdleNodesAreRetiredFirst has a manager look after a while in which none did.
+// TestLongestIdleNodesAreRetiredFirst has a time without a running manager.
 func TestLongestIdleNodesAreRetiredFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"), ciNode("b"), ciNode("c"), keeper("build-a", "a"), keeper("build-b", "b"))
-		m := c.manager()
+		c := newFixture(t, newGroup("ci"), newCINode("a"), newCINode("b"), newCINode("c"), newKeepingPod("build-a", "a"), newKeepingPod("build-b", "b"))
+		m := c.newController()
 		for _, ends := range []string{"build-b", "build-a"} { // node c is idle before them
-			c.look(m, "ci")
+			c.reconcile(m, "ci")
 			time.Sleep(10 * time.Second)
-			must.NoError(t, c.Delete(t.Context(), keeper(ends, "")))
+			must.NoError(t, c.Delete(t.Context(), newKeepingPod(ends, "")))
 		}
-		c.look(m, "ci")
+		c.reconcile(m, "ci")
 		time.Sleep(time.Hour)
-		c.look(c.manager(), "ci")
+		c.reconcile(c.newController(), "ci")
 		if want := []string{"c", "b", "a"}; !slices.Equal(c.asked, want) {
 			t.Errorf("asked for %q, want %q", c.asked, want)
 		}
 	})
 }
 
-// TestI5StatusKeepsTheCloudMinimumDuringAnOutage restarts the manager meanwhile: what is retired by hand
-// goes by the status.
+// TestI5StatusKeepsTheCloudMinimumDuringAnOutage restarts the manager meanwhile. Retirements by hand use the status.
 func TestI5StatusKeepsTheCloudMinimumDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
 		c.cloud.min = 1
-		c.look(c.manager(), "ci")
+		c.reconcile(c.newController(), "ci")
 		c.cloud.err = errors.New("no answer")
-		c.look(c.manager(), "ci")
-		if s := c.group("ci").Status; s.CloudMinimum != 1 || s.AllowedDisruptions != 0 {
+		c.reconcile(c.newController(), "ci")
+		if s := c.getGroup("ci").Status; s.CloudMinimum != 1 || s.AllowedDisruptions != 0 {
 			t.Errorf("%+v", s)
 		}
 		c.cloud.min, c.cloud.err = 0, nil
-		c.look(c.manager(), "ci")
-		if s := c.group("ci").Status; s.CloudMinimum != 0 || s.AllowedDisruptions != 1 {
+		c.reconcile(c.newController(), "ci")
+		if s := c.getGroup("ci").Status; s.CloudMinimum != 0 || s.AllowedDisruptions != 1 {
 			t.Errorf("the minimum is lowered: %+v", s)
 		}
 	})
@@ -226,7 +225,7 @@ func TestI5StatusKeepsTheCloudMinimumDuringAnOutage(t *testing.T) {
 func TestScaleUpAllowedNeedsScaleUp(t *testing.T) {
 	for name, up := range map[string]*v1alpha1.ScaleUp{"spec.scaleUp is there": {}, "it was removed": nil} {
 		t.Run(name, func(t *testing.T) {
-			g := group("ci")
+			g := newGroup("ci")
 			g.Spec.ScaleUp = up
 			if up != nil {
 				g.Spec.Maximum = new(int32(9))
@@ -234,9 +233,9 @@ func TestScaleUpAllowedNeedsScaleUp(t *testing.T) {
 			g.Status.Conditions = []metav1.Condition{{
 				Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionFalse, Reason: v1alpha1.NodeNotSelected, Message: "no more instances are launched",
 			}}
-			c := newCluster(t, g)
-			c.look(c.manager(), g.Name)
-			conditions := c.group(g.Name).Status.Conditions
+			c := newFixture(t, g)
+			c.reconcile(c.newController(), g.Name)
+			conditions := c.getGroup(g.Name).Status.Conditions
 			if is := meta.FindStatusCondition(conditions, v1alpha1.GroupScaleUpAllowed); (is != nil) != (up != nil) {
 				t.Errorf("conditions are %+v, want %s only with spec.scaleUp", conditions, v1alpha1.GroupScaleUpAllowed)
 			}
@@ -256,11 +255,11 @@ func TestI10UnreadableSelectorIsReportedOnItsGroup(t *testing.T) {
 		},
 	} {
 		t.Run(field, func(t *testing.T) {
-			bad := group("bad")
+			bad := newGroup("bad")
 			change(bad)
-			c := newCluster(t, bad, ciNode("a"))
-			c.look(c.manager(), "bad")
-			is := meta.FindStatusCondition(c.group("bad").Status.Conditions, v1alpha1.GroupAccepted)
+			c := newFixture(t, bad, newCINode("a"))
+			c.reconcile(c.newController(), "bad")
+			is := meta.FindStatusCondition(c.getGroup("bad").Status.Conditions, v1alpha1.GroupAccepted)
 			if is == nil || is.Reason != v1alpha1.InvalidSpec || !strings.Contains(is.Message, field) {
 				t.Errorf("Accepted is %+v, want %s for %s", is, v1alpha1.InvalidSpec, field)
 			}
@@ -269,35 +268,35 @@ func TestI10UnreadableSelectorIsReportedOnItsGroup(t *testing.T) {
 }
 
 func TestTwoManagersUseOneRetirementName(t *testing.T) {
-	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", time.Hour)}, Now: noon}
-	d := decide(t, w)["a"]
-	c := newCluster(t)
-	if a, b := c.manager().retirementOf(&w, &d), c.manager().retirementOf(&w, &d); a.Name != b.Name {
+	w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", time.Hour)}, Now: noon}
+	d := mustDecide(t, w)["a"]
+	c := newFixture(t)
+	if a, b := c.newController().newRetirement(&w, &d), c.newController().newRetirement(&w, &d); a.Name != b.Name {
 		t.Errorf("%s and %s", a.Name, b.Name)
 	}
 }
 
 func TestI7PodUnknownToTheCacheKeepsTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
-		c.look(m, "ci")
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
+		c.reconcile(m, "ci")
 		time.Sleep(11 * minute)
 		live := kubeapi.Pod{}
 		live.Namespace, live.Name, live.Labels, live.Status.Phase = "ci", "job", map[string]string{"ci": "true"}, "Pending"
 		c.live["a"] = []kubeapi.Pod{live}
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 0 {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Fatalf("%+v", all)
 		}
 		c.live["a"] = nil
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 0 {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Fatalf("before the cooldown of a pod that was seen: %+v", all)
 		}
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 1 {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 1 {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -305,29 +304,29 @@ func TestI7PodUnknownToTheCacheKeepsTheNode(t *testing.T) {
 
 func TestArrivingPodClearsMarkAndCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
-		c.look(m, "ci")
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
+		c.reconcile(m, "ci")
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if len(c.records()) != 1 {
+		c.reconcile(m, "ci")
+		if len(c.listRetirements()) != 1 {
 			t.Fatal("no retirement to call off")
 		}
-		must.NoError(t, c.Create(t.Context(), keeper("job", "a")))
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 0 {
+		must.NoError(t, c.Create(t.Context(), newKeepingPod("job", "a")))
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Errorf("%+v", all)
 		}
 		n := &corev1.Node{}
 		must.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, n))
-		if got := marksOf(n, "ci", ciKind); !got.Since.IsZero() || !got.Used {
+		if got := readMarks(n, "ci", ciKind); !got.Since.IsZero() || !got.Used {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-// TestNodeOfFormerlySelectedPodsIsUnused changes what the rule selects, of which no node has had a pod, while
-// the manager runs or while it does not.
+// TestNodeOfFormerlySelectedPodsIsUnused changes the selector to pods that no node has run, with and without a running
+// manager.
 func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	for field, change := range map[string]func(*v1alpha1.NodeGroupSpec){
 		"podSelector": func(s *v1alpha1.NodeGroupSpec) {
@@ -338,26 +337,26 @@ func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	} {
 		for when, restarted := range map[string]bool{"live": false, "over a restart": true} {
 			t.Run(field+" "+when, virtual.Time(func(t *testing.T) {
-				g := group("ci")
+				g := newGroup("ci")
 				g.Spec.ScaleDown.IdleByLabel.KeepUnused = true
-				c := newCluster(t, g, ciNode("a"), ciNode("b"), keeper("a-web", "a"), keeper("b-web", "b"))
-				m := c.manager()
-				c.look(m, "ci")
-				if err := c.Delete(t.Context(), keeper("b-web", "")); err != nil { // b is on its way to leave
+				c := newFixture(t, g, newCINode("a"), newCINode("b"), newKeepingPod("a-web", "a"), newKeepingPod("b-web", "b"))
+				m := c.newController()
+				c.reconcile(m, "ci")
+				if err := c.Delete(t.Context(), newKeepingPod("b-web", "")); err != nil { // b is retiring
 					t.Fatal(err)
 				}
-				c.look(m, "ci")
-				g = c.group("ci")
+				c.reconcile(m, "ci")
+				g = c.getGroup("ci")
 				change(&g.Spec)
 				must.NoError(t, c.Update(t.Context(), g))
 				if restarted {
-					m = c.manager()
+					m = c.newController()
 				}
 				for range 3 {
-					c.look(m, "ci")
+					c.reconcile(m, "ci")
 					time.Sleep(11 * minute)
 				}
-				if all := c.records(); len(all) != 0 {
+				if all := c.listRetirements(); len(all) != 0 {
 					t.Fatalf("nodes leave that have never had such a pod: %+v", all)
 				}
 				var nodes corev1.NodeList
@@ -372,24 +371,24 @@ func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	}
 }
 
-// TestChangedRuleStartsItsOwnCooldown restarts the manager with another selector after a time in which a pod of
-// the new kind has come and gone.
+// TestChangedRuleStartsItsOwnCooldown restarts the manager with another selector. A newly selected pod has come and
+// gone meanwhile.
 func TestChangedRuleStartsItsOwnCooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		c.look(c.manager(), "ci")
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		c.reconcile(c.newController(), "ci")
 		time.Sleep(11 * minute)
-		g := c.group("ci")
+		g := c.getGroup("ci")
 		g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchLabels = map[string]string{"app": "ci"}
 		must.NoError(t, c.Update(t.Context(), g))
-		m := c.manager()
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 0 {
+		m := c.newController()
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Fatalf("by the cooldown of another rule: %+v", all)
 		}
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 1 {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 1 {
 			t.Errorf("after its own cooldown: %+v", all)
 		}
 	})
@@ -397,14 +396,14 @@ func TestChangedRuleStartsItsOwnCooldown(t *testing.T) {
 
 func TestOnlyTheLastFailedRetirementIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
-		c.look(m, "ci")
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
+		c.reconcile(m, "ci")
 		time.Sleep(11 * minute)
 		var names []string
 		for range 4 {
-			c.look(m, "ci")
-			all := c.records()
+			c.reconcile(m, "ci")
+			all := c.listRetirements()
 			last := slices.IndexFunc(all, func(rt v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
 			if last < 0 {
 				t.Fatalf("nothing is asked for after %v", names)
@@ -414,8 +413,8 @@ func TestOnlyTheLastFailedRetirementIsKept(t *testing.T) {
 			now := metav1.Now()
 			rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
 			must.NoError(t, c.Status().Update(t.Context(), &rt))
-			c.look(m, "ci")
-			if got := len(c.records()); got > 2 {
+			c.reconcile(m, "ci")
+			if got := len(c.listRetirements()); got > 2 {
 				t.Errorf("%d records", got)
 			}
 			time.Sleep(5*time.Minute + time.Second)
@@ -428,55 +427,55 @@ func TestOnlyTheLastFailedRetirementIsKept(t *testing.T) {
 
 func TestRefusedGroupCancelsItsPendingRetirements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
-		c.look(m, "ci")
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
+		c.reconcile(m, "ci")
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if len(c.records()) != 1 {
+		c.reconcile(m, "ci")
+		if len(c.listRetirements()) != 1 {
 			t.Fatal("no retirement to call off")
 		}
 		c.cloud.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
-		time.Sleep(2 * defaultEvery)
-		c.look(m, "ci")
-		if is := meta.FindStatusCondition(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted); is.Reason != v1alpha1.CloudGroupNotFound {
+		time.Sleep(2 * defaultInterval)
+		c.reconcile(m, "ci")
+		if is := meta.FindStatusCondition(c.getGroup("ci").Status.Conditions, v1alpha1.GroupAccepted); is.Reason != v1alpha1.CloudGroupNotFound {
 			t.Errorf("%+v", is)
 		}
-		if all := c.records(); len(all) != 0 {
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Errorf("%+v", all)
 		}
 		before := len(c.writes)
 		time.Sleep(time.Hour)
-		c.look(m, "ci")
+		c.reconcile(m, "ci")
 		if more := c.writes[before:]; len(more) != 0 {
 			t.Errorf("%q", more)
 		}
-		c.cloud.err = nil // the group is there after all
-		time.Sleep(2 * defaultEvery)
-		c.look(m, "ci")
-		if !meta.IsStatusConditionTrue(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted) || len(c.records()) != 1 {
-			t.Errorf("once the cloud has the group, it is %+v, with the retirements %+v", c.group("ci").Status.Conditions, c.records())
+		c.cloud.err = nil // the group exists after all
+		time.Sleep(2 * defaultInterval)
+		c.reconcile(m, "ci")
+		if !meta.IsStatusConditionTrue(c.getGroup("ci").Status.Conditions, v1alpha1.GroupAccepted) || len(c.listRetirements()) != 1 {
+			t.Errorf("once the cloud has the group, it is %+v, with the retirements %+v", c.getGroup("ci").Status.Conditions, c.listRetirements())
 		}
 	})
 }
 
 func TestI7CloudMinimumHoldsDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
 		c.cloud.min = 1
-		c.look(m, "ci")
-		check.Is(t, 0, c.group("ci").Status.AllowedDisruptions)
+		c.reconcile(m, "ci")
+		check.Is(t, 0, c.getGroup("ci").Status.AllowedDisruptions)
 		c.cloud.err = errors.New("no answer")
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 0 {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 0 {
 			t.Errorf("below the cloud's minimum: %+v", all)
 		}
 		c.cloud.min, c.cloud.err = 0, nil
-		time.Sleep(2 * defaultEvery)
-		c.look(m, "ci")
-		if len(c.records()) != 1 {
+		time.Sleep(2 * defaultInterval)
+		c.reconcile(m, "ci")
+		if len(c.listRetirements()) != 1 {
 			t.Error("it stays although the cloud has no minimum any more")
 		}
 	})
@@ -484,12 +483,12 @@ func TestI7CloudMinimumHoldsDuringAnOutage(t *testing.T) {
 
 func TestI3DeletedGroupLeavesNothingOnItsNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := group("ci")
+		g := newGroup("ci")
 		g.Spec.ClusterAutoscalerScaleDownDisabled = true
-		c := newCluster(t, g, ciNode("a"))
-		c.look(c.manager(), "ci")
-		must.NoError(t, c.Delete(t.Context(), c.group("ci")))
-		c.look(c.manager(), "ci")
+		c := newFixture(t, g, newCINode("a"))
+		c.reconcile(c.newController(), "ci")
+		must.NoError(t, c.Delete(t.Context(), c.getGroup("ci")))
+		c.reconcile(c.newController(), "ci")
 		n := &corev1.Node{}
 		must.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, n))
 		if len(n.Annotations) != 0 {
@@ -500,18 +499,18 @@ func TestI3DeletedGroupLeavesNothingOnItsNodes(t *testing.T) {
 
 func TestFileGroupKeepsItsConditionsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, ciNode("a"))
-		g := group("ci")
+		c := newFixture(t, newCINode("a"))
+		g := newGroup("ci")
 		g.UID = ""
 		c.file = []v1alpha1.NodeGroup{*g}
-		m := c.manager()
-		c.look(m, "ci")
+		m := c.newController()
+		c.reconcile(m, "ci")
 		if is := meta.FindStatusCondition(m.Status("ci").Conditions, v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
 			t.Errorf("%+v", is)
 		}
 		time.Sleep(11 * minute)
-		c.look(m, "ci")
-		if all := c.records(); len(all) != 1 || strings.Contains(strings.Join(c.writes, " "), "NodeGroup") {
+		c.reconcile(m, "ci")
+		if all := c.listRetirements(); len(all) != 1 || strings.Contains(strings.Join(c.writes, " "), "NodeGroup") {
 			t.Errorf("%+v, %q", all, c.writes)
 		}
 	})

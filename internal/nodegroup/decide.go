@@ -17,33 +17,33 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// World is everything that is decided on about one group. It is a value: to decide asks nobody.
+// World is the input of the decisions on one group. It is a plain value: a decision calls no API.
 type World struct {
 	Group *v1alpha1.NodeGroup
-	// Accepted says why the group is not acted on; empty when it is.
+	// NotAccepted is why the group is not accepted. It is empty for an accepted group.
 	NotAccepted string
-	Nodes       []Node // those that the group owns
-	// CloudMinimum is the cloud's own bound, such as the minimum of an agent pool, below which others would only make machines
-	// anew; 0 is none.
+	Nodes       []Node // the nodes that the group owns
+	// CloudMinimum is the cloud's own minimum, such as the minimum of an agent pool. Below it the cloud's autoscaler
+	// would create instances again. 0 means none.
 	CloudMinimum int
 	// Waiting are Pending pods that only this group could run.
 	Waiting []Waiting
 	Now     time.Time
 }
 
-// Node is one node of a group.
+// Node is a node of a group.
 type Node struct {
 	Object *corev1.Node
 	// Keepers are the pods that keep it.
 	Keepers Keepers
-	// Quiet is for how long this process has seen no such pod on it; below zero when it has never seen one.
+	// Quiet is for how long this process has seen no keeping pod on it. It is negative if it has never seen one.
 	Quiet time.Duration
-	// Retirements are those of the node, finished ones included.
+	// Retirements are the node's retirements, including finished ones.
 	Retirements []v1alpha1.NodeRetirement
 }
 
-// open is the node's retirement that is not over, or nil.
-func (n *Node) open() *v1alpha1.NodeRetirement {
+// openRetirement returns the node's unfinished retirement, or nil.
+func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	for i := range n.Retirements {
 		if rt := &n.Retirements[i]; !rt.Status.Phase.Finished() && n.isAbout(rt) {
 			return rt
@@ -52,7 +52,7 @@ func (n *Node) open() *v1alpha1.NodeRetirement {
 	return nil
 }
 
-// isAbout reports whether a retirement is about this Node and not about an earlier one of the same name.
+// isAbout reports whether a retirement is about this Node and not about an earlier Node of the same name.
 func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
 	if c := rt.Status.Captured; c != nil {
 		return c.NodeUID == n.Object.UID
@@ -60,12 +60,12 @@ func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
 }
 
-// lastFailure is the node's latest retirement that ended early, other than by being called off, or nil.
-func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
+// lastFailedRetirement returns the node's latest retirement that ended early, or nil. Cancelled ones do not count.
+func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 	var last *v1alpha1.NodeRetirement
 	for i := range n.Retirements {
 		rt := &n.Retirements[i]
-		if !n.hasFailed(rt) {
+		if !n.isFailedRetirement(rt) {
 			continue
 		}
 		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
@@ -75,21 +75,21 @@ func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
 	return last
 }
 
-// hasFailed reports a retirement of the node that ended early, other than by being called off.
-func (n *Node) hasFailed(rt *v1alpha1.NodeRetirement) bool {
+// isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
+func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
 	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EndedBy(rt) != retirement.CalledOff
 }
 
-// counted is the node as budgets count it.
-func (n *Node) counted() budget.Node {
+// toBudgetNode returns the node as budgets count it.
+func (n *Node) toBudgetNode() budget.Node {
 	return budget.NodeOf(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return n.isAbout(&rt) && retirement.Leaving(&rt)
 	}))
 }
 
-// rescuable reports whether a retirement can be called off without a machine being forgotten.
-func rescuable(rt *v1alpha1.NodeRetirement) bool {
+// isCancellable reports whether a retirement can still be cancelled without losing track of an instance.
+func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	switch rt.Status.Phase {
 	case "", v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining:
 		return rt.DeletionTimestamp.IsZero()
@@ -97,70 +97,69 @@ func rescuable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// Decide says of each node of a group what is to become of it, by the group's idle rule, and why: all reasons, not only
-// the first. The order is that of the nodes' names.
+// Decide decides on each node of a group by the idle rule. It returns all reasons, not only the first. The result is
+// sorted by node name.
 func Decide(w World) ([]Decision, error) {
 	var rule *idleRule
 	if w.NotAccepted == "" {
 		var err error
-		if rule, err = ruleOf(w.Group); err != nil {
+		if rule, err = newIdleRule(w.Group); err != nil {
 			return nil, err
 		}
 	}
-	decisions, kind := make([]Decision, len(w.Nodes)), rule.kind()
+	decisions, selectorHash := make([]Decision, len(w.Nodes)), rule.podSelectorHash()
 	for i := range w.Nodes {
-		decisions[i] = w.judge(rule, kind, &w.Nodes[i])
+		decisions[i] = w.checkNode(rule, selectorHash, &w.Nodes[i])
 	}
-	w.keepMinimum(decisions)
+	w.enforceMinSize(decisions)
 	for i := range decisions {
-		decisions[i].conclude(w.lacksNode(rule), w.Now)
+		decisions[i].setVerdict(w.needsNodes(rule), w.Now)
 	}
 	slices.SortFunc(decisions, func(a, b Decision) int { return cmp.Compare(a.Node, b.Node) })
 	return decisions, nil
 }
 
-// judge applies every rule that needs to know but one node. The kind of pods is that of the idle rule.
-func (w *World) judge(rule *idleRule, kind string, n *Node) Decision {
-	d := Decision{Node: n.Object.Name, node: n, marks: marksOf(n.Object, w.Group.Name, kind)}
-	d.marks.Named = ofFile(w.Group)
+// checkNode applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
+func (w *World) checkNode(rule *idleRule, selectorHash string, n *Node) Decision {
+	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, selectorHash)}
+	d.marks.Named = isFromFile(w.Group)
 	add := func(code, format string, a ...any) {
 		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})
 	}
 	found := Idleness{}
 	switch {
 	case w.NotAccepted != "":
-		add(NotAccepted, "the NodeGroup %s is not acted on: %s", w.Group.Name, w.NotAccepted)
+		add(NotAccepted, "the NodeGroup %s is not accepted: %s", w.Group.Name, w.NotAccepted)
 	case rule == nil:
 		d.marks.Since, d.marks.Used = time.Time{}, false
-		add(NoRule, "the NodeGroup %s has no rule by which nodes leave", w.Group.Name)
+		add(NoRule, "the NodeGroup %s has no rule that retires nodes", w.Group.Name)
 	default:
-		d.marks, found = rule.look(d.marks, sight{kept: n.Keepers.Count > 0, quiet: n.Quiet, now: w.Now})
+		d.marks, found = rule.assessIdleness(d.marks, podObservation{hasKeepingPod: n.Keepers.Count > 0, quietFor: n.Quiet, now: w.Now})
 	}
 	switch found.Stage {
 	case Busy:
 		add(KeepingPod, "%s", n.Keepers)
 	case Unused:
-		add(NeverUsed, "no pod of the kind has been on it yet")
+		add(NeverUsed, "no pod that spec.scaleDown.idleByLabel selects has run on it yet")
 	case Cooling:
-		add(CoolingDown, "idle since %s, and may leave at %s", at(found.Since), at(found.Until))
+		add(CoolingDown, "idle since %s; it may be retired at %s", formatTime(found.Since), formatTime(found.Until))
 	}
 	if found.Stage == Cooling || found.Stage == Idle {
 		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
 	}
-	d.Reasons = append(d.Reasons, w.holding(rule, n)...)
+	d.Reasons = append(d.Reasons, w.blockingReasons(rule, n)...)
 	return d
 }
 
-// Keepers are pods that keep a node. There may be as many as pods in a cluster, every time that a group is looked at: they are
-// counted, and one is named.
+// Keepers are the pods that keep a node. There may be very many, so it counts them and names one.
 type Keepers struct {
 	// First is the first of them by namespace and name.
 	First types.NamespacedName
 	Count int
 }
 
-// and counts one more.
-func (k Keepers) and(p *corev1.Pod) Keepers {
+// add counts one more pod.
+func (k Keepers) add(p *corev1.Pod) Keepers {
 	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
 		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	}
@@ -175,40 +174,41 @@ func (k Keepers) String() string {
 	return fmt.Sprintf("pod %s and %d more keep it", k.First, k.Count-1)
 }
 
-// holding are the reasons for which a node stays that is idle.
-func (w *World) holding(rule *idleRule, n *Node) (reasons []Reason) {
+// blockingReasons returns the reasons why an idle node stays.
+func (w *World) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	add := func(code, format string, a ...any) {
 		reasons = append(reasons, Reason{code, fmt.Sprintf(format, a...)})
 	}
 	if others := budget.Others(n.Object); len(others) > 0 {
-		add(BeingRemoved, "%s is removing it", some(others))
+		add(BeingRemoved, "%s is removing it", formatNames(others))
 	} else if n.Object.DeletionTimestamp != nil {
-		add(BeingRemoved, "somebody is deleting the Node")
+		add(BeingRemoved, "another client is deleting the Node")
 	}
 	if by := HeldBy(n.Object, w.Now); by != "" {
-		add(HeldNode, "the annotation %s asks to leave it alone", by)
+		add(HeldNode, "the annotation %s keeps it", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.Waiting) > 0 {
 		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.Waiting[0].Pod, w.Waiting[0].Why)
 	}
-	if until := w.afterScaleUp(); w.Now.Before(until) {
-		add(AfterScaleUp, "the group got a node, and nobody leaves before %s", at(until))
+	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
+		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))
 	}
-	if failed := n.lastFailure(); failed != nil {
+	if failed := n.lastFailedRetirement(); failed != nil {
 		if until := w.AfterFailure(n); w.Now.Before(until) {
-			add(AfterFailure, "the NodeRetirement %s ended as %s (%s), and the next is not before %s", failed.Name, failed.Status.Phase,
-				failed.Status.Message, at(until))
+			add(AfterFailure, "the NodeRetirement %s ended as %s (%s); the next is not before %s", failed.Name, failed.Status.Phase,
+				failed.Status.Message, formatTime(until))
 		}
 	}
 	return reasons
 }
 
-// HeldBy is the annotation of a Node by which somebody asks for it to be left alone, or empty.
+// HeldBy returns the annotation that keeps a Node, or "".
 func HeldBy(n *corev1.Node, now time.Time) string {
 	return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, now)
 }
 
-// lastScaleUp is when the group last got a node, as far as the nodes that are there tell; zero without any.
+// lastScaleUp returns when the group last got a node, as far as its nodes and its status tell. It returns zero if
+// unknown.
 func (w *World) lastScaleUp() time.Time {
 	var last time.Time
 	for i := range w.Nodes {
@@ -223,7 +223,7 @@ func (w *World) lastScaleUp() time.Time {
 	return last
 }
 
-func (w *World) afterScaleUp() time.Time {
+func (w *World) scaleUpCooldownEnd() time.Time {
 	d := w.Group.Spec.Cooldowns.AfterScaleUp
 	if d == nil || d.Duration <= 0 || w.lastScaleUp().IsZero() {
 		return time.Time{}
@@ -231,14 +231,14 @@ func (w *World) afterScaleUp() time.Time {
 	return w.lastScaleUp().Add(d.Duration)
 }
 
-// keepMinimum lets as many nodes leave as the group can do without. Those whose retirement waits already come first, then
-// those that have been idle for longest.
-func (w *World) keepMinimum(decisions []Decision) {
+// enforceMinSize adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
+// retired first, then the longest idle nodes.
+func (w *World) enforceMinSize(decisions []Decision) {
 	stay := 0
 	var candidates []*Decision
 	for i := range decisions {
 		d := &decisions[i]
-		if d.node.counted().Leaving {
+		if d.node.toBudgetNode().Leaving {
 			continue
 		}
 		stay++
@@ -246,49 +246,48 @@ func (w *World) keepMinimum(decisions []Decision) {
 			candidates = append(candidates, d)
 		}
 	}
-	slices.SortFunc(candidates, longestIdleFirst)
+	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.Least()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and it has no more nodes that stay",
-				w.whoseMinimum(), w.Least())})
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
+				w.describeMinSizeSource(), w.Least())})
 			continue
 		}
 		stay--
 	}
 }
 
-// longestIdleFirst orders nodes that may leave. Those whose retirement waits already come before all.
-func longestIdleFirst(a, b *Decision) int {
-	return cmp.Or(-boolCompare(a.node.open() != nil, b.node.open() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
+// compareByIdleTime sorts nodes with an open retirement first, then the longest idle.
+func compareByIdleTime(a, b *Decision) int {
+	return cmp.Or(-compareBools(a.node.openRetirement() != nil, b.node.openRetirement() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
 }
 
-// inOrder gives the decisions in the order in which they are carried out. Of nodes that leave, those that have been idle for
-// longest are asked for first, and all of them after what is called off.
-func inOrder(decisions []Decision) []*Decision {
+// sortForExecution returns the decisions in the order of execution: cancellations first, then retirements by idle time.
+func sortForExecution(decisions []Decision) []*Decision {
 	all := make([]*Decision, len(decisions))
 	for i := range decisions {
 		all[i] = &decisions[i]
 	}
 	slices.SortStableFunc(all, func(a, b *Decision) int {
 		if a.Verdict == Leaves && b.Verdict == Leaves {
-			return longestIdleFirst(a, b)
+			return compareByIdleTime(a, b)
 		}
-		return boolCompare(a.Verdict == Leaves, b.Verdict == Leaves)
+		return compareBools(a.Verdict == Leaves, b.Verdict == Leaves)
 	})
 	return all
 }
 
-// Least is how many nodes have to stay: the group's own minimum, or its cloud's where that is more.
+// Least returns how many nodes must stay: the minimum of the group or of its cloud, the greater one.
 func (w *World) Least() int32 { return max(w.Group.Spec.Minimum, int32(w.CloudMinimum)) }
 
-func (w *World) whoseMinimum() string {
+func (w *World) describeMinSizeSource() string {
 	if w.Least() > w.Group.Spec.Minimum {
 		return "the cloud's own"
 	}
 	return "the group's"
 }
 
-func boolCompare(a, b bool) int {
+func compareBools(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -298,24 +297,23 @@ func boolCompare(a, b bool) int {
 	return -1
 }
 
-// lacksNode reports that a pod waits for just such nodes as the group lets go. It has to be one for which the scheduler has
-// looked in vain: any other may be about to be bound to a node that stays.
-func (w *World) lacksNode(rule *idleRule) bool {
+// needsNodes reports whether an unschedulable pod needs the same kind of node as the group retires. Other
+// pending pods may still be bound to a remaining node.
+func (w *World) needsNodes(rule *idleRule) bool {
 	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.Waiting, func(p Waiting) bool { return p.Unschedulable })
 }
 
-// conclude makes a verdict of the reasons, and says what is to become of a retirement that is open. One that waits to be
-// admitted is called off when it would not be asked for now; one that is under way when a pod keeps the node, or when the
-// group lacks nodes. Then the cooldown begins anew, so that a pod which goes elsewhere does not have nodes leave and stay by
-// turns.
-func (d *Decision) conclude(lacksNode bool, now time.Time) {
-	rt := d.node.open()
+// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
+// admitted is cancelled if it would not be requested now. An admitted one is cancelled if a pod keeps the node or the
+// group needs nodes. Then the cooldown starts again, so that a moving pod does not make nodes retire and stay in turns.
+func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
+	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
 	kept := d.node.Keepers.Count > 0
 	switch {
 	case free:
 		d.Verdict = Leaves
-		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s, which is long enough", at(*d.IdleSince))}}
+		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s: the cooldown has passed", formatTime(*d.IdleSince))}}
 	case d.IdleSince == nil:
 		d.Verdict = Stays
 	case d.Reasons[0].Rule == CoolingDown:
@@ -326,44 +324,43 @@ func (d *Decision) conclude(lacksNode bool, now time.Time) {
 	if rt == nil {
 		return
 	}
-	if isIdle(rt) && rescuable(rt) && !free && (kept || lacksNode || !admitted(rt)) {
+	if isIdleRetirement(rt) && isCancellable(rt) && !free && (kept || lacksNode || !isAdmitted(rt)) {
 		d.CallOff = rt.Name
-		if admitted(rt) && !d.marks.Since.IsZero() {
-			d.marks.Since = wholeSecond(now)
+		if isAdmitted(rt) && !d.marks.Since.IsZero() {
+			d.marks.Since = roundUpToSecond(now)
 		}
 		return
 	}
 	d.Verdict = Retires
-	d.Reasons = append([]Reason{{UnderWay, fmt.Sprintf("the NodeRetirement %s (%s) is %s", rt.Name, rt.Spec.Reason, phaseOf(rt))}},
+	d.Reasons = append([]Reason{{UnderWay, fmt.Sprintf("the NodeRetirement %s (%s) is %s", rt.Name, rt.Spec.Reason, retirementPhase(rt))}},
 		d.Reasons...)
 	if free {
 		d.Reasons = d.Reasons[:1]
 	}
 }
 
-func phaseOf(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
+func retirementPhase(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
 	return cmp.Or(rt.Status.Phase, v1alpha1.Pending)
 }
 
-// isIdle reports whether a retirement is one that the idle rule asked for: it is for that rule to call it off. What somebody
-// else asked for, whatever the reason given, is not.
-func isIdle(rt *v1alpha1.NodeRetirement) bool {
+// isIdleRetirement reports whether the idle rule requested a retirement. Only then may the rule cancel it.
+func isIdleRetirement(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == RequestedBy
 }
 
-func admitted(rt *v1alpha1.NodeRetirement) bool {
+func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
 	return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// status is how the group is found. The conditions are given; times that were known stay known.
-func (w *World) status(look cloudLook) v1alpha1.NodeGroupStatus {
+// toStatus returns the status of the group, without conditions. Known times stay.
+func (w *World) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus {
 	s := *w.Group.Status.DeepCopy()
 	s.ObservedGeneration = w.Group.Generation
 	s.Nodes, s.Ready, s.Leaving, s.Unavailable = int32(len(w.Nodes)), 0, 0, 0
 	var counted []budget.Node
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		c := n.counted()
+		c := n.toBudgetNode()
 		counted = append(counted, c)
 		if c.Leaving {
 			s.Leaving++
@@ -382,8 +379,8 @@ func (w *World) status(look cloudLook) v1alpha1.NodeGroupStatus {
 	if w.NotAccepted != "" {
 		s.AllowedDisruptions = 0
 	}
-	if look.known && look.err == nil {
-		size := int32(look.group.Size)
+	if reading.known && reading.err == nil {
+		size := int32(reading.group.Size)
 		s.CloudSize = &size
 	}
 	return s

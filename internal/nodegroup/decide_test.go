@@ -20,8 +20,8 @@ import (
 
 const pool = "pool"
 
-// group is a NodeGroup of the nodes of a pool, which nodes without a pod of CI leave after 10 minutes.
-func group(name string) *v1alpha1.NodeGroup {
+// newGroup returns a NodeGroup that retires nodes of a pool after 10 minutes without a CI pod.
+func newGroup(name string) *v1alpha1.NodeGroup {
 	return &v1alpha1.NodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon)},
 		Spec: v1alpha1.NodeGroupSpec{
@@ -35,17 +35,17 @@ func group(name string) *v1alpha1.NodeGroup {
 	}
 }
 
-// ciKind is the kind of pods that keeps the nodes of such a group.
+// ciKind is the hash of the pods that keep the nodes of such a group.
 var ciKind = func() string {
-	rule, err := ruleOf(group(""))
+	rule, err := newIdleRule(newGroup(""))
 	if err != nil {
 		panic(err)
 	}
-	return rule.kind()
+	return rule.podSelectorHash()
 }()
 
-// node is a Ready node of a pool, which has been there for a day.
-func node(name, of string) corev1.Node {
+// newNode returns a Ready node of a pool that is one day old.
+func newNode(name, of string) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{pool: of}, ResourceVersion: "1",
@@ -55,16 +55,16 @@ func node(name, of string) corev1.Node {
 	}
 }
 
-// idle is a node that has been idle for so long.
-func idle(name string, of string, ago time.Duration) Node {
-	n := node(name, of)
+// newIdleNode returns a node that has been idle for a time.
+func newIdleNode(name string, of string, ago time.Duration) Node {
+	n := newNode(name, of)
 	n.Annotations = map[string]string{
-		annotationGroup: of, annotationUsed: yes, annotationSince: noon.Add(-ago).Format(time.RFC3339), annotationKind: ciKind,
+		annotationGroup: of, annotationUsed: annotationTrue, annotationSince: noon.Add(-ago).Format(time.RFC3339), annotationSelectorHash: ciKind,
 	}
 	return Node{Object: &n, Quiet: -1}
 }
 
-func decide(t must.T, w World) map[string]Decision {
+func mustDecide(t must.T, w World) map[string]Decision {
 	all, err := Decide(w)
 	must.NoError(t, err)
 	by := map[string]Decision{}
@@ -74,7 +74,7 @@ func decide(t must.T, w World) map[string]Decision {
 	return by
 }
 
-func failed(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeRetirement {
+func newFailedRetirement(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeRetirement {
 	over := metav1.NewTime(noon.Add(-ago))
 	return v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("failed-" + node)},
@@ -83,7 +83,7 @@ func failed(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeR
 	}
 }
 
-func open(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
+func newOpenRetirement(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
 	rt := v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("open-" + node)},
 		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: RequestedBy},
@@ -95,109 +95,109 @@ func open(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
 	return rt
 }
 
-func TestANodeThatIsIdleForLongEnough(t *testing.T) {
+func TestIdleNodeVerdicts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*World, *Node)
 		verdict Verdict
 		rules   []string
 		callOff bool
 	}{
-		"leaves":                        {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":       {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
-		"stays in a group not acted on": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
+		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
+		"stays for a Pending pod":               {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
+		"stays in a group that is not accepted": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
 		"stays when the group just got a node": {func(w *World, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Refused, []string{AfterScaleUp}, false},
-		"leaves when that is over": {func(w *World, _ *Node) {
+		"leaves after that cooldown": {func(w *World, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: minute}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Leaves, []string{LongEnough}, false},
 		"stays when its retirement was just refused": {func(_ *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, 4*minute)}
+			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 4*minute)}
 		}, Refused, []string{AfterFailure}, false},
-		"leaves when that was longer ago": {func(_ *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, 5*minute)}
+		"leaves after the failure cooldown": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 5*minute)}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves when that was called off": {func(_ *World, n *Node) {
-			rt := failed("a", v1alpha1.Refused, minute)
+		"leaves after a cancelled retirement": {func(_ *World, n *Node) {
+			rt := newFailedRetirement("a", v1alpha1.Refused, minute)
 			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.CalledOff}}
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves when it was another node's of the name": {func(_ *World, n *Node) {
-			rt := failed("a", v1alpha1.Aborted, minute)
+		"leaves after a failure of an earlier Node": {func(_ *World, n *Node) {
+			rt := newFailedRetirement("a", v1alpha1.Aborted, minute)
 			rt.Spec.NodeUID = "another"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
 		"I6: stays when another tool removes it": {func(_ *World, n *Node) {
 			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 		}, Refused, []string{BeingRemoved}, false},
-		"stays when it is held": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
+		"stays with a keep annotation": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
 		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[drainability.ScaleDownDisabled] = yes
+			n.Object.Annotations[drainability.ScaleDownDisabled] = annotationTrue
 		}, Refused, []string{HeldNode}, false},
 		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.HoldsOff] = yes, yes
+			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.HoldsOff] = annotationTrue, annotationTrue
 		}, Leaves, []string{LongEnough}, false},
-		"I5: stays at the minimum":                    {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
-		"I5: stays at the minimum that its cloud has": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
-		"stays for all of the reasons there are": {func(w *World, n *Node) {
+		"I5: stays at the minimum":         {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
+		"I5: stays at the cloud's minimum": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
+		"stays for several reasons": {func(w *World, n *Node) {
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
-			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, minute)}
+			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, minute)}
 		}, Refused, []string{PendingPod, AfterFailure}, false},
 		"is not retired twice": {func(_ *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 		}, Retires, []string{UnderWay}, false},
-		"and waits for a budget is called off when it stays after all": {func(w *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Pending, false)}
+		"pending retirement is cancelled when the node stays": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Pending, false)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 		}, Refused, []string{PendingPod}, true},
-		"and is being drained goes on for a Pending pod that may find a place": {func(w *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+		"drain continues for a pod that may still fit": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"and is being drained is rescued by a Pending pod that finds none": {func(w *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+		"drain is cancelled by an unschedulable pod": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Refused, []string{PendingPod}, true},
-		"and is being drained goes on where Pending pods are not kept for": {func(w *World, n *Node) {
+		"drain continues without keepForPending": {func(w *World, n *Node) {
 			no := false
 			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay}, false},
-		"and whose Node is deleted is not rescued by a Pending pod any more": {func(w *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
+		"pending pod cannot cancel after Node deletion": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"and is being drained is rescued by a pod on it": {func(_ *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+		"drain is cancelled by a pod on the node": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Stays, []string{KeepingPod}, true},
-		"and whose Node is deleted is not rescued any more": {func(_ *World, n *Node) {
-			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
+		"cannot be cancelled after Node deletion": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
-		"and that somebody else retires as idle is not rescued either": {func(w *World, n *Node) {
-			rt := open("a", v1alpha1.Pending, false)
+		"another requester's idle retirement is not cancelled": {func(w *World, n *Node) {
+			rt := newOpenRetirement("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
-		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
-			rt := open("a", v1alpha1.Draining, true)
+		"another requester's retirement is not cancelled": {func(_ *World, n *Node) {
+			rt := newOpenRetirement("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute)}, Now: noon}
+			w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon}
 			if tt.change != nil {
 				tt.change(&w, &w.Nodes[0])
 			}
-			d := decide(t, w)["a"]
+			d := mustDecide(t, w)["a"]
 			var rules []string
 			for _, r := range d.Reasons {
 				rules = append(rules, r.Rule)
@@ -210,12 +210,12 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 	}
 }
 
-func TestLongestIdleNodesLeaveAndTheMinimumStays(t *testing.T) {
-	w := World{Group: group("ci"), Now: noon, Nodes: []Node{
-		idle("a", "ci", 20*minute), idle("b", "ci", 40*minute), idle("c", "ci", 30*minute), idle("d", "ci", 5*minute),
+func TestLongestIdleNodesRetireDownToMinSize(t *testing.T) {
+	w := World{Group: newGroup("ci"), Now: noon, Nodes: []Node{
+		newIdleNode("a", "ci", 20*minute), newIdleNode("b", "ci", 40*minute), newIdleNode("c", "ci", 30*minute), newIdleNode("d", "ci", 5*minute),
 	}}
 	w.Group.Spec.Minimum = 2
-	got := decide(t, w)
+	got := mustDecide(t, w)
 	for name, want := range map[string]Verdict{"a": Refused, "b": Leaves, "c": Leaves, "d": Waits} {
 		if got[name].Verdict != want {
 			t.Errorf("%s: %s (%s), want %s", name, got[name].Verdict, Sentence(got[name].Reasons), want)
@@ -223,29 +223,29 @@ func TestLongestIdleNodesLeaveAndTheMinimumStays(t *testing.T) {
 	}
 }
 
-// TestI5HoweverManyAreIdleTheMinimumStays draws groups of nodes in all states.
-func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
+// TestI5MinSizeStaysHoweverManyAreIdle draws random groups of nodes in all states.
+func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := World{Group: group("ci"), Now: noon}
+		w := World{Group: newGroup("ci"), Now: noon}
 		w.Group.Spec.Minimum = int32(rapid.IntRange(0, 6).Draw(t, "minimum"))
 		for i := range rapid.IntRange(0, 8).Draw(t, "nodes") {
 			name := fmt.Sprint("n", i)
-			n := idle(name, "ci", time.Duration(rapid.IntRange(0, 20).Draw(t, "idle for, min"))*minute)
+			n := newIdleNode(name, "ci", time.Duration(rapid.IntRange(0, 20).Draw(t, "idle for, min"))*minute)
 			switch rapid.IntRange(0, 5).Draw(t, "how it is") {
 			case 0:
 				n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 			case 1:
-				n.Retirements = []v1alpha1.NodeRetirement{open(name, v1alpha1.Draining, true)}
+				n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement(name, v1alpha1.Draining, true)}
 			case 2:
-				n.Retirements = []v1alpha1.NodeRetirement{open(name, v1alpha1.Pending, false)}
+				n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement(name, v1alpha1.Pending, false)}
 			case 3:
 				n.Object.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
 			}
 			w.Nodes = append(w.Nodes, n)
 		}
 		stay, leave := 0, 0
-		for _, d := range decide(t, w) {
-			going := d.node.counted().Leaving
+		for _, d := range mustDecide(t, w) {
+			going := d.node.toBudgetNode().Leaving
 			waiting := d.Verdict == Retires && !going
 			switch {
 			case going:
@@ -267,50 +267,50 @@ func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
 	})
 }
 
-func TestEveryDecisionIsOneSentence(t *testing.T) {
-	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 9*minute)}, Waiting: []Waiting{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
-	got := Sentence(decide(t, w)["a"].Reasons)
-	want := "CoolingDown: idle since 2026-11-21T11:51:00Z, and may leave at 2026-11-21T12:01:00Z; " +
+func TestDecisionReasonsFormOneSentence(t *testing.T) {
+	w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, Waiting: []Waiting{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
+	got := Sentence(mustDecide(t, w)["a"].Reasons)
+	want := "CoolingDown: idle since 2026-11-21T11:51:00Z; it may be retired at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
 	check.Is(t, want, got)
 }
 
-func kept(name string) Node {
-	n := node(name, "ci")
+func newKeptNode(name string) Node {
+	n := newNode(name, "ci")
 	return Node{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ci", Name: "runner"}, 1}}
 }
 
 func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 	for kind, want := range map[string]Verdict{"Preempt": Refused, "Terminate": Refused, "Reboot": Leaves} {
-		w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute), kept("b"), kept("c")}, Now: noon}
+		w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute), newKeptNode("b"), newKeptNode("c")}, Now: noon}
 		w.Group.Spec.Minimum = 2
-		rt := open("b", v1alpha1.Pending, false)
+		rt := newOpenRetirement("b", v1alpha1.Pending, false)
 		rt.Spec.Reason, rt.Spec.Notice = v1alpha1.Notice, &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: kind}
 		w.Nodes[1].Retirements = []v1alpha1.NodeRetirement{rt}
-		if d := decide(t, w)["a"]; d.Verdict != want {
+		if d := mustDecide(t, w)["a"]; d.Verdict != want {
 			t.Errorf("%s: %s: %s, want %s", kind, d.Verdict, Sentence(d.Reasons), want)
 		}
 	}
 }
 
-// TestRescuedNodeStartsANewCooldown has the pod go elsewhere after that: the node would leave at once, and be
-// rescued by the next pod.
-func TestRescuedNodeStartsANewCooldown(t *testing.T) {
+// TestCancelledRetirementStartsANewCooldown has a pod that goes elsewhere afterwards. Without a new cooldown the node
+// would be retired at once, until the next pod cancels that.
+func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
 	w := World{
-		Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute)}, Now: noon,
+		Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon,
 		Waiting: []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}},
 	}
-	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
-	d := decide(t, w)["a"]
+	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
+	d := mustDecide(t, w)["a"]
 	if d.CallOff == "" || !d.marks.Since.Equal(noon) {
 		t.Fatalf("call off %q, idle since %s", d.CallOff, d.marks.Since)
 	}
-	patch := d.marks.annotations(w.Nodes[0].Object, owner{group: "ci"})
+	patch := d.marks.changedAnnotations(w.Nodes[0].Object, markOwner{group: "ci"})
 	for key, value := range patch {
 		w.Nodes[0].Object.Annotations[key] = value.(string)
 	}
 	w.Nodes[0].Retirements, w.Waiting, w.Now = nil, nil, noon.Add(minute)
-	if d = decide(t, w)["a"]; d.Verdict != Waits {
+	if d = mustDecide(t, w)["a"]; d.Verdict != Waits {
 		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, Sentence(d.Reasons))
 	}
 }

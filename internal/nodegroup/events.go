@@ -13,72 +13,75 @@ import (
 // eventReason is the reason of an Event about a group or one of its nodes.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventAccepted is Normal, on NodeGroup: the group is acted on from now on.
+	// eventAccepted is Normal, on NodeGroup: the group is accepted, and Slipway acts on it from now on.
 	eventAccepted eventReason = "GroupAccepted"
-	// eventRefused is Warning, on NodeGroup: nothing is done for the group; the message says what is wrong with it.
+	// eventRefused is Warning, on NodeGroup: the group is refused, and Slipway does not act on it; the message has the
+	// fault.
 	eventRefused eventReason = "GroupRefused"
 	// eventIdle is Normal, on Node and NodeGroup: no pod keeps the node any more, and its cooldown has begun.
 	eventIdle eventReason = "NodeIdle"
-	// eventStays is Normal, on Node and NodeGroup: the node is idle for long enough, and something else keeps it.
-	eventStays eventReason = "IdleNodeStays"
-	// eventLeaves is Normal, on Node and NodeGroup: the node is idle for long enough, and its retirement is asked for.
-	eventLeaves eventReason = "IdleNodeLeaves"
-	// eventCalledOff is Normal, on Node: a pod needs the node after all, and its retirement is called off.
-	eventCalledOff eventReason = "RetirementCalledOff"
+	// eventIdleKept is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and another rule keeps
+	// it.
+	eventIdleKept eventReason = "IdleNodeStays"
+	// eventIdleRetired is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and its retirement
+	// is requested.
+	eventIdleRetired eventReason = "IdleNodeLeaves"
+	// eventCancelled is Normal, on Node: a pod needs the node, and its retirement is cancelled.
+	eventCancelled eventReason = "RetirementCalledOff"
 )
 
-const action = "Manage"
+const eventAction = "Manage"
 
-// announceAcceptance tells that a group has become one that is acted on, or has ceased to be one.
-func (c *Controller) announceAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
+// emitAcceptance writes an Event when the acceptance of a group changes.
+func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
 		return
 	}
-	kind, reason := corev1.EventTypeNormal, eventAccepted
+	eventType, reason := corev1.EventTypeNormal, eventAccepted
 	switch is.Status {
 	case metav1.ConditionFalse:
-		kind, reason = corev1.EventTypeWarning, eventRefused
-		c.o.Log.Error("the NodeGroup is refused, and nothing is done for it", "group", g.Name, "reason", is.Reason, "message", is.Message)
+		eventType, reason = corev1.EventTypeWarning, eventRefused
+		c.options.Log.Error("the NodeGroup is refused", "group", g.Name, "reason", is.Reason, "message", is.Message)
 	case metav1.ConditionTrue:
-		c.o.Log.Info("the NodeGroup is accepted", "group", g.Name)
+		c.options.Log.Info("the NodeGroup is accepted", "group", g.Name)
 	default:
-		c.o.Log.Warn("the NodeGroup waits to be accepted", "group", g.Name, "message", is.Message)
+		c.options.Log.Warn("the NodeGroup is not accepted yet", "group", g.Name, "message", is.Message)
 		return
 	}
-	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), nil, kind, string(reason), action, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
+	if !isFromFile(g) {
+		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), eventAction, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
 	}
 }
 
-// about is the group with its kind, which objects from a cache lack.
-func about(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
+// eventTarget returns a reference to the group. Objects from a cache have no kind.
+func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	return &v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.Name, UID: g.UID},
 	}
 }
 
-// announce tells of each decision that is another one than before.
-func (c *Controller) announce(w *World, decisions []Decision) {
+// emitDecisions writes an Event for each decision that changed.
+func (c *Controller) emitDecisions(w *World, decisions []Decision) {
 	c.mu.Lock()
-	before := c.told[w.Group.Name]
+	before := c.emittedKeys[w.Group.Name]
 	now := make(map[string]string, len(decisions))
 	for i := range decisions {
-		now[decisions[i].Node] = signature(&decisions[i])
+		now[decisions[i].Node] = decisionKey(&decisions[i])
 	}
-	c.told[w.Group.Name] = now
+	c.emittedKeys[w.Group.Name] = now
 	c.mu.Unlock()
 	for i := range decisions {
 		if d := &decisions[i]; before[d.Node] != now[d.Node] {
-			c.tell(w, d)
+			c.emitDecision(w, d)
 		}
 	}
 }
 
-// signature is what makes a decision another one: its verdict and its rules, and not the pod or the time in a message.
-func signature(d *Decision) string {
+// decisionKey identifies a decision by its verdict and rules, without the pod names and times in its messages.
+func decisionKey(d *Decision) string {
 	parts := []string{string(d.Verdict)}
 	for _, r := range d.Reasons {
 		parts = append(parts, r.Rule)
@@ -86,44 +89,44 @@ func signature(d *Decision) string {
 	return strings.Join(parts, " ")
 }
 
-func (c *Controller) tell(w *World, d *Decision) {
+func (c *Controller) emitDecision(w *World, d *Decision) {
 	sentence := Sentence(d.Reasons)
-	log := c.o.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
+	log := c.options.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	var reason eventReason
 	switch d.Verdict {
 	case Waits:
 		reason = eventIdle
 	case Refused:
-		reason = eventStays
-		c.o.Metrics.refused(w.Group.Name, d.Reasons)
+		reason = eventIdleKept
+		c.options.Metrics.countRefused(w.Group.Name, d.Reasons)
 	case Leaves:
-		reason = eventLeaves
+		reason = eventIdleRetired
 	case Stays, Retires:
 		log.Debug("decided")
 		return
 	}
 	log.Info("decided")
-	c.emit(w.Group, d.node.Object, reason, sentence)
+	c.emitNodeEvent(w.Group, d.node.Object, reason, sentence)
 }
 
-// emit makes an Event on the Node and on the NodeGroup, if there is an object.
-func (c *Controller) emit(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
+// emitNodeEvent writes an Event on the Node, and on the NodeGroup unless it is from a file.
+func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), action, "%s", observe.Clip(note, maxMessage))
-	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), node, corev1.EventTypeNormal, string(reason), action, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.Clip(note, maxMessage))
+	if !isFromFile(g) {
+		c.options.Events.Eventf(eventTarget(g), node, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
 	}
 }
 
-func (c *Controller) calledOff(rt *v1alpha1.NodeRetirement, why string) {
-	c.o.Log.Info("the retirement is called off", "retirement", rt.Name, "node", rt.Spec.NodeName, "why", why)
-	c.o.Metrics.calledOff(rt.Spec.Group)
+func (c *Controller) emitCancelled(rt *v1alpha1.NodeRetirement, why string) {
+	c.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", rt.Spec.NodeName, "why", why)
+	c.options.Metrics.countCancelled(rt.Spec.Group)
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCalledOff), action, "%s", observe.Clip(why, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCancelled), eventAction, "%s", observe.Clip(why, maxMessage))
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
 )
 
-// defaultChecks is how many checks in a row are meant where checkEvery is given alone.
+// defaultChecks is the number of consecutive checks if only checkEvery is set.
 const defaultChecks = 2
 
-// idleRule is IdleByLabel, with its selectors parsed and its defaults filled in.
+// idleRule is a parsed IdleByLabel with its defaults.
 type idleRule struct {
 	grouppolicy.Selection
 
 	cooldown       time.Duration
-	checks         time.Duration // so long a node is found idle in as many checks as it takes; 0 is no checks
+	checkPeriod    time.Duration // how long a node must be idle for that many checks; 0 means no checks
 	keepUnused     bool
 	keepForPending bool
 }
 
-// ruleOf gives the rule of a group; nil when it has none.
-func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
+// newIdleRule returns the rule of a group. It returns nil if the group has none.
+func newIdleRule(g *v1alpha1.NodeGroup) (*idleRule, error) {
 	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
 		return nil, nil
 	}
@@ -46,24 +46,25 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 		if n == 0 {
 			n = defaultChecks
 		}
-		r.checks = time.Duration(n) * spec.CheckEvery.Duration
+		r.checkPeriod = time.Duration(n) * spec.CheckEvery.Duration
 	}
 	return r, nil
 }
 
-// kind is a hash of which pods the rule selects, however it puts it: what is written of others' coming and going says nothing of
-// these. No rule has none.
-func (r *idleRule) kind() string {
+// podSelectorHash returns a hash of the selected pods, independent of how the selector is written. Recorded times of
+// other pods do not count for these. Without a rule it returns "".
+func (r *idleRule) podSelectorHash() string {
 	if r == nil {
 		return ""
 	}
 	namespaces := slices.Compact(slices.Sorted(slices.Values(r.Namespaces)))
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonical(r.Keeping), canonical(r.Placeholders), namespaces))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonicalRequirements(r.Keeping), canonicalRequirements(r.Placeholders), namespaces))
 	return hex.EncodeToString(sum[:8])
 }
 
-// canonical are a selector's requirements in an order of their own. Nothing and everything differ.
-func canonical(selector labels.Selector) []string {
+// canonicalRequirements returns the sorted requirements of a selector. The result differs for a selector of nothing and
+// of everything.
+func canonicalRequirements(selector labels.Selector) []string {
 	requirements, selectable := selector.Requirements()
 	all := []string{fmt.Sprint(selectable)}
 	for _, r := range requirements {
@@ -73,47 +74,46 @@ func canonical(selector labels.Selector) []string {
 	return all
 }
 
-// unfinished reports whether a pod still does something, or will. One whose node is silent may.
-func unfinished(phase corev1.PodPhase) bool {
+// isUnfinished reports whether a pod runs or will run. The pods of an unreachable node may still run.
+func isUnfinished(phase corev1.PodPhase) bool {
 	return phase != corev1.PodSucceeded && phase != corev1.PodFailed
 }
 
-// Stage is how far a node is on the way to being idle.
+// Stage is how idle a node is.
 type Stage string
 
 // The stages.
 const (
 	Busy    Stage = "Busy"    // a pod keeps it
-	Unused  Stage = "Unused"  // it never had such a pod, and nodes like that are kept
-	Cooling Stage = "Cooling" // it has none, and not for long enough
-	Idle    Stage = "Idle"    // it has had none for long enough
+	Unused  Stage = "Unused"  // it never had such a pod, and the rule keeps unused nodes
+	Cooling Stage = "Cooling" // it has no such pod, and its cooldown runs
+	Idle    Stage = "Idle"    // its cooldown has passed
 )
 
-// Idleness is what the pods on a node say of it.
+// Idleness is how idle a node is by its pods.
 type Idleness struct {
 	Stage Stage
-	// Since is when the node was found without such a pod, and Until when that is for long enough; zero while Busy or
-	// Unused.
+	// Since is when the node became idle, and Until when its cooldown ends. Both are zero while Busy or Unused.
 	Since, Until time.Time
 }
 
-// sight is what is seen of one node at one moment.
-type sight struct {
-	kept bool
-	// quiet is for how long this process has seen no pod that keeps the node, by a clock that nobody sets; below zero when
-	// it has never seen one. It is what a step of the wall clock cannot shorten.
-	quiet time.Duration
-	now   time.Time
+// podObservation is what is known of the pods on a node at one moment.
+type podObservation struct {
+	hasKeepingPod bool
+	// quietFor is for how long this process has seen no keeping pod, by the monotonic clock. It is negative if it has
+	// never seen one. A step of the wall clock cannot shorten it.
+	quietFor time.Duration
+	now      time.Time
 }
 
-// look is the state machine of one node: what is written on it, and what is seen of it, give what is to be written on it
-// and how idle it is. What is written changes when a pod comes or the last one goes, and not in between.
+// assessIdleness is the state machine of one node. From the marks on the Node and an observation it returns the new
+// marks and the idleness. The marks change only when the first pod comes or the last one goes.
 //
-// A node that had such a pod is idle when the last one has been gone for the cooldown, whatever the checks say. One of
-// which that is not known is idle, too, when so many checks in a row have found it without: the manager may have been
-// away when its last pod ended, or it never had one.
-func (r *idleRule) look(m Marks, s sight) (Marks, Idleness) {
-	if s.kept {
+// A node that had such a pod is idle after the cooldown since the last one, without regard to the checks. If its last pod is
+// unknown, it is also idle after enough consecutive checks without a pod. The manager may have been away when its last
+// pod ended, or it never had one.
+func (r *idleRule) assessIdleness(m Marks, s podObservation) (Marks, Idleness) {
+	if s.hasKeepingPod {
 		m.Since, m.Used = time.Time{}, true
 		return m, Idleness{Stage: Busy}
 	}
@@ -122,18 +122,18 @@ func (r *idleRule) look(m Marks, s sight) (Marks, Idleness) {
 		return m, Idleness{Stage: Unused}
 	}
 	if m.Since.IsZero() || m.Since.After(s.now.Add(time.Second)) { // the clock was set back since
-		m.Since = wholeSecond(s.now)
+		m.Since = roundUpToSecond(s.now)
 	}
-	// The last pod went after what is written: it came and went unseen, or the clock was set forward since.
-	if last := s.now.Add(-s.quiet); s.quiet >= 0 && last.After(m.Since.Add(time.Second)) {
-		m.Since, m.Used = wholeSecond(last), true
+	// The last pod ended after the written time: it was not seen, or the clock was set forward since.
+	if last := s.now.Add(-s.quietFor); s.quietFor >= 0 && last.After(m.Since.Add(time.Second)) {
+		m.Since, m.Used = roundUpToSecond(last), true
 	}
 	wait := r.cooldown
-	if !m.Used && r.checks > 0 {
-		wait = min(wait, r.checks)
+	if !m.Used && r.checkPeriod > 0 {
+		wait = min(wait, r.checkPeriod)
 	}
 	found := Idleness{Stage: Cooling, Since: m.Since, Until: m.Since.Add(wait)}
-	if until := s.now.Add(r.cooldown - s.quiet); s.quiet >= 0 && until.After(found.Until) {
+	if until := s.now.Add(r.cooldown - s.quietFor); s.quietFor >= 0 && until.After(found.Until) {
 		found.Until = until
 	}
 	if !s.now.Before(found.Until) {
@@ -142,8 +142,8 @@ func (r *idleRule) look(m Marks, s sight) (Marks, Idleness) {
 	return m, found
 }
 
-// wholeSecond is the time as annotations hold it. It is rounded up, so that no cooldown is cut short.
-func wholeSecond(t time.Time) time.Time {
+// roundUpToSecond returns the time with the precision of an annotation. It rounds up, so that no cooldown is too short.
+func roundUpToSecond(t time.Time) time.Time {
 	whole := t.UTC().Truncate(time.Second)
 	if whole.Before(t) {
 		return whole.Add(time.Second)

@@ -15,15 +15,15 @@ const minute = time.Minute
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func ruleFor(t must.T, change func(*v1alpha1.IdleByLabel)) *idleRule {
-	g := group("ci")
+func newTestRule(t must.T, change func(*v1alpha1.IdleByLabel)) *idleRule {
+	g := newGroup("ci")
 	change(g.Spec.ScaleDown.IdleByLabel)
-	r, err := ruleOf(g)
+	r, err := newIdleRule(g)
 	must.NoError(t, err)
 	return r
 }
 
-func TestANodeIsIdleWhen(t *testing.T) {
+func TestNodeBecomesIdle(t *testing.T) {
 	checks := func(r *v1alpha1.IdleByLabel) { r.CheckEvery = &metav1.Duration{Duration: 2 * minute} }
 	unused := func(r *v1alpha1.IdleByLabel) { r.KeepUnused = true }
 	since := func(ago time.Duration, used bool) Marks { return Marks{Since: noon.Add(-ago), Used: used} }
@@ -35,24 +35,24 @@ func TestANodeIsIdleWhen(t *testing.T) {
 		left   time.Duration
 		after  Marks
 	}{
-		"a pod keeps it":                       {nil, since(9*minute, false), true, Busy, 0, Marks{Used: true}},
-		"it is found without one":              {nil, Marks{}, false, Cooling, 10 * minute, since(0, false)},
-		"the cooldown runs":                    {nil, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
-		"the cooldown is over":                 {nil, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
-		"two checks find it without":           {checks, since(4*minute, false), false, Idle, 0, since(4*minute, false)},
-		"one check finds it without":           {checks, since(3*minute, false), false, Cooling, minute, since(3*minute, false)},
-		"checks do not cut the cooldown short": {checks, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
-		"it never had one, and such are kept":  {unused, since(time.Hour, false), false, Unused, 0, Marks{}},
-		"it had one, and unused ones are kept": {unused, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
-		"the clock was set back since":         {nil, Marks{Since: noon.Add(time.Hour), Used: true}, false, Cooling, 10 * minute, since(0, true)},
+		"a pod keeps it":                            {nil, since(9*minute, false), true, Busy, 0, Marks{Used: true}},
+		"it has no pod":                             {nil, Marks{}, false, Cooling, 10 * minute, since(0, false)},
+		"the cooldown runs":                         {nil, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"the cooldown is over":                      {nil, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"two checks find no pod":                    {checks, since(4*minute, false), false, Idle, 0, since(4*minute, false)},
+		"one check finds no pod":                    {checks, since(3*minute, false), false, Cooling, minute, since(3*minute, false)},
+		"checks do not cut the cooldown short":      {checks, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"it never had a pod, unused nodes are kept": {unused, since(time.Hour, false), false, Unused, 0, Marks{}},
+		"it had a pod, unused nodes are kept":       {unused, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"the clock was set back since":              {nil, Marks{Since: noon.Add(time.Hour), Used: true}, false, Cooling, 10 * minute, since(0, true)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+			r := newTestRule(t, func(r *v1alpha1.IdleByLabel) {
 				if tt.change != nil {
 					tt.change(r)
 				}
 			})
-			marks, found := r.look(tt.marks, sight{kept: tt.kept, quiet: -1, now: noon})
+			marks, found := r.assessIdleness(tt.marks, podObservation{hasKeepingPod: tt.kept, quietFor: -1, now: noon})
 			if found.Stage != tt.want || marks != tt.after {
 				t.Errorf("%s and %+v, want %s and %+v", found.Stage, marks, tt.want, tt.after)
 			}
@@ -63,15 +63,15 @@ func TestANodeIsIdleWhen(t *testing.T) {
 	}
 }
 
-// TestPodKindIsWhatTheRuleSelects compares with the rule of group.
+// TestPodKindIsWhatTheRuleSelects compares with the rule of newGroup.
 func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	in := func(key string, values ...string) metav1.LabelSelectorRequirement {
 		return metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: values}
 	}
 	kind := func(like []metav1.LabelSelectorRequirement, namespaces ...string) string {
-		return ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+		return newTestRule(t, func(r *v1alpha1.IdleByLabel) {
 			r.PodSelector.MatchExpressions, r.Namespaces = like, namespaces
-		}).kind()
+		}).podSelectorHash()
 	}
 	is := kind([]metav1.LabelSelectorRequirement{in("a", "x", "y"), in("a", "y", "z"), in("b", "x")}, "one", "two")
 	if again := kind([]metav1.LabelSelectorRequirement{in("b", "x"), in("a", "z", "y"), in("a", "y", "x")}, "two", "one", "two"); again != is {
@@ -80,7 +80,7 @@ func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	same := func(r *v1alpha1.IdleByLabel) {
 		r.KeepUnused, r.Cooldown, r.CheckEvery = true, metav1.Duration{Duration: minute}, &metav1.Duration{Duration: minute}
 	}
-	if other := ruleFor(t, same).kind(); other != ciKind {
+	if other := newTestRule(t, same).podSelectorHash(); other != ciKind {
 		t.Errorf("with other times it is %s, and was %s", other, ciKind)
 	}
 	seen := map[string]bool{is: true, ciKind: true}
@@ -95,12 +95,12 @@ func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	}
 }
 
-// TestNodeLeavesExactlyAfterItsCooldown has pods come and go on a node, the manager restarted, and
-// the wall clock set. True time passes by itself, and is what the tests' own book is kept in.
+// TestNodeLeavesExactlyAfterItsCooldown has pods that come and go on a node, restarts of the manager, and changes of
+// the wall clock. The test keeps its own record in true time.
 func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cooldown := time.Duration(rapid.IntRange(0, 600).Draw(t, "cooldown, s")) * time.Second
-		r := ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+		r := newTestRule(t, func(r *v1alpha1.IdleByLabel) {
 			r.Cooldown = metav1.Duration{Duration: cooldown}
 			if rapid.Bool().Draw(t, "checks") {
 				r.CheckEvery = &metav1.Duration{Duration: time.Duration(rapid.IntRange(1, 300).Draw(t, "every, s")) * time.Second}
@@ -109,38 +109,39 @@ func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 		})
 		w := &timeline{rule: r, pods: 0, lastKept: -1}
 		t.Repeat(map[string]func(*rapid.T){
-			"a pod comes": func(*rapid.T) { w.pods++; w.see(t) },
-			"a pod goes":  func(*rapid.T) { w.pods = max(0, w.pods-1); w.see(t) },
+			"a pod comes": func(*rapid.T) { w.pods++; w.checkStep(t) },
+			"a pod goes":  func(*rapid.T) { w.pods = max(0, w.pods-1); w.checkStep(t) },
 			"time passes": func(t *rapid.T) {
-				w.pass(time.Duration(rapid.IntRange(1, 700_000).Draw(t, "ms")) * time.Millisecond)
-				w.see(t)
+				w.advance(time.Duration(rapid.IntRange(1, 700_000).Draw(t, "ms")) * time.Millisecond)
+				w.checkStep(t)
 			},
 			"the manager is restarted": func(*rapid.T) {
-				// What a process alone knows is lost. The clock is not set while it is away, or nobody could tell.
-				before, was := w.look()
+				// A restart loses what only the process knows. The clock is not changed meanwhile, because no process
+				// could detect that.
+				before, was := w.assess()
 				w.seenKept = -1
-				after, is := w.look()
+				after, is := w.assess()
 				if before.Used != after.Used || was.Stage == Busy != (is.Stage == Busy) {
 					t.Fatalf("a restart made %+v, %+v of %+v, %+v", after, is, before, was)
 				}
-				w.see(t)
+				w.checkStep(t)
 			},
 			"the clock is set back": func(t *rapid.T) {
 				w.offset -= time.Duration(rapid.IntRange(2, 3600).Draw(t, "s")) * time.Second
-				w.see(t)
+				w.checkStep(t)
 			},
 			"the clock is set forward": func(t *rapid.T) {
 				if w.seenKept >= 0 || w.lastKept < 0 { // or the process could not know
 					w.offset += time.Duration(rapid.IntRange(2, 3600).Draw(t, "s")) * time.Second
 				}
-				w.see(t)
+				w.checkStep(t)
 			},
-			"": func(t *rapid.T) { w.endsIfLeftAlone(t) },
+			"": func(t *rapid.T) { w.checkNodeBecomesIdle(t) },
 		})
 	})
 }
 
-// timeline is a node's life in true time.
+// timeline is the history of a node in true time.
 type timeline struct {
 	rule   *idleRule
 	now    time.Duration // true time
@@ -152,26 +153,26 @@ type timeline struct {
 	seenKept time.Duration // the same, as this process has seen it
 }
 
-func (w *timeline) pass(d time.Duration) {
+func (w *timeline) advance(d time.Duration) {
 	w.now += d
 	if w.pods > 0 {
 		w.lastKept, w.seenKept = w.now, w.now
 	}
 }
 
-func (w *timeline) look() (Marks, Idleness) {
+func (w *timeline) assess() (Marks, Idleness) {
 	quiet := time.Duration(-1)
 	if w.seenKept > 0 {
 		quiet = w.now - w.seenKept
 	}
-	return w.rule.look(w.marks, sight{kept: w.pods > 0, quiet: quiet, now: noon.Add(w.now + w.offset)})
+	return w.rule.assessIdleness(w.marks, podObservation{hasKeepingPod: w.pods > 0, quietFor: quiet, now: noon.Add(w.now + w.offset)})
 }
 
-func (w *timeline) see(t *rapid.T) {
+func (w *timeline) checkStep(t *rapid.T) {
 	if w.pods > 0 {
 		w.lastKept, w.seenKept = w.now, w.now
 	}
-	marks, found := w.look()
+	marks, found := w.assess()
 	w.marks = marks
 	if found.Stage != Idle {
 		return
@@ -184,16 +185,15 @@ func (w *timeline) see(t *rapid.T) {
 	}
 }
 
-// endsIfLeftAlone checks that a node without pods is idle in the end, and that what is written on it meanwhile changes
-// once at most.
-func (w *timeline) endsIfLeftAlone(t *rapid.T) {
+// checkNodeBecomesIdle checks that a node without pods becomes idle, and that its marks change once at most.
+func (w *timeline) checkNodeBecomesIdle(t *rapid.T) {
 	if w.pods > 0 {
 		return
 	}
 	alone := *w
 	changes := 0
 	for range 20 {
-		marks, found := alone.look()
+		marks, found := alone.assess()
 		if marks != alone.marks {
 			alone.marks = marks
 			changes++
@@ -206,5 +206,5 @@ func (w *timeline) endsIfLeftAlone(t *rapid.T) {
 		}
 		alone.now += alone.rule.cooldown/8 + time.Second
 	}
-	t.Fatalf("left alone for %s and not idle: %+v", alone.now-w.now, alone.marks)
+	t.Fatalf("idle for %s but not found idle: %+v", alone.now-w.now, alone.marks)
 }

@@ -9,75 +9,74 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
-// (I3). What another group left behind counts as not there, and so does what is about other pods than the group's rule selects
-// now. The scope is the selector of the manager that has set them: one with another selector, which may not even know the group,
-// leaves them alone.
+// Annotations of Nodes. They name their group, and are removed when the group no longer owns the node (I3). Annotations
+// of another group, or about other pods than the group's rule selects now, do not count. The scope is the selector of
+// the manager that has set them. A manager with another selector may not know the group, and keeps them.
 const (
-	annotationGroup = "nodegroup.slipway.dev/name"
-	annotationScope = "nodegroup.slipway.dev/scope"
-	annotationSince = "nodegroup.slipway.dev/idle-since"
-	annotationUsed  = "nodegroup.slipway.dev/used"
-	annotationKind  = "nodegroup.slipway.dev/pod-selector-hash"
+	annotationGroup        = "nodegroup.slipway.dev/name"
+	annotationScope        = "nodegroup.slipway.dev/scope"
+	annotationSince        = "nodegroup.slipway.dev/idle-since"
+	annotationUsed         = "nodegroup.slipway.dev/used"
+	annotationSelectorHash = "nodegroup.slipway.dev/pod-selector-hash"
 )
 
-const yes = "true"
+const annotationTrue = "true"
 
-// Marks are what is written on a Node on a group's behalf, and survives a restart there.
+// Marks are a group's annotations on a Node. They survive a restart.
 type Marks struct {
-	// Since is when the node was found idle; zero while it is not.
+	// Since is when the node became idle. It is zero while a pod keeps it.
 	Since time.Time
-	// Used says that a pod has kept the node.
+	// Used means that a pod has kept the node.
 	Used bool
-	// Kind is the kind of pods that Since and Used are about; see [idleRule.kind].
+	// Kind is the hash of the pods that Since and Used are about; see [idleRule.podSelectorHash].
 	Kind string
-	// HoldsOff says that [drainability.ScaleDownDisabled] is ours.
+	// HoldsOff means that this group has set [drainability.ScaleDownDisabled].
 	HoldsOff bool
-	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
-	// file, or of a stand-in, has no object to look at.
+	// Named means that the group's name is always written. A group of a file, or of a compatibility mode, has no object
+	// to look up.
 	Named bool
 }
 
-// marksOf reads a group's marks about a kind of pods. A time that cannot be read is none: the cooldown begins anew. Of marks that
-// do not say what pods they are about, as earlier versions left them, nobody knows whether it is these.
-func marksOf(n *corev1.Node, group, kind string) Marks {
+// readMarks reads a group's marks about the pods with this hash. An invalid time counts as none, and the cooldown
+// starts again. Marks without a hash, from earlier versions, do not count.
+func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[drainability.HoldsOff] == yes, Kind: kind}
-	if a[annotationGroup] != group || a[annotationKind] != kind {
+	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: selectorHash}
+	if a[annotationGroup] != group || a[annotationSelectorHash] != selectorHash {
 		return m
 	}
-	m.Used = a[annotationUsed] == yes
+	m.Used = a[annotationUsed] == annotationTrue
 	if since, err := time.Parse(time.RFC3339, a[annotationSince]); err == nil {
 		m.Since = since
 	}
 	return m
 }
 
-// holdOff says what is to become of drainability.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
-// where somebody has, and given up where it was changed from what we set.
-func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
+// withScaleDownDisabled decides about drainability.ScaleDownDisabled. It is set if wanted, unless another client has set
+// it. It is given up if another client has changed our value.
+func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		m.HoldsOff = wanted && value == yes
+		m.HoldsOff = wanted && value == annotationTrue
 	default:
 		m.HoldsOff = wanted && !there
 	}
 	return m
 }
 
-// owner is whose marks those on a Node are.
-type owner struct{ group, scope string }
+// markOwner is the group and manager that own the marks on a Node.
+type markOwner struct{ group, scope string }
 
-// ownerOf is the owner of the marks that a Node has; its group is empty when it has none.
-func ownerOf(n *corev1.Node) owner {
-	return owner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
+// readMarkOwner returns the owner of the marks on a Node. Its group is empty if there are none.
+func readMarkOwner(n *corev1.Node) markOwner {
+	return markOwner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
 }
 
-// annotations are those that a group's marks stand for; a nil value is one that has to go.
-func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
+// changedAnnotations returns the annotations to change on the Node. A nil value removes one.
+func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationKind: nil, drainability.HoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.HoldsOff: nil,
 	}
 	if m.Since.IsZero() && !m.Used {
 		m.Kind = ""
@@ -86,25 +85,25 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
 	}
 	if m.Used {
-		want[annotationUsed] = yes
+		want[annotationUsed] = annotationTrue
 	}
 	if m.Kind != "" {
-		want[annotationKind] = m.Kind
+		want[annotationSelectorHash] = m.Kind
 	}
 	if m.HoldsOff {
-		want[drainability.HoldsOff] = yes
+		want[drainability.HoldsOff] = annotationTrue
 	}
 	if m != (Marks{}) {
-		want[annotationGroup] = of.group
-		if of.scope != "" {
-			want[annotationScope] = of.scope
+		want[annotationGroup] = owner.group
+		if owner.scope != "" {
+			want[annotationScope] = owner.scope
 		}
 	}
-	held, is := n.Annotations[drainability.HoldsOff] == yes, n.Annotations[drainability.ScaleDownDisabled]
+	held, is := n.Annotations[drainability.HoldsOff] == annotationTrue, n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		want[drainability.ScaleDownDisabled] = yes
-	case held && is == yes:
+		want[drainability.ScaleDownDisabled] = annotationTrue
+	case held && is == annotationTrue:
 		want[drainability.ScaleDownDisabled] = nil
 	}
 	for key, value := range want {
@@ -116,10 +115,10 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 	return want
 }
 
-// patch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
-// as it was read alone: what somebody has set since must not be taken for ours.
-func (m Marks) patch(n *corev1.Node, of owner) ([]byte, error) {
-	change := m.annotations(n, of)
+// makePatch returns the merge patch that writes the marks on a Node. It returns nil if nothing changes. It applies only
+// to the Node as it was read, because a later value may be another client's.
+func (m Marks) makePatch(n *corev1.Node, owner markOwner) ([]byte, error) {
+	change := m.changedAnnotations(n, owner)
 	if len(change) == 0 {
 		return nil, nil
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// apply does what the API server does with a merge patch of annotations.
-func apply(t must.T, n *corev1.Node, patch []byte) {
+// applyPatch applies a merge patch of annotations, as the API server does.
+func applyPatch(t must.T, n *corev1.Node, patch []byte) {
 	if patch == nil {
 		return
 	}
@@ -41,41 +41,41 @@ func apply(t must.T, n *corev1.Node, patch []byte) {
 }
 
 func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
-	n := node("a", "ci")
+	n := newNode("a", "ci")
 	m := Marks{Since: noon, Used: true, Kind: ciKind, HoldsOff: true}
-	patch, err := m.patch(&n, owner{group: "ci"})
+	patch, err := m.makePatch(&n, markOwner{group: "ci"})
 	must.NoError(t, err)
-	apply(t, &n, patch)
-	if got := marksOf(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
+	applyPatch(t, &n, patch)
+	if got := readMarks(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
 		t.Errorf("%+v", got)
 	}
-	if patch, _ := marksOf(&n, "ci", ciKind).patch(&n, owner{group: "ci"}); patch != nil {
+	if patch, _ := readMarks(&n, "ci", ciKind).makePatch(&n, markOwner{group: "ci"}); patch != nil {
 		t.Errorf("written again: %s", patch)
 	}
-	if got := marksOf(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
+	if got := readMarks(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("another group takes them for its own: %+v", got)
 	}
-	if got := marksOf(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
+	if got := readMarks(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
 		t.Errorf("a rule that selects other pods takes them for its own: %+v", got)
 	}
 	without := n.DeepCopy()
-	delete(without.Annotations, annotationKind)
-	if got := marksOf(without, "ci", ciKind); !got.Since.IsZero() || got.Used {
+	delete(without.Annotations, annotationSelectorHash)
+	if got := readMarks(without, "ci", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("of whatever pods they are: %+v", got)
 	}
 	n.Annotations[annotationSince] = "a while ago"
-	if got := marksOf(&n, "ci", ciKind); !got.Since.IsZero() {
+	if got := readMarks(&n, "ci", ciKind); !got.Since.IsZero() {
 		t.Errorf("a time that cannot be read is %s", got.Since)
 	}
 }
 
-// TestI3OnlyOurScaleDownDisabledIsRemoved has the group and people set and remove the annotation in
-// any order, and the group let go in the end. A removal is looked at before the next change: one that is taken back at
-// once, to the letter, cannot be told from none.
+// TestI3OnlyOurScaleDownDisabledIsRemoved has the group and people set and remove the annotation in any order. At the
+// end the group gives the node up. Each removal is observed before the next change: an identical value that is set
+// again at once looks like no removal.
 func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := node("a", "ci")
-		theirs := "" // what a person has set last, and nobody has removed
+		n := newNode("a", "ci")
+		theirs := "" // what a person has set last and not removed
 		person := func(value string) {
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}
@@ -83,20 +83,20 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 			n.Annotations[drainability.ScaleDownDisabled], theirs = value, value
 		}
 		manager := func(wanted bool) {
-			m := marksOf(&n, "ci", ciKind).holdOff(&n, wanted)
-			patch, err := m.patch(&n, owner{group: "ci"})
+			m := readMarks(&n, "ci", ciKind).withScaleDownDisabled(&n, wanted)
+			patch, err := m.makePatch(&n, markOwner{group: "ci"})
 			must.NoError(t, err)
-			apply(t, &n, patch)
+			applyPatch(t, &n, patch)
 		}
 		asks := false
 		t.Repeat(map[string]func(*rapid.T){
-			"somebody sets it to false": func(*rapid.T) { person("false") },
-			"somebody sets it where it is not": func(*rapid.T) {
+			"a person sets it to false": func(*rapid.T) { person("false") },
+			"a person sets it if missing": func(*rapid.T) {
 				if _, there := n.Annotations[drainability.ScaleDownDisabled]; !there {
-					person(yes)
+					person(annotationTrue)
 				}
 			},
-			"somebody removes it": func(*rapid.T) {
+			"a person removes it": func(*rapid.T) {
 				delete(n.Annotations, drainability.ScaleDownDisabled)
 				theirs = ""
 				manager(asks)
@@ -105,7 +105,7 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 			"the group does not":    func(*rapid.T) { asks = false; manager(false) },
 			"": func(t *rapid.T) {
 				if theirs != "" && n.Annotations[drainability.ScaleDownDisabled] != theirs {
-					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[drainability.ScaleDownDisabled])
+					t.Fatalf("another client's %q has become %q", theirs, n.Annotations[drainability.ScaleDownDisabled])
 				}
 			},
 		})
@@ -122,14 +122,14 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	})
 }
 
-func TestMarksRoundTripWhateverTheTime(t *testing.T) {
+func TestMarksRoundTripAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
-		n := node("a", "ci")
-		patch, err := Marks{Since: wholeSecond(at), Kind: ciKind}.patch(&n, owner{group: "ci"})
+		n := newNode("a", "ci")
+		patch, err := Marks{Since: roundUpToSecond(at), Kind: ciKind}.makePatch(&n, markOwner{group: "ci"})
 		must.NoError(t, err)
-		apply(t, &n, patch)
-		if got := marksOf(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
+		applyPatch(t, &n, patch)
+		if got := readMarks(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
 			t.Fatalf("%s is read as %s", at, got)
 		}
 	})

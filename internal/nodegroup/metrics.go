@@ -10,22 +10,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// Metrics tell of the groups. Those of a file have nowhere else to show their status.
+// Metrics are the metrics of groups. They are the only visible status of groups of a file.
 type Metrics struct {
-	nodes     *prometheus.GaugeVec
-	size      *prometheus.GaugeVec
-	allowed   *prometheus.GaugeVec
-	accept    *prometheus.GaugeVec
-	idle      *prometheus.GaugeVec
-	staying   *prometheus.GaugeVec
-	checks    *prometheus.CounterVec
-	refusals  *prometheus.CounterVec
-	asked     *prometheus.CounterVec
-	called    *prometheus.CounterVec
-	cloudRead *prometheus.CounterVec
+	nodes       *prometheus.GaugeVec
+	size        *prometheus.GaugeVec
+	allowed     *prometheus.GaugeVec
+	accepted    *prometheus.GaugeVec
+	idle        *prometheus.GaugeVec
+	keptNodes   *prometheus.GaugeVec
+	checks      *prometheus.CounterVec
+	refusals    *prometheus.CounterVec
+	retirements *prometheus.CounterVec
+	cancelled   *prometheus.CounterVec
+	cloudRead   *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	gauge := func(name, help string, more ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))
@@ -34,31 +33,31 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))
 	}
 	m := &Metrics{
-		nodes:    gauge("nodes", "Nodes of a group: all, ready, leaving or unavailable.", "state"),
-		size:     gauge("cloud_size", "How many machines the cloud means the group to have, as it last said."),
-		allowed:  gauge("allowed_disruptions", "How many more nodes of the group may leave now."),
-		accept:   gauge("accepted", "1 when the group is acted on, with the reason of its condition Accepted.", "reason"),
-		idle:     gauge("idle_nodes", "Nodes without a pod that keeps them, by whether that is for long enough.", "verdict"),
-		staying:  gauge("refused_nodes", "Nodes that are idle for long enough and stay, by the rule that keeps them.", "rule"),
-		checks:   counter("checks_total", "Looks at all nodes of a group."),
-		refusals: counter("refusals_total", "Nodes that have begun to stay although they are idle, by rule.", "rule"),
-		asked:    counter("retirements_total", "NodeRetirements that were asked for since nobody needs the node."),
-		called:   counter("retirements_called_off_total", "NodeRetirements that were called off, since somebody needs the node after all."),
+		nodes:       gauge("nodes", "Nodes of a group: all, ready, leaving or unavailable.", "state"),
+		size:        gauge("cloud_size", "Size of the group in its cloud, as last read."),
+		allowed:     gauge("allowed_disruptions", "How many more nodes of the group may be retired now."),
+		accepted:    gauge("accepted", "1 if the group is accepted, else 0, with the reason of its condition Accepted.", "reason"),
+		idle:        gauge("idle_nodes", "Idle nodes, by verdict.", "verdict"),
+		keptNodes:   gauge("refused_nodes", "Idle nodes with a passed cooldown that stay, by the rule that keeps them.", "rule"),
+		checks:      counter("checks_total", "Reconciles of a group."),
+		refusals:    counter("refusals_total", "Idle nodes that a rule has begun to keep, by rule.", "rule"),
+		retirements: counter("retirements_total", "NodeRetirements that were requested for idle nodes."),
+		cancelled:   counter("retirements_called_off_total", "NodeRetirements that were cancelled because the node is needed."),
 		cloudRead: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_nodegroup_cloud_reads_total", Help: "Reads of groups from their cloud: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "result"}),
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.nodes, m.size, m.allowed, m.accept, m.idle, m.staying, m.checks, m.refusals, m.asked, m.called, m.cloudRead,
+		m.nodes, m.size, m.allowed, m.accepted, m.idle, m.keptNodes, m.checks, m.refusals, m.retirements, m.cancelled, m.cloudRead,
 	} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
 }
 
-// see takes in how a group was found.
-func (m *Metrics) see(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
+// setGroup sets the gauges of a group.
+func (m *Metrics) setGroup(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
 	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "leaving": s.Leaving, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
 	}
@@ -67,17 +66,17 @@ func (m *Metrics) see(group string, s v1alpha1.NodeGroupStatus, decisions []Deci
 	}
 	m.allowed.WithLabelValues(group).Set(float64(s.AllowedDisruptions))
 	of := prometheus.Labels{"group": group}
-	m.accept.DeletePartialMatch(of)
+	m.accepted.DeletePartialMatch(of)
 	if is := acceptance.Of(&v1alpha1.NodeGroup{Status: s}); is.State != acceptance.NotObserved {
 		value := 0.0
 		if is.State == acceptance.Accepted {
 			value = 1
 		}
-		m.accept.WithLabelValues(group, is.Reason).Set(value)
+		m.accepted.WithLabelValues(group, is.Reason).Set(value)
 	}
 	m.checks.WithLabelValues(group).Inc()
 	m.idle.DeletePartialMatch(of)
-	m.staying.DeletePartialMatch(of)
+	m.keptNodes.DeletePartialMatch(of)
 	for _, v := range []Verdict{Waits, Refused, Leaves, Retires} {
 		m.idle.WithLabelValues(group, string(v)).Set(0)
 	}
@@ -87,32 +86,32 @@ func (m *Metrics) see(group string, s v1alpha1.NodeGroupStatus, decisions []Deci
 		}
 		if d.Verdict == Refused {
 			for _, r := range d.Reasons {
-				m.staying.WithLabelValues(group, r.Rule).Inc()
+				m.keptNodes.WithLabelValues(group, r.Rule).Inc()
 			}
 		}
 	}
 }
 
-func (m *Metrics) refused(group string, reasons []Reason) {
+func (m *Metrics) countRefused(group string, reasons []Reason) {
 	for _, r := range reasons {
 		m.refusals.WithLabelValues(group, r.Rule).Inc()
 	}
 }
 
-func (m *Metrics) retired(group string)   { m.asked.WithLabelValues(group).Inc() }
-func (m *Metrics) calledOff(group string) { m.called.WithLabelValues(group).Inc() }
+func (m *Metrics) countRetirement(group string) { m.retirements.WithLabelValues(group).Inc() }
+func (m *Metrics) countCancelled(group string)  { m.cancelled.WithLabelValues(group).Inc() }
 
-func (m *Metrics) cloud(provider string, err error) {
+func (m *Metrics) countCloudRead(provider string, err error) {
 	m.cloudRead.WithLabelValues(provider, cloud.Outcome(err)).Inc()
 }
 
-// forget drops a group that is no more.
-func (m *Metrics) forget(group string) {
+// deleteGroup removes the metrics of a deleted group.
+func (m *Metrics) deleteGroup(group string) {
 	of := prometheus.Labels{"group": group}
-	for _, v := range []*prometheus.GaugeVec{m.nodes, m.size, m.allowed, m.accept, m.idle, m.staying} {
+	for _, v := range []*prometheus.GaugeVec{m.nodes, m.size, m.allowed, m.accepted, m.idle, m.keptNodes} {
 		v.DeletePartialMatch(of)
 	}
-	for _, v := range []*prometheus.CounterVec{m.checks, m.refusals, m.asked, m.called} {
+	for _, v := range []*prometheus.CounterVec{m.checks, m.refusals, m.retirements, m.cancelled} {
 		v.DeletePartialMatch(of)
 	}
 }

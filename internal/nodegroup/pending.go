@@ -15,45 +15,45 @@ import (
 type Waiting struct {
 	Pod string `json:"pod"` // namespace/name
 	Why string `json:"why"`
-	// Unschedulable says that the scheduler has looked for a node and found none.
+	// Unschedulable means that the scheduler has found no node for it.
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }
 
-// search finds the Pending pods that only a group could run: those that would fit an empty node of the group, and that
-// no node outside of it would take as it is now. That is read simply, and in favour of the nodes:
+// pendingPodSearch finds the Pending pods that only this group could run. They would fit on an empty node of the group,
+// and on no current node outside of it. The check is simple, and prefers to keep nodes:
 //
-//   - One such pod keeps all the group's idle nodes; how many it takes to run them all is not asked.
-//   - An empty node is one of the group's as its labels, its capacity and its own taints make it: a cordon, the taints of
-//     the node lifecycle controller and the pods on it do not count.
-//   - Of a pod whose place hangs on more than one node's own state (a claim on a volume or a device, affinity to other
-//     pods, spread) it is not said that another group could run it.
-type search struct {
+//   - One such pod keeps all idle nodes of the group, however few of them would be enough.
+//   - An empty node of the group has the group's labels, capacity and own taints. Cordons, taints of the node lifecycle
+//     controller and pods on the node do not count.
+//   - If the placement of a pod depends on more than one node, no other group is assumed to be able to run it. Examples are a
+//     volume claim, a device claim, affinity to other pods, and spread constraints.
+type pendingPodSearch struct {
 	own, others []corev1.Node
-	// hosts gives the pods on a node that hold room there.
-	hosts func(node string) ([]*corev1.Pod, error)
+	// podsOn returns the pods that use resources on a node.
+	podsOn func(node string) ([]*corev1.Pod, error)
 
 	empty, full *snapshot.Snapshot
-	crowded     map[string]bool // nodes whose pods are in full
-	judged      map[string]string
+	loadedNodes map[string]bool // nodes with their pods in full
+	results     map[string]string
 }
 
-// first finds one such pod, the first of them, or none.
-func (s *search) first(pods []*corev1.Pod) ([]Waiting, error) {
-	s.judged, s.crowded = map[string]string{}, map[string]bool{}
+// findFirst returns the first such pod, or none.
+func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]Waiting, error) {
+	s.results, s.loadedNodes = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
-		why, err := s.only(p)
+		why, err := s.whyOnlyGroup(p)
 		if err != nil {
 			return nil, err
 		}
 		if why != "" {
-			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: unschedulable(p)}}, nil
+			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: isUnschedulable(p)}}, nil
 		}
 	}
 	return nil, nil
 }
 
-// unschedulable reports a pod for which the scheduler has found no node.
-func unschedulable(p *corev1.Pod) bool {
+// isUnschedulable reports whether the scheduler has found no node for the pod.
+func isUnschedulable(p *corev1.Pod) bool {
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled {
 			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
@@ -62,9 +62,9 @@ func unschedulable(p *corev1.Pod) bool {
 	return false
 }
 
-// only says why a pod is one that only the group could run; empty is that it is not.
-func (s *search) only(p *corev1.Pod) (string, error) {
-	bare, open := alone(p)
+// whyOnlyGroup returns why only this group could run the pod. It returns "" if that is not so.
+func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
+	bare, open := toStandalonePod(p)
 	raw, err := json.Marshal(struct {
 		Spec   corev1.PodSpec
 		Open   string
@@ -73,16 +73,16 @@ func (s *search) only(p *corev1.Pod) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	if why, known := s.judged[string(raw)]; known {
+	if why, known := s.results[string(raw)]; known {
 		return why, nil
 	}
-	why, err := s.judge(bare, open)
-	s.judged[string(raw)] = why
+	why, err := s.explainFit(bare, open)
+	s.results[string(raw)] = why
 	return why, err
 }
 
-func (s *search) judge(p *corev1.Pod, open string) (string, error) {
-	if err := s.prepare(); err != nil {
+func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error) {
+	if err := s.buildSnapshots(); err != nil {
 		return "", err
 	}
 	fits := func(among *snapshot.Snapshot, nodes []corev1.Node) (int, error) {
@@ -98,7 +98,7 @@ func (s *search) judge(p *corev1.Pod, open string) (string, error) {
 		return "", err
 	}
 	if open != "" {
-		return open + ", so that no other node is known to take it", nil
+		return open + ": whether another node would take it is unknown", nil
 	}
 	for rest := s.others; ; {
 		at, err := fits(s.empty, rest)
@@ -109,7 +109,7 @@ func (s *search) judge(p *corev1.Pod, open string) (string, error) {
 			return "no other node takes it now", nil
 		}
 		node := &rest[at]
-		v, err := s.judgeFull(p, node)
+		v, err := s.checkFullNode(p, node)
 		if err != nil || v.Outcome == placement.Fits {
 			return "", err
 		}
@@ -117,10 +117,10 @@ func (s *search) judge(p *corev1.Pod, open string) (string, error) {
 	}
 }
 
-// judgeFull judges a pod on a node with the pods that are on it.
-func (s *search) judgeFull(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
-	if !s.crowded[n.Name] {
-		pods, err := s.hosts(n.Name)
+// checkFullNode checks whether a pod fits on a node with its current pods.
+func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
+	if !s.loadedNodes[n.Name] {
+		pods, err := s.podsOn(n.Name)
 		if err != nil {
 			return placement.Verdict{}, err
 		}
@@ -132,20 +132,20 @@ func (s *search) judgeFull(p *corev1.Pod, n *corev1.Node) (placement.Verdict, er
 				return placement.Verdict{}, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 			}
 		}
-		s.crowded[n.Name] = true
+		s.loadedNodes[n.Name] = true
 	}
 	return s.full.Judge(p, n.Name)
 }
 
-// prepare makes the snapshot of all nodes without a pod on them: the group's as they would be new, the others as they
+// buildSnapshots builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they
 // are.
-func (s *search) prepare() error {
+func (s *pendingPodSearch) buildSnapshots() error {
 	if s.empty != nil {
 		return nil
 	}
 	s.empty, s.full = snapshot.New(), snapshot.New()
 	for i := range s.own {
-		if err := s.empty.SetNode(asNew(&s.own[i])); err != nil {
+		if err := s.empty.SetNode(toNewNode(&s.own[i])); err != nil {
 			return fmt.Errorf("node %s: %w", s.own[i].Name, err)
 		}
 	}
@@ -157,8 +157,8 @@ func (s *search) prepare() error {
 	return nil
 }
 
-// asNew is a node without what passes: the cordon, and the taints that say how it is just now.
-func asNew(n *corev1.Node) *corev1.Node {
+// toNewNode returns the node without temporary state: its cordon, and the taints for its current condition.
+func toNewNode(n *corev1.Node) *corev1.Node {
 	fresh := n.DeepCopy()
 	fresh.Spec.Unschedulable = false
 	fresh.Spec.Taints = slices.DeleteFunc(fresh.Spec.Taints, func(t corev1.Taint) bool {
@@ -171,17 +171,17 @@ func asNew(n *corev1.Node) *corev1.Node {
 	return fresh
 }
 
-// alone is a pod without what can only be judged with other objects at hand, and what that was.
-func alone(p *corev1.Pod) (bare *corev1.Pod, open string) {
+// toStandalonePod returns the pod without everything that depends on other objects, and says what that was.
+func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, open string) {
 	bare = &corev1.Pod{Spec: *p.Spec.DeepCopy()}
 	bare.Name, bare.Namespace, bare.Labels = "pod", p.Namespace, p.Labels
 	if a := bare.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 		a.PodAffinity, a.PodAntiAffinity = nil, nil
-		open = "its place hangs on other pods"
+		open = "its placement depends on other pods"
 	}
 	if len(bare.Spec.TopologySpreadConstraints) > 0 {
 		bare.Spec.TopologySpreadConstraints = nil
-		open = "its place hangs on other pods"
+		open = "its placement depends on other pods"
 	}
 	if len(bare.Spec.ResourceClaims) > 0 {
 		bare.Spec.ResourceClaims = nil

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// Rules by which a node stays. Each is one word that metrics, events and people tell reasons apart by.
+// Rules that keep a node. Each is a word that metrics, Events and people use.
 const (
-	KeepingPod   = "KeepingPod"    // a pod of the kind is on it
-	NeverUsed    = "NeverUsed"     // it has not had one yet
-	CoolingDown  = "CoolingDown"   // it has not been idle for long enough
-	BeingRemoved = "BeingRemoved"  // somebody else takes it away
-	HeldNode     = "HeldNode"      // an annotation asks to leave it alone
-	PendingPod   = "PendingPod"    // a pod waits that only this group could run
+	KeepingPod   = "KeepingPod"    // a pod that the rule selects is on it
+	NeverUsed    = "NeverUsed"     // it never had such a pod
+	CoolingDown  = "CoolingDown"   // its cooldown has not passed
+	BeingRemoved = "BeingRemoved"  // another tool is removing it
+	HeldNode     = "HeldNode"      // an annotation keeps it
+	PendingPod   = "PendingPod"    // a pending pod fits only on nodes of this group
 	AfterScaleUp = "AfterScaleUp"  // the group has just got a node
 	AfterFailure = "AfterFailure"  // a retirement of the node has just failed
-	Minimum      = "Minimum"       // the group would be too small
-	NotAccepted  = "NotAccepted"   // the group is not acted on
-	LiveKeeper   = "KeepingPodNow" // the API server knows of a pod that the caches do not know of yet
-	UnderWay     = "Retiring"      // its retirement is under way already
-	LongEnough   = "LongEnough"    // no pod has needed it for long enough: it may leave
-	NoRule       = "NoRule"        // the group has no rule by which nodes leave
+	Minimum      = "Minimum"       // the group would fall below its minimum
+	NotAccepted  = "NotAccepted"   // the group is not accepted
+	LiveKeeper   = "KeepingPodNow" // the API server knows a pod that is not in the cache yet
+	UnderWay     = "Retiring"      // its retirement is in progress
+	LongEnough   = "LongEnough"    // its cooldown has passed: it may be retired
+	NoRule       = "NoRule"        // the group has no rule that retires nodes
 )
 
-// Reason is one rule's word on a node.
+// Reason is the result of one rule for a node.
 type Reason struct {
 	// Rule is one of the constants above.
 	Rule    string `json:"rule"`
@@ -32,7 +32,7 @@ type Reason struct {
 
 func (r Reason) String() string { return r.Rule + ": " + r.Message }
 
-// Sentence is all reasons in one line.
+// Sentence joins all reasons in one line.
 func Sentence(reasons []Reason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
@@ -41,33 +41,33 @@ func Sentence(reasons []Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// Verdict is what is to become of a node.
+// Verdict is the decision on a node.
 type Verdict string
 
 // The verdicts.
 const (
 	Stays   Verdict = "Stays"   // pods keep it
-	Waits   Verdict = "Waits"   // it is idle, and not for long enough
-	Refused Verdict = "Refused" // it has been idle for long enough, and something else keeps it
-	Leaves  Verdict = "Leaves"  // a NodeRetirement is due for it
-	Retires Verdict = "Retires" // its NodeRetirement is under way
+	Waits   Verdict = "Waits"   // it is idle, and its cooldown runs
+	Refused Verdict = "Refused" // its cooldown has passed, and another rule keeps it
+	Leaves  Verdict = "Leaves"  // its NodeRetirement is to be created now
+	Retires Verdict = "Retires" // its NodeRetirement is in progress
 )
 
-// Decision is the whole word on one node of a group: what the controller acts on is what logs, Events, metrics and
-// slipway status print.
+// Decision is the decision on one node of a group. Logs, Events, metrics and slipway status show what the controller
+// acts on.
 type Decision struct {
 	Node    string   `json:"node"`
 	Verdict Verdict  `json:"verdict"`
 	Reasons []Reason `json:"reasons"`
-	// IdleSince is when the node was found idle, and MayLeaveAt when that is for long enough; nil while it is not idle.
+	// IdleSince is when the node became idle, and MayLeaveAt when its cooldown ends. They are nil while it is not idle.
 	IdleSince  *time.Time `json:"idleSince,omitempty"`
 	MayLeaveAt *time.Time `json:"mayLeaveAt,omitempty"`
 
-	// CallOff names the node's NodeRetirement when it is to be called off; empty otherwise.
+	// CallOff is the name of the node's NodeRetirement if it is cancelled. Otherwise it is empty.
 	CallOff string `json:"callOff,omitempty"`
 
 	node  *Node
 	marks Marks
 }
 
-func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -28,32 +28,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// atOnce is how many groups are looked at at the same time, so that a cloud that is slow to answer for one holds up few.
-const atOnce = 4
+// maxConcurrentGroups is how many groups are reconciled at once, so that a slow cloud blocks few other groups.
+const maxConcurrentGroups = 4
 
-// fileEvery is the time between two looks at which groups a file has.
-const fileEvery = 5 * time.Second
+// filePollInterval is the time between two reads of the groups of a file.
+const filePollInterval = 5 * time.Second
 
-// Register adds the controller to a manager, whose caches it uses.
+// Register adds the controller to a manager, and uses its caches.
 func (c *Controller) Register(m manager.Manager) error {
 	file := make(chan event.TypedGenericEvent[*v1alpha1.NodeGroup])
 	err := builder.ControllerManagedBy(m).
 		Named("nodegroup").
 		For(&v1alpha1.NodeGroup{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
-		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), builder.WithPredicates(c.nodeMatters())).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), builder.WithPredicates(podMatters())).
-		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.ofRetirement), builder.WithPredicates(stepTaken())).
+		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.otherGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfNode), builder.WithPredicates(c.newNodePredicate())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfPod), builder.WithPredicates(newPodPredicate())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfRetirement), builder.WithPredicates(newRetirementPredicate())).
 		WatchesRawSource(source.Channel(file, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeGroup]{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentGroups}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("controller of NodeGroups: %w", err)
 	}
-	return m.Add(&fileWatch{groups: c.o.Groups, to: file})
+	return m.Add(&fileWatcher{groups: c.options.Groups, events: file})
 }
 
-func requests(names map[string]bool) []reconcile.Request {
+func toRequests(names map[string]bool) []reconcile.Request {
 	var all []reconcile.Request
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		all = append(all, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
@@ -61,61 +61,61 @@ func requests(names map[string]bool) []reconcile.Request {
 	return all
 }
 
-// listed are the groups; none when they cannot be listed, as they are looked at again anyway.
-func (c *Controller) listed(ctx context.Context) []v1alpha1.NodeGroup {
-	groups, err := c.o.Groups.List(ctx)
+// listGroups returns the groups. It returns none on an error, because they are reconciled at an interval anyway.
+func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
+	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
 		return nil
 	}
 	return groups
 }
 
-// neighbours are all other groups: one that has changed may have taken nodes, or left them.
-func (c *Controller) neighbours(ctx context.Context, o client.Object) []reconcile.Request {
+// otherGroups returns all other groups: a changed group may have taken or released nodes.
+func (c *Controller) otherGroups(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
-	for _, g := range c.listed(ctx) {
+	for _, g := range c.listGroups(ctx) {
 		if g.Name != o.GetName() {
 			names[g.Name] = true
 		}
 	}
-	return requests(names)
+	return toRequests(names)
 }
 
-// ofNode are the groups that select a Node, and the one whose marks it has, which may be no more.
-func (c *Controller) ofNode(ctx context.Context, o client.Object) []reconcile.Request {
+// groupsOfNode returns the groups that select a Node, and the group with marks on it, which may be deleted.
+func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if marked := o.GetAnnotations()[annotationGroup]; marked != "" {
 		names[marked] = true
 	}
-	for _, g := range c.listed(ctx) {
+	for _, g := range c.listGroups(ctx) {
 		if retirement.Selects(&g, o.GetLabels()) {
 			names[g.Name] = true
 		}
 	}
-	return requests(names)
+	return toRequests(names)
 }
 
-// ofPod are the groups whose rule a Pod concerns. It sees pods too that have come and gone before their group is looked
-// at: the cooldown is counted from now.
-// Without any rule, which is known before a group's pods are read, no Pod concerns anybody.
-func (c *Controller) ofPod(ctx context.Context, o client.Object) []reconcile.Request {
-	if !c.ruled.Load() {
+// groupsOfPod returns the groups with a rule that selects the Pod. It also sees pods that come and go between two
+// reconciles: their cooldown starts now. While no group has such a rule, it returns none. Rules are known before the
+// pods of a group are read.
+func (c *Controller) groupsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
+	if !c.hasPodRule.Load() {
 		return nil
 	}
 	names := map[string]bool{}
-	for _, g := range c.listed(ctx) {
-		if rule, err := ruleOf(&g); err == nil && rule != nil && rule.KeepsNode(o.GetNamespace(), labels.Set(o.GetLabels())) {
+	for _, g := range c.listGroups(ctx) {
+		if rule, err := newIdleRule(&g); err == nil && rule != nil && rule.KeepsNode(o.GetNamespace(), labels.Set(o.GetLabels())) {
 			names[g.Name] = true
 		}
 	}
 	if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" && len(names) > 0 {
-		c.kept(p.Spec.NodeName)
+		c.recordKeepingPod(p.Spec.NodeName)
 	}
-	return requests(names)
+	return toRequests(names)
 }
 
-// ofRetirement is the group of a retirement.
-func (c *Controller) ofRetirement(_ context.Context, o client.Object) []reconcile.Request {
+// groupsOfRetirement returns the group of a retirement.
+func (c *Controller) groupsOfRetirement(_ context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok {
 		if rt.Spec.Group != "" {
@@ -125,13 +125,13 @@ func (c *Controller) ofRetirement(_ context.Context, o client.Object) []reconcil
 			names[captured.Group] = true
 		}
 	}
-	return requests(names)
+	return toRequests(names)
 }
 
-// nodeMatters passes what groups are judged by, and not the heartbeats.
-func (c *Controller) nodeMatters() predicate.Predicate {
+// newNodePredicate passes the changes that affect decisions, without heartbeats.
+func (c *Controller) newNodePredicate() predicate.Predicate {
 	return predicate.Funcs{
-		DeleteFunc: func(e event.DeleteEvent) bool { c.nodeGone(e.Object.GetName()); return true },
+		DeleteFunc: func(e event.DeleteEvent) bool { c.forgetNode(e.Object.GetName()); return true },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
@@ -143,21 +143,21 @@ func (c *Controller) nodeMatters() predicate.Predicate {
 	}
 }
 
-// podMatters passes what can make a Pod keep a node, or let it go.
-func podMatters() predicate.Predicate {
+// newPodPredicate passes the changes that affect whether a Pod keeps a node.
+func newPodPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
 			return !ok || !also || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName ||
-				unfinished(before.Status.Phase) != unfinished(after.Status.Phase) || !maps.Equal(before.Labels, after.Labels) ||
+				isUnfinished(before.Status.Phase) != isUnfinished(after.Status.Phase) || !maps.Equal(before.Labels, after.Labels) ||
 				len(before.Spec.SchedulingGates) != len(after.Spec.SchedulingGates)
 		},
 	}
 }
 
-// stepTaken passes retirements that begin, are admitted, reach a phase or go, and not every look at one.
-func stepTaken() predicate.Predicate {
+// newRetirementPredicate passes retirements that begin, are admitted, reach a phase or are deleted.
+func newRetirementPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.NodeRetirement)
@@ -171,50 +171,48 @@ func stepTaken() predicate.Predicate {
 	}
 }
 
-// fileWatch brings the groups of a file to the controller: those that have come or changed, and those that have gone.
-type fileWatch struct {
+// fileWatcher sends the groups of a file to the controller when they are added, changed or removed.
+type fileWatcher struct {
 	groups Groups
-	to     chan event.TypedGenericEvent[*v1alpha1.NodeGroup]
+	events chan event.TypedGenericEvent[*v1alpha1.NodeGroup]
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*fileWatch) NeedLeaderElection() bool { return true }
+func (*fileWatcher) NeedLeaderElection() bool { return true }
 
-// Start implements manager.Runnable.
-func (f *fileWatch) Start(ctx context.Context) error {
+func (f *fileWatcher) Start(ctx context.Context) error {
 	known := map[string]v1alpha1.NodeGroup{}
 	for {
 		now := map[string]v1alpha1.NodeGroup{}
 		groups, err := f.groups.List(ctx)
 		for _, g := range groups {
-			if ofFile(&g) {
+			if isFromFile(&g) {
 				now[g.Name] = g
 			}
 		}
 		if err == nil {
 			for name, g := range now {
 				if was, there := known[name]; !there || !equality.Semantic.DeepEqual(was.Spec, g.Spec) {
-					f.send(ctx, name)
+					f.enqueue(ctx, name)
 				}
 			}
 			for name := range known {
 				if _, there := now[name]; !there {
-					f.send(ctx, name)
+					f.enqueue(ctx, name)
 				}
 			}
 			known = now
 		}
-		if !elapsed.Sleep(ctx, fileEvery) {
+		if !elapsed.Sleep(ctx, filePollInterval) {
 			return nil
 		}
 	}
 }
 
-func (f *fileWatch) send(ctx context.Context, name string) {
+func (f *fileWatcher) enqueue(ctx context.Context, name string) {
 	g := &v1alpha1.NodeGroup{}
 	g.Name = name
 	select {
-	case f.to <- event.TypedGenericEvent[*v1alpha1.NodeGroup]{Object: g}:
+	case f.events <- event.TypedGenericEvent[*v1alpha1.NodeGroup]{Object: g}:
 	case <-ctx.Done():
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// checkingCloud is a cloud that knows which rights its credential lacks for a group.
+// checkingCloud is a cloud that knows which rights the credential lacks for a group.
 type checkingCloud struct {
-	groupOnly
+	fakeCloud
 	missing cloud.GroupRights
 	unknown error
 }
@@ -34,28 +34,28 @@ func (*checkingCloud) MissingToDelete(context.Context, string) (cloud.Rights, er
 
 func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, group("ci"), ciNode("a"))
-		m := c.manager()
+		c := newFixture(t, newGroup("ci"), newCINode("a"))
+		m := c.newController()
 		from := &checkingCloud{missing: cloud.GroupRights{ToDelete: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
-		m.o.Clouds["sim"] = from
-		look := func() *metav1.Condition { // for long enough that an idle node leaves
+		m.options.Clouds["sim"] = from
+		reading := func() *metav1.Condition { // long enough to retire an idle node
 			for range 12 {
-				c.look(m, "ci")
+				c.reconcile(m, "ci")
 				time.Sleep(minute)
 			}
-			return meta.FindStatusCondition(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted)
+			return meta.FindStatusCondition(c.getGroup("ci").Status.Conditions, v1alpha1.GroupAccepted)
 		}
-		is := look()
+		is := reading()
 		if is.Status != metav1.ConditionFalse || is.Reason != v1alpha1.CloudRightsMissing ||
 			!strings.Contains(is.Message, "the credential lacks sets/delete/action on /sets/ci") {
 			t.Errorf("%+v", is)
 		}
-		if all := c.records(); len(all) > 0 {
+		if all := c.listRetirements(); len(all) > 0 {
 			t.Errorf("a retirement was asked for: %+v", all[0].Spec)
 		}
-		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: unknown is no reason to refuse
-		if is = look(); is.Status != metav1.ConditionTrue || len(c.records()) != 1 {
-			t.Errorf("%+v, %d retirements", is, len(c.records()))
+		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: an unknown right refuses nothing
+		if is = reading(); is.Status != metav1.ConditionTrue || len(c.listRetirements()) != 1 {
+			t.Errorf("%+v, %d retirements", is, len(c.listRetirements()))
 		}
 	})
 }

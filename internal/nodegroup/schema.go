@@ -18,34 +18,33 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// CheckSchema finds what the schema of the CustomResourceDefinition says against a NodeGroup as it is written, by the library
-// that the API server judges by. What the definition has as rules in CEL is for [Check], of the NodeGroup as it is read. Each
-// error begins with the field. Unknown fields are passed over.
+// CheckSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library of the API
+// server. [Check] covers the definition's CEL rules. Each error begins with the field. Unknown fields are ignored.
 func CheckSchema(object map[string]any) (errs []error) {
-	schema, err := groupSchema()
+	schema, err := loadGroupSchema()
 	if err != nil {
 		return []error{err}
 	}
-	// A validator holds what it has validated, so that each is for one use.
+	// A validator keeps its results, so that each can be used once.
 	found := validate.NewSchemaValidator(schema, nil, "", strfmt.Default).Validate(object)
 	for _, err := range found.Errors {
-		errs = append(errs, worded(err))
+		errs = append(errs, formatSchemaError(err))
 	}
 	return errs
 }
 
-// FillIn gives the fields of a NodeGroup as it is written the defaults of the CustomResourceDefinition, as the API server would.
+// FillIn sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server would.
 func FillIn(object map[string]any) error {
-	schema, err := groupSchema()
+	schema, err := loadGroupSchema()
 	if err != nil {
 		return err
 	}
-	fillIn(object, schema)
+	applyDefaults(object, schema)
 	return nil
 }
 
-// fillIn follows what is there: an object that is not there gets no fields.
-func fillIn(value any, schema *spec.Schema) {
+// applyDefaults sets defaults in existing objects only. A missing object gets no fields.
+func applyDefaults(value any, schema *spec.Schema) {
 	switch value := value.(type) {
 	case map[string]any:
 		for name := range schema.Properties {
@@ -53,28 +52,28 @@ func fillIn(value any, schema *spec.Schema) {
 			if _, there := value[name]; !there && field.Default != nil {
 				value[name] = runtime.DeepCopyJSONValue(field.Default)
 			}
-			fillIn(value[name], &field)
+			applyDefaults(value[name], &field)
 		}
 	case []any:
 		if schema.Items == nil || schema.Items.Schema == nil {
 			return
 		}
 		for i := range value {
-			fillIn(value[i], schema.Items.Schema)
+			applyDefaults(value[i], schema.Items.Schema)
 		}
 	}
 }
 
-// inBody is what the library calls a whole object.
-const inBody = " in body "
+// bodyPrefix is the library's prefix for errors about a whole object.
+const bodyPrefix = " in body "
 
-// worded has an error of the library begin with the field and the value.
-func worded(err error) error {
+// formatSchemaError converts a library error so that it begins with the field and the value.
+func formatSchemaError(err error) error {
 	wrong, ok := errors.AsType[*openapierrors.Validation](err)
 	if !ok {
 		return err
 	}
-	want := strings.TrimPrefix(strings.TrimPrefix(err.Error(), wrong.Name), inBody)
+	want := strings.TrimPrefix(strings.TrimPrefix(err.Error(), wrong.Name), bodyPrefix)
 	value, unprintable := json.Marshal(wrong.Value)
 	if wrong.Value == nil || unprintable != nil {
 		return fmt.Errorf("%s: %s", wrong.Name, want)
@@ -82,8 +81,8 @@ func worded(err error) error {
 	return fmt.Errorf("%s: %s: %s", wrong.Name, value, want)
 }
 
-// groupSchema is the schema of the definition that is installed too.
-var groupSchema = sync.OnceValues(func() (*spec.Schema, error) {
+// loadGroupSchema loads the schema of the installed definition.
+var loadGroupSchema = sync.OnceValues(func() (*spec.Schema, error) {
 	const file = "slipway.dev_nodegroups.yaml"
 	raw, err := crds.Files.ReadFile(file)
 	if err != nil {

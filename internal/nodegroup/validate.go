@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Check finds everything that is wrong with a group by itself: what the API server checks too, for groups that have not
-// passed by it, and what its rules cannot tell (selectors, schedules, time zones). Each error begins with the field.
+// Check validates a group. It repeats the checks of the API server, for groups of a file, and adds checks that the
+// schema cannot express: selectors, schedules and time zones. Each error begins with the field.
 func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	checkSelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
@@ -38,14 +38,14 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	if p := g.Spec.Drain.Protection; p != "" && p != v1alpha1.RespectProtection && p != v1alpha1.EvictProtected {
 		fail("spec.drain.protection: %q: want %s or %s", p, v1alpha1.RespectProtection, v1alpha1.EvictProtected)
 	}
-	atLeast(fail, "spec.drain.timeout", g.Spec.Drain.Timeout, time.Second)
-	atLeast(fail, "spec.cooldowns.afterScaleUp", g.Spec.Cooldowns.AfterScaleUp, 0)
-	atLeast(fail, "spec.cooldowns.afterFailure", g.Spec.Cooldowns.AfterFailure, 0)
+	checkAtLeast(fail, "spec.drain.timeout", g.Spec.Drain.Timeout, time.Second)
+	checkAtLeast(fail, "spec.cooldowns.afterScaleUp", g.Spec.Cooldowns.AfterScaleUp, 0)
+	checkAtLeast(fail, "spec.cooldowns.afterFailure", g.Spec.Cooldowns.AfterFailure, 0)
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil {
 		checkIdle(fail, g.Spec.ScaleDown.IdleByLabel)
 	}
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
-		checkUnderused(fail, g.Spec.ScaleDown.Underused)
+		checkUnderutilized(fail, g.Spec.ScaleDown.Underused)
 	}
 	if g.Spec.ScaleUp != nil {
 		checkScaleUp(fail, g)
@@ -60,20 +60,20 @@ func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget
 	for i, b := range budgets {
 		field := fmt.Sprintf("spec.disruptionBudgets[%d]", i)
 		if b.Duration != nil && b.Schedule == "" {
-			fail("%s.duration: %s: is that of schedule, which is missing", field, b.Duration.Duration)
+			fail("%s.duration: %s: needs schedule, which is missing", field, b.Duration.Duration)
 		}
-		atLeast(fail, field+".duration", b.Duration, time.Minute)
+		checkAtLeast(fail, field+".duration", b.Duration, time.Minute)
 		if b.TimeZone != "" && b.Schedule == "" {
-			fail("%s.timeZone: %q: is that of schedule, which is missing", field, b.TimeZone)
+			fail("%s.timeZone: %q: needs schedule, which is missing", field, b.TimeZone)
 		}
-		if twice, is := duplicate(b.Reasons); is {
-			fail("%s.reasons: %q is there twice", field, twice)
+		if twice, is := findDuplicate(b.Reasons); is {
+			fail("%s.reasons: %q is listed twice", field, twice)
 		}
 	}
 }
 
-// duplicate gives an element that is there twice.
-func duplicate[T cmp.Ordered](list []T) (twice T, is bool) {
+// findDuplicate returns an element that is in the list twice.
+func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 	seen := map[T]bool{}
 	for _, one := range list {
 		if seen[one] {
@@ -87,8 +87,8 @@ func duplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	const field = "spec.scaleDown.idleByLabel"
 	checkSelector(fail, field+".podSelector", &r.PodSelector, "would let every DaemonSet pod keep its node")
-	atLeast(fail, field+".cooldown", &r.Cooldown, 0)
-	atLeast(fail, field+".checkEvery", r.CheckEvery, time.Second)
+	checkAtLeast(fail, field+".cooldown", &r.Cooldown, 0)
+	checkAtLeast(fail, field+".checkEvery", r.CheckEvery, time.Second)
 	switch {
 	case r.Checks < 0 || r.Checks > 100:
 		fail("%s.checks: %d: want 0 to 100", field, r.Checks)
@@ -98,8 +98,8 @@ func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	if slices.Contains(r.Namespaces, "") {
 		fail("%s.namespaces: has an empty name: want names, or no list for all namespaces", field)
 	}
-	if twice, is := duplicate(r.Namespaces); is {
-		fail("%s.namespaces: %q is there twice", field, twice)
+	if twice, is := findDuplicate(r.Namespaces); is {
+		fail("%s.namespaces: %q is listed twice", field, twice)
 	}
 }
 
@@ -112,13 +112,13 @@ func checkSelector(fail func(string, ...any), field string, s *metav1.LabelSelec
 	}
 }
 
-func atLeast(fail func(string, ...any), field string, d *metav1.Duration, least time.Duration) {
+func checkAtLeast(fail func(string, ...any), field string, d *metav1.Duration, least time.Duration) {
 	if d != nil && d.Duration < least {
 		fail("%s: %s: want %s or more", field, d.Duration, least)
 	}
 }
 
-// controlPlaneLabels are that of kubeadm, and the one before it.
+// controlPlaneLabels returns the labels of kubeadm, current and former.
 func controlPlaneLabels() []string {
 	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
 }

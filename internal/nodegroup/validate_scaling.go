@@ -6,7 +6,6 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkScaleUp checks what has machines come.
 func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	const field = "spec.scaleUp"
 	up := g.Spec.ScaleUp
@@ -18,11 +17,11 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	default:
 		fail("%s.policy: %q: want %s, %s or %s", field, up.Policy, v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority)
 	}
-	atLeast(fail, field+".joinTimeout", up.JoinTimeout, 10*time.Second)
+	checkAtLeast(fail, field+".joinTimeout", up.JoinTimeout, 10*time.Second)
 	names := map[string]bool{}
 	for i, t := range up.Templates {
 		if t.Name == "" || names[t.Name] {
-			fail("%s.templates[%d].name: %q: want a name that is there once", field, i, t.Name)
+			fail("%s.templates[%d].name: %q: want a unique name", field, i, t.Name)
 		}
 		names[t.Name] = true
 		for resource, quantity := range t.Allocatable {
@@ -37,7 +36,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	if q := up.Limits.Memory; q != nil && q.Sign() < 0 {
 		fail("%s.limits.memory: %s: must not be negative", field, q)
 	}
-	checkHeadRoom(fail, field+".headRoom", up.HeadRoom)
+	checkHeadroom(fail, field+".headRoom", up.HeadRoom)
 	for i, key := range up.StartupTaints {
 		if key == "" {
 			fail("%s.startupTaints[%d]: is empty: want the key of a taint", field, i)
@@ -45,7 +44,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	}
 }
 
-func checkHeadRoom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom) {
+func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom) {
 	if h == nil {
 		return
 	}
@@ -62,8 +61,7 @@ func checkHeadRoom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom
 	}
 }
 
-// checkUnderused checks what has underused nodes leave.
-func checkUnderused(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
+func checkUnderutilized(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
 	const field = "spec.scaleDown.underused"
 	all := r.AllOf
 	if all == nil {
@@ -83,5 +81,5 @@ func checkUnderused(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
 			fail("%s.%s: %d: want 0 or more", field, name, *pods)
 		}
 	}
-	atLeast(fail, field+".cooldown", r.Cooldown, 0)
+	checkAtLeast(fail, field+".cooldown", r.Cooldown, 0)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestScalingFaultsAreNamed(t *testing.T) { // I10
+func TestInvalidScalingSpecIsNamed(t *testing.T) { // I10
 	most, percent, few := int32(3), int32(101), int32(-1)
 	below := resource.MustParse("-1")
 	for want, change := range map[string]func(*v1alpha1.NodeGroupSpec){

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// mostMethods is how many methods a type may have, so that a reader can hold it in the head.
-const mostMethods = 40
+// maxMethods is the largest number of methods that a type in this package tree may have.
+const maxMethods = 40
 
 func TestNoTypeHasTooManyMethods(t *testing.T) {
 	methods := map[string]int{}
@@ -25,7 +25,7 @@ func TestNoTypeHasTooManyMethods(t *testing.T) {
 		}
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
-				methods[filepath.Dir(path)+"."+receiver(f.Recv.List[0].Type)]++
+				methods[filepath.Dir(path)+"."+receiverTypeName(f.Recv.List[0].Type)]++
 			}
 		}
 		return nil
@@ -34,19 +34,18 @@ func TestNoTypeHasTooManyMethods(t *testing.T) {
 		t.Fatalf("methods of the snapshot: %d, %v", methods["snapshot.Snapshot"], err)
 	}
 	for name, n := range methods {
-		if n > mostMethods {
-			t.Errorf("%s has %d methods, at most %d are allowed: make functions of them, or give a part its own type", name, n, mostMethods)
+		if n > maxMethods {
+			t.Errorf("%s has %d methods, at most %d are allowed: make functions of them, or give a part its own type", name, n, maxMethods)
 		}
 	}
 }
 
-// receiver returns the name of a receiver's type.
-func receiver(e ast.Expr) string {
+func receiverTypeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
-		return receiver(e.X)
+		return receiverTypeName(e.X)
 	case *ast.IndexExpr:
-		return receiver(e.X)
+		return receiverTypeName(e.X)
 	case *ast.Ident:
 		return e.Name
 	}

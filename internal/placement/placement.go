@@ -1,9 +1,13 @@
-// Package placement answers one question exactly and at once: would these pods run there?
+// Package placement answers one question without I/O: can these pods be scheduled on that node?
 //
-// This package has the words of the answers. Package filter judges one pod and one node. Package snapshot holds a cluster.
-// Package planner answers for the pods of a node and for several nodes together. Package explain prints the answers.
-// Packages saved and live make a snapshot of a file and of a running cluster.
+// This package defines the vocabulary of the answers: outcomes, reasons and verdicts.
 //
-// A verdict is that of kube-scheduler 1.37 with its default profile and default feature gates, or Undecidable with the
-// reason why it cannot be told; it is never guessed.
+// - Package filter evaluates one pod against one node.
+// - Package snapshot holds the state of a cluster.
+// - Package planner plans for the pods of one node, and for several nodes together.
+// - Package explain prints the answers.
+// - Packages saved and live build a snapshot from a file and from a running cluster.
+//
+// A verdict equals the verdict of kube-scheduler 1.37 with its default profile and default feature gates. If it
+// cannot be decided, the outcome is Undecidable with a reason. No verdict is a guess.
 package placement

@@ -6,20 +6,18 @@ import (
 	"strings"
 )
 
-// PodKey names a pod, or another object of a namespace. In JSON and YAML it is "namespace/name".
+// PodKey identifies a pod or another namespaced object. Its form in JSON and YAML is "namespace/name".
 type PodKey struct{ Namespace, Name string }
 
-// String returns "namespace/name".
 func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 
-// MarshalText returns what String does.
 func (k PodKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads "namespace/name".
+// UnmarshalText parses "namespace/name". It returns an error for any other form.
 func (k *PodKey) UnmarshalText(text []byte) error {
 	namespace, name, ok := strings.Cut(string(text), "/")
 	if !ok || strings.Contains(name, "/") {
-		return fmt.Errorf("pod %q is not namespace/name", text)
+		return fmt.Errorf("pod %q: want namespace/name", text)
 	}
 	k.Namespace, k.Name = namespace, name
 	return nil

@@ -9,11 +9,11 @@ import (
 type Outcome uint8
 
 const (
-	// Fits: the scheduler's filters all pass.
+	// Fits means that all filters of the scheduler pass.
 	Fits Outcome = iota
-	// Blocked: a filter of the scheduler refuses the node.
+	// Blocked means that a filter of the scheduler refuses the node.
 	Blocked
-	// Undecidable: what a filter would say depends on something the snapshot does not know.
+	// Undecidable means that a filter depends on something that the snapshot does not know.
 	Undecidable
 )
 
@@ -29,29 +29,28 @@ func (o Outcome) String() string {
 	}
 }
 
-// MarshalText writes the outcome in words.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// Reason is why a node is refused or cannot be judged.
+// Reason says why a node is refused or cannot be evaluated.
 type Reason struct {
-	// Predicate is the name of the scheduler's plugin, or of the rule of this package.
+	// Predicate is the name of the scheduler's plugin, or of the rule in this package.
 	Predicate string `json:"predicate"`
-	// Text is for people, small enough to be counted: "insufficient cpu", "untolerated taint gpu=only".
+	// Text is the message for people. It is short, so that nodes can be counted per text: "insufficient cpu",
+	// "untolerated taint gpu=only".
 	Text string `json:"text"`
-	// Scheduler is the text that kube-scheduler gives; empty when the reason is not one of the scheduler's.
+	// Scheduler is the message of kube-scheduler. It is empty if the reason does not come from the scheduler.
 	Scheduler string `json:"-"`
 }
 
-// String returns Text.
 func (r Reason) String() string { return r.Text }
 
-// Verdict is what is said of one pod and one node.
+// Verdict is the result for one pod and one node.
 type Verdict struct {
 	Outcome Outcome  `json:"outcome"`
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
-// String is "fits", or the outcome and its reasons.
+// String returns "fits", or the outcome and its reasons.
 func (v Verdict) String() string {
 	if v.Outcome == Fits {
 		return v.Outcome.String()
@@ -63,16 +62,16 @@ func (v Verdict) String() string {
 	return v.Outcome.String() + ": " + strings.Join(texts, ", ")
 }
 
-// Tally is how many nodes gave one reason.
+// Tally is the number of nodes that gave one reason.
 type Tally struct {
 	Nodes  int    `json:"nodes"`
 	Reason Reason `json:"reason"`
 }
 
-// Tallies counts nodes per reason. A node with several reasons is counted once for each of them, as kube-scheduler does.
+// Tallies counts nodes per reason. Like kube-scheduler, it counts a node with several reasons once for each reason.
 type Tallies []Tally
 
-// String is such as "12 nodes: insufficient cpu; 3 nodes: untolerated taint gpu=only".
+// String returns a text such as "12 nodes: insufficient cpu; 3 nodes: untolerated taint gpu=only".
 func (t Tallies) String() string {
 	parts := make([]string, len(t))
 	for i, tally := range t {

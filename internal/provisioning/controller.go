@@ -1,9 +1,9 @@
-// Package provisioning carries out what package plan decides: it watches what placement needs to know of the cluster,
-// orders machines for the pods that find no room, gives up machines that will never be nodes, and asks for the
-// retirement of nodes that are used little. It works from when the first NodeGroup asks for any of that.
+// Package provisioning carries out the decisions of package plan. It watches the cluster, launches instances for
+// unschedulable pods, deletes instances that never become nodes, and requests the retirement of underutilized nodes. It
+// starts when the first NodeGroup asks for scale-up or for scale-down of underutilized nodes.
 //
-// What has to outlive a restart is written down: the cooldown of a node on the Node; back-offs, the machines that are
-// awaited and what was learned of their kinds in the status of the NodeGroup.
+// State that must survive a restart is stored in the API. The cooldown of a node is an annotation of its Node.
+// Back-offs, open launches and learned templates are in the status of the NodeGroup.
 package provisioning
 
 import (
@@ -35,77 +35,77 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Options are what a Controller works with. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and
-// Settle are required.
+// Options configure a Controller. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and Settle are
+// required.
 type Options struct {
-	// Client writes, and reads NodeGroups and NodeRetirements from caches.
-	Client client.Client
-	// Launches is the record of launches.
+	// Client writes objects, and reads NodeGroups and NodeRetirements from caches.
+	Client   client.Client
 	Launches *launch.Record
-	// Informers watch what placement reads, and hold it once for all who read it. Pods reads theirs.
+	// Informers watch what placement reads. They are shared, so that objects are in memory once. Pods reads from them.
 	Informers live.Informers
 	Pods      live.Pods
-	// Kube is asked past all caches: what is served, and before a machine is given up.
+	// Kube reads without a cache: the API discovery, and the Nodes before an instance is deleted.
 	Kube    kubernetes.Interface
 	Groups  nodegroup.Groups
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Selector restricts what is acted on to the groups with these labels; nil is all.
+	// Selector restricts the controller to groups with these labels. nil selects all groups.
 	Selector labels.Selector
-	// Maximum is how many nodes the cluster may have without those of its control plane; nil sets no limit.
+	// Maximum is how many nodes the cluster may have, without control-plane nodes. nil sets no limit.
 	Maximum *int
-	// Unreadiness is how many nodes may be not Ready while instances are launched; the zero value sets no limit.
+	// Unreadiness limits how many nodes may be not Ready while instances are launched. The zero value sets no limit.
 	Unreadiness plan.Unreadiness
-	// Wishes are what is asked for from outside; nil is nothing.
+	// Wishes are the launch requests from outside, such as from plugins. nil means none.
 	Wishes *Wishes
-	// Debounce is how long the first pod without room waits for others, so that they are packed together: 1 second when 0.
+	// Debounce is how long the first unschedulable pod waits for others, so that they are packed together. 0 means 1
+	// second.
 	Debounce time.Duration
-	// Every is the time between two looks while machines are on their way or pods wait: 10 seconds when 0.
+	// Every is the time between two reconciles while instances are provisioning or pods are unschedulable. 0 means 10
+	// seconds.
 	Every time.Duration
-	// Settle is how long the machines of an order whose answer was lost may take to show: 1 minute when 0.
+	// Settle is how long the instances of a launch may take to show after its answer was lost. 0 means 1 minute.
 	Settle time.Duration
 }
 
 const (
 	defaultDebounce = time.Second
-	defaultEvery    = 10 * time.Second
-	// idleEvery is the time between two looks at whether any group asks for anything.
-	idleEvery = 5 * time.Second
-	// quietEvery is how many looks pass between two at clouds for which nothing happens.
-	quietEvery = 6
-	// cloudTimeout bounds what one group's cloud may take to answer.
+	defaultInterval = 10 * time.Second
+	// idleInterval is the time between two checks whether any group is managed.
+	idleInterval = 5 * time.Second
+	// cloudReadInterval is the number of reconciles between two cloud reads while nothing happens.
+	cloudReadInterval = 6
+	// cloudTimeout limits the time for the answer of one group's cloud.
 	cloudTimeout = 20 * time.Second
 )
 
-// Controller is a manager's Runnable.
+// Controller launches instances and requests retirements. It implements manager.Runnable.
 type Controller struct {
-	o      Options
-	waiter *waiter
-	wake   chan struct{}
+	options Options
+	pods    *unschedulablePods
+	wake    chan struct{}
 
-	// work is what clouds are asked meanwhile. It ends with Start.
-	work     sync.WaitGroup
-	replied  chan struct{}
-	patience time.Duration
-	// followPause is the constant of that name, and shorter in tests.
-	followPause time.Duration
-	last        []*known // as the last look found them
+	// calls are the running cloud calls. Start waits for them.
+	calls         sync.WaitGroup
+	replyArrived  chan struct{}
+	answerTimeout time.Duration
+	// pollInterval is minPollInterval, except in tests.
+	pollInterval time.Duration
+	lastGroups   []*managedGroup // as the last reconcile found them
 
-	mu      sync.Mutex
-	memory  map[string]*memory // by group
-	told    map[string]said    // what was last said of a pod, by its UID
-	replies []reply
+	mu        sync.Mutex
+	states    map[string]*groupState     // by group name
+	podEvents map[string]emittedPodEvent // the last Event of each pod, by the pod's UID
+	replies   []reply
 }
 
-// New returns a controller to add to a manager.
 func New(o Options) *Controller {
 	if o.Debounce <= 0 {
 		o.Debounce = defaultDebounce
 	}
 	if o.Every <= 0 {
-		o.Every = defaultEvery
+		o.Every = defaultInterval
 	}
 	if o.Settle <= 0 {
 		o.Settle = launch.Settle
@@ -119,70 +119,70 @@ func New(o Options) *Controller {
 	}
 	o.Wishes.wake = wake
 	return &Controller{
-		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, followPause: followPause, memory: map[string]*memory{}, told: map[string]said{},
+		options: o, pods: newUnschedulablePods(wake), wake: wake, replyArrived: make(chan struct{}, 1), answerTimeout: defaultAnswerTimeout, pollInterval: minPollInterval, states: map[string]*groupState{}, podEvents: map[string]emittedPodEvent{},
 	}
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Controller) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends.
+// Start runs until ctx ends.
 func (a *Controller) Start(ctx context.Context) error {
-	for !a.wanted(ctx) {
-		if !elapsed.Sleep(ctx, idleEvery) {
+	for !a.isAnyGroupManaged(ctx) {
+		if !elapsed.Sleep(ctx, idleInterval) {
 			return nil
 		}
 	}
-	sources, err := a.watch(ctx)
+	sources, err := a.startWatches(ctx)
 	if err != nil {
-		return fmt.Errorf("autoscaler: %w", err)
+		return fmt.Errorf("provisioning: %w", err)
 	}
-	a.o.Log.Info("machines are ordered and underused nodes retired", "debounce", a.o.Debounce)
-	defer a.work.Wait()
-	a.loop(ctx, sources)
+	a.options.Log.Info("provisioning started", "debounce", a.options.Debounce)
+	defer a.calls.Wait()
+	a.run(ctx, sources)
 	return nil
 }
 
-// wanted reports whether any group that is acted on asks for machines to come or go.
-func (a *Controller) wanted(ctx context.Context) bool {
-	groups, err := a.o.Groups.List(ctx)
+// isAnyGroupManaged reports whether there is a group that this controller scales.
+func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
+	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return false
 	}
 	for i := range groups {
-		if a.concerns(&groups[i]) {
+		if a.isManaged(&groups[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-// concerns reports whether a group is acted on, and asks for machines to come or go. The others are another manager's.
-func (a *Controller) concerns(g *v1alpha1.NodeGroup) bool {
+// isManaged reports whether this controller scales the group. Other groups belong to another manager or are not scaled.
+func (a *Controller) isManaged(g *v1alpha1.NodeGroup) bool {
 	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
-	return asks && a.o.Selector.Matches(labels.Set(g.Labels))
+	return asks && a.options.Selector.Matches(labels.Set(g.Labels))
 }
 
-// loop looks whenever pods have begun to wait, after the debounce, and every now and then.
-func (a *Controller) loop(ctx context.Context, s *sources) {
+// run reconciles when pods become unschedulable, after the debounce, and at every interval.
+func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	for quiet := 0; ; quiet++ {
-		busy, err := a.look(ctx, s, quiet%quietEvery == 0)
+		busy, err := a.reconcile(ctx, s, quiet%cloudReadInterval == 0)
 		if err != nil && ctx.Err() == nil {
-			a.o.Log.Error("the autoscaler's look failed, and is tried again", "err", err)
-			a.o.Metrics.failed()
+			a.options.Log.Error("reconcile of provisioning failed; retrying", "err", err)
+			a.options.Metrics.countFailure()
 		}
 		if busy {
-			quiet = -1 // the next one looks at the clouds too
+			quiet = -1 // read the clouds in the next reconcile too
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(a.o.Every):
+		case <-time.After(a.options.Every):
 		case <-a.wake:
-			if a.waiter.waited() > 0 {
-				a.askAhead(ctx, s)
+			if a.pods.waitedFor() > 0 {
+				a.readCloudsEarly(ctx, s)
 			}
-			if !elapsed.Sleep(ctx, a.o.Debounce-a.waiter.waited()) {
+			if !elapsed.Sleep(ctx, a.options.Debounce-a.pods.waitedFor()) {
 				return
 			}
 			quiet = -1
@@ -190,68 +190,69 @@ func (a *Controller) loop(ctx context.Context, s *sources) {
 	}
 }
 
-// look sees how things are, decides, and acts. The clouds are asked only when that is due. It reports whether something
-// is under way.
-func (a *Controller) look(ctx context.Context, s *sources, askClouds bool) (busy bool, err error) {
-	waiting := a.waiter.take()
+// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or pods are unschedulable.
+// busy reports whether work is in progress.
+func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds bool) (busy bool, err error) {
+	waiting := a.pods.takeAll()
 	var cluster *nodegroup.Cluster
-	var groups []*known
+	var groups []*managedGroup
 	asks := askClouds || len(waiting) > 0
 	if asks {
-		if _, groups, err = a.read(ctx, s); err != nil {
+		if _, groups, err = a.readCluster(ctx, s); err != nil {
 			return false, err
 		}
-		a.recall(groups)
-		a.settle(groups)
-		a.followAgain(ctx, groups)
-		a.survey(ctx, s, groups)
+		a.loadStates(groups)
+		a.applyReplies(groups)
+		a.followRecordedOperations(ctx, groups)
+		a.readClouds(ctx, s, groups)
 	}
 	var up *plan.Decision
 	var down []plan.NodeDecision
-	err = s.live.With(func(snapshot *snapshot.Snapshot) (err error) {
-		// Nodes that came while the clouds were asked are awaited no longer, and have to be among those that are decided on.
-		// While the snapshot is held it is not ahead of what is read here.
-		if cluster, groups, err = a.read(ctx, s); err != nil {
+	err = s.cluster.With(func(snapshot *snapshot.Snapshot) (err error) {
+		// Nodes may have joined while the clouds were read. They must be part of the decision, and no longer count as
+		// provisioning. While With holds the snapshot, the snapshot cannot be newer than the data read here.
+		if cluster, groups, err = a.readCluster(ctx, s); err != nil {
 			return err
 		}
-		a.recall(groups)
+		a.loadStates(groups)
 		if !asks {
-			a.settle(groups)
+			a.applyReplies(groups)
 		}
-		a.last = groups
+		a.lastGroups = groups
 		began := time.Now()
-		w := a.world(s, snapshot, cluster, groups, waiting)
+		w := a.makePlanInput(s, snapshot, cluster, groups, waiting)
 		if up, err = plan.Up(w); err != nil {
 			return err
 		}
-		a.o.Metrics.decided("up", time.Since(began))
+		a.options.Metrics.observeDecision("up", time.Since(began))
 		if len(up.Orders) > 0 {
-			return nil // machines come first: what may go is decided when they are on their way
+			return nil // Launch first. Retirements are decided once the instances are provisioning.
 		}
 		began = time.Now()
 		if down, err = plan.Down(w); down == nil {
-			down = []plan.NodeDecision{} // it was decided that none goes
+			down = []plan.NodeDecision{} // a decision to retire no node
 		}
-		a.o.Metrics.decided("down", time.Since(began))
+		a.options.Metrics.observeDecision("down", time.Since(began))
 		return err
 	})
 	if err != nil {
 		return true, err
 	}
-	up.Pods = a.judged(up.Pods)
-	failed := a.grow(ctx, groups, up, waiting)
-	a.tellWishes(groups, up.Wishes)
-	a.tell(up, allKnown(groups, time.Now()), waiting)
-	a.o.Metrics.see(groups, up, down)
-	a.giveUp(ctx, s, groups)
-	errs := []error{failed, a.retireNeverReady(ctx, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
-	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
+	up.Pods = a.filterVerdicts(up.Pods)
+	failed := a.launchAll(ctx, groups, up, waiting)
+	a.recordRequestVerdicts(groups, up.Wishes)
+	a.emitPodEvents(up, areAllGroupsKnown(groups, time.Now()), waiting)
+	a.options.Metrics.setGauges(groups, up, down)
+	a.deleteFailedInstances(ctx, s, groups)
+	errs := []error{failed, a.retireNeverReady(ctx, groups), a.writeStatuses(ctx, groups), a.retireUnderutilized(ctx, cluster, groups, down)}
+	return len(up.Orders) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
 }
 
-// judged are the verdicts that this manager can answer for. That there is no group is for one to say that acts on all of them:
-// groups that a selector passes over, and those of another process's file, may be helping the pod.
-func (a *Controller) judged(pods []plan.PodVerdict) []plan.PodVerdict {
-	if a.o.Selector.Empty() {
+// filterVerdicts removes the verdicts that this manager cannot know. A manager with a selector does not know the groups
+// that it skips, or the groups in the file of another manager. So only a manager of all groups reports that no group
+// exists.
+func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
+	if a.options.Selector.Empty() {
 		return pods
 	}
 	return slices.DeleteFunc(pods, func(v plan.PodVerdict) bool {
@@ -259,65 +260,65 @@ func (a *Controller) judged(pods []plan.PodVerdict) []plan.PodVerdict {
 	})
 }
 
-// tellAfter is for how long a group of which nothing is known keeps pods from being told that nothing helps them.
-const tellAfter = time.Minute
+// unknownGroupGrace is how long a group with unknown state delays the Events of unplaceable pods.
+const unknownGroupGrace = time.Minute
 
-// allKnown reports whether every group has been looked at, and its cloud been asked, or has had its time to be. After that
-// what keeps a group from being asked is a reason as any other.
-func allKnown(groups []*known, now time.Time) bool {
+// areAllGroupsKnown reports whether the state of every group is known, or has been unknown for the whole grace period.
+// After that an unknown state is a reason like any other.
+func areAllGroupsKnown(groups []*managedGroup, now time.Time) bool {
 	for _, g := range groups {
-		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(tellAfter)) {
+		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(unknownGroupGrace)) {
 			return false
 		}
 	}
 	return true
 }
 
-// unknownSince is since when it is not known what a group can do; zero when it is.
-func (g *known) unknownSince() time.Time {
+// unknownSince returns since when the state of the group is unknown. It returns zero if the state is known.
+func (g *managedGroup) unknownSince() time.Time {
 	if g.Group.Spec.ScaleUp == nil {
 		return time.Time{}
 	}
-	m, state := g.memory, acceptance.Of(g.Group).State
+	m, state := g.state, acceptance.Of(g.Group).State
 	switch {
 	case state == acceptance.NotObserved || state == acceptance.CloudUnread:
-		return m.watched
-	case state != acceptance.Accepted || m.unread != "":
+		return m.watchedSince
+	case state != acceptance.Accepted || m.readError != "":
 		return time.Time{}
-	case m.templates == nil:
-		return m.watched
-	case m.unsure():
-		return m.doubt
+	case m.cloudTemplates == nil:
+		return m.watchedSince
+	case m.needsReread():
+		return m.failedAt
 	}
 	return time.Time{}
 }
 
-func underWay(groups []*known) bool {
+func isWorkPending(groups []*managedGroup) bool {
 	for _, g := range groups {
-		m := g.memory
-		if len(m.survey.Awaited) > 0 || len(m.record) > 0 || len(m.survey.Dead) > 0 || len(m.leaving) > 0 {
+		m := g.state
+		if len(m.tracking.Awaited) > 0 || len(m.unjoined) > 0 || len(m.tracking.Dead) > 0 || len(m.deleting) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// known is a group with what is remembered of it.
-type known struct {
+// managedGroup is a group with its remembered state.
+type managedGroup struct {
 	nodegroup.World
-	memory     *memory
-	departures map[string]departure
-	// replacements are instances that have replaced others, by provider ID.
+	state       *groupState
+	retirements map[string]retirementProgress
+	// replacements are the instances that replaced others, by provider ID.
 	replacements map[string]bool
-	// unreplaced are the retirements after a notice for which a replacement may still be launched, by provider ID.
+	// unreplaced are the retirements after a notice that may still launch a replacement, by provider ID.
 	unreplaced map[string]types.UID
 }
 
-func (g *known) name() string { return g.Group.Name }
+func (g *managedGroup) name() string { return g.Group.Name }
 
-// read reads the groups that concern the autoscaler, and the nodes.
-func (a *Controller) read(ctx context.Context, s *sources) (*nodegroup.Cluster, []*known, error) {
-	all, err := a.o.Groups.List(ctx)
+// readCluster reads the managed groups, the nodes and the retirements.
+func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegroup.Cluster, []*managedGroup, error) {
+	all, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -330,30 +331,30 @@ func (a *Controller) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 		objects[i] = *n
 	}
 	var retirements v1alpha1.NodeRetirementList
-	if err := a.o.Client.List(ctx, &retirements); err != nil {
+	if err := a.options.Client.List(ctx, &retirements); err != nil {
 		return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	cluster := nodegroup.NewCluster(a.o.Pods, all, objects, retirements.Items, time.Now())
-	var groups []*known
+	cluster := nodegroup.NewCluster(a.options.Pods, all, objects, retirements.Items, time.Now())
+	var groups []*managedGroup
 	for i := range all {
 		g := &all[i]
-		if !a.concerns(g) {
+		if !a.isManaged(g) {
 			continue
 		}
 		refused := cluster.NotAccepted(g)
 		var unread error
-		if g.Status.Provisioning, unread = a.o.Launches.Read(ctx, g); unread != nil { // what is in its record is not known (I8)
-			a.o.Log.Warn("the group gets no instances", "group", g.Name, "err", unread)
+		if g.Status.Provisioning, unread = a.options.Launches.Read(ctx, g); unread != nil { // its record is unknown (I8)
+			a.options.Log.Warn("cannot read the launch record; nothing is launched for the group", "group", g.Name, "err", unread)
 			refused = cmp.Or(refused, unread.Error())
 		}
 		w, err := cluster.World(ctx, g, refused, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
-		groups = append(groups, &known{
-			World: w, departures: departures(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+		groups = append(groups, &managedGroup{
+			World: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 			replacements: retirement.Replacements(retirements.Items, g.Name),
-			unreplaced:   unreplaced(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+			unreplaced:   findUnreplaced(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})
 	}
 	return cluster, groups, nil

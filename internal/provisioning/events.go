@@ -19,79 +19,81 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// eventReason is the reason of an Event about machines that come or are used little.
+// eventReason is the reason of an Event about scaling.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventOrdered is Normal, on Pod and NodeGroup: a machine is ordered for pods that have no room.
-	eventOrdered eventReason = "MachineOrdered"
-	// eventHelpless is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group,
-	// and it is written again every 30 minutes while that is so.
-	eventHelpless eventReason = "NoMachineHelps"
-	// eventBackedOff is Warning, on NodeGroup: the cloud failed to give machines of a kind, which is left alone for a while.
+	// eventLaunched is Normal, on Pod and NodeGroup: an instance is launched for pods that are unschedulable.
+	eventLaunched eventReason = "MachineOrdered"
+	// eventUnplaceable is Warning, on Pod: no instance that may be launched now would take the pod; the message has the
+	// reason of each group; repeated every 30 minutes.
+	eventUnplaceable eventReason = "NoMachineHelps"
+	// eventBackedOff is Warning, on NodeGroup: the cloud failed to launch a template, and the template is not launched
+	// for a while.
 	eventBackedOff eventReason = "KindLeftAlone"
-	// eventGivenUp is Warning, on NodeGroup: a machine has had no Node for too long, and is deleted.
-	eventGivenUp eventReason = "MachineGivenUp"
-	// eventLeaves is Normal, on Node and NodeGroup: the node is used little, its pods fit elsewhere, and its retirement is asked for.
-	eventLeaves eventReason = "UnderusedLeaves"
-	// eventStays is Normal, on Node: the node is used little, and something keeps it.
-	eventStays eventReason = "UnderusedStays"
+	// eventInstanceDeleted is Warning, on NodeGroup: an instance had no Node within the join timeout, and is deleted.
+	eventInstanceDeleted eventReason = "MachineGivenUp"
+	// eventUnderutilizedRetired is Normal, on Node and NodeGroup: the node is underutilized, its pods fit elsewhere,
+	// and its retirement is requested.
+	eventUnderutilizedRetired eventReason = "UnderusedLeaves"
+	// eventUnderutilizedKept is Normal, on Node: the node is underutilized, and a rule keeps it.
+	eventUnderutilizedKept eventReason = "UnderusedStays"
 )
 
 const (
-	action = "Scale"
+	eventAction = "Scale"
 
-	// The API server's limits of an Event, in bytes.
+	// Limits of the API server for an Event, in bytes.
 	maxNote   = 1024
 	maxAction = 128
 )
 
-// tellAgain is how long after the last time a pod that nothing helps is told so again: the API server keeps an Event for an hour
-// unless it is told another time, and such a pod may wait for days.
-const tellAgain = 30 * time.Minute
+// eventRepeatInterval is the time after which the Event of an unplaceable pod is repeated. The API server keeps an
+// Event for one hour after its last write, and such a pod may stay for days.
+const eventRepeatInterval = 30 * time.Minute
 
-// said is what a pod was told, and when.
-type said struct {
-	word string
-	at   time.Time
+// emittedPodEvent identifies the last Event of a pod.
+type emittedPodEvent struct {
+	key string
+	at  time.Time
 }
 
-// tell tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
-// every group is known, or has had its time to be, and again every now and then while it stays so.
-func (a *Controller) tell(d *plan.Decision, known bool, waiting map[placement.PodKey]waitingPod) {
-	now, told := time.Now(), make(map[string]said, len(d.Pods))
+// emitPodEvents writes an Event for each pod whose verdict changed. It writes that no instance helps only if the state
+// of all groups is known, and repeats that Event at an interval.
+func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[placement.PodKey]unschedulablePod) {
+	now, emitted := time.Now(), make(map[string]emittedPodEvent, len(d.Pods))
 	for i := range d.Pods {
 		v := &d.Pods[i]
 		p := waiting[v.Pod]
-		word := string(v.Outcome)
+		key := string(v.Outcome)
 		for _, r := range v.Reasons {
-			word += " " + r.Group + "/" + r.Template + "=" + r.Rule
+			key += " " + r.Group + "/" + r.Template + "=" + r.Rule
 		}
-		before := a.told[string(p.uid)]
-		if before.word == word && (v.Outcome != plan.Helpless || now.Before(before.at.Add(tellAgain))) {
-			told[string(p.uid)] = before
+		before := a.podEvents[string(p.uid)]
+		if before.key == key && (v.Outcome != plan.Helpless || now.Before(before.at.Add(eventRepeatInterval))) {
+			emitted[string(p.uid)] = before
 			continue
 		}
-		if v.Outcome == plan.Helpless && !known {
-			continue // what a group can do is not known yet
+		if v.Outcome == plan.Helpless && !allKnown {
+			continue // the state of a group is unknown
 		}
-		told[string(p.uid)] = said{word, now}
+		emitted[string(p.uid)] = emittedPodEvent{key, now}
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: p.uid},
 		}
 		switch v.Outcome {
 		case plan.Ordered:
-			a.emit(pod, corev1.EventTypeNormal, eventOrdered, action, sentence(v.Reasons))
+			a.emitEvent(pod, corev1.EventTypeNormal, eventLaunched, eventAction, joinReasons(v.Reasons))
 		case plan.Helpless:
-			a.emit(pod, corev1.EventTypeWarning, eventHelpless, rules(v.Reasons), sentence(v.Reasons))
+			a.emitEvent(pod, corev1.EventTypeWarning, eventUnplaceable, joinRules(v.Reasons), joinReasons(v.Reasons))
 		}
 	}
-	a.told = told
+	a.podEvents = emitted
 }
 
-func sentence(reasons []plan.Reason) string {
+func joinReasons(reasons []plan.Reason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		all = append(all, r.String())
@@ -99,9 +101,9 @@ func sentence(reasons []plan.Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// rules are the words of some reasons, each once. As the action of an Event they keep it apart from one that gives other
-// reasons: of Events that differ in their notes alone the API server keeps the first.
-func rules(reasons []plan.Reason) string {
+// joinRules returns the distinct rules of the reasons. It is the action of an Event, because the API server merges
+// Events that differ only in their note.
+func joinRules(reasons []plan.Reason) string {
 	var all []string
 	for _, r := range reasons {
 		if !slices.Contains(all, r.Rule) {
@@ -111,61 +113,62 @@ func rules(reasons []plan.Reason) string {
 	return observe.Clip(strings.Join(all, "-"), maxAction)
 }
 
-func (a *Controller) emit(about runtime.Object, kind string, reason eventReason, action, note string) {
-	a.o.Events.Eventf(about, nil, kind, string(reason), action, "%s", observe.Clip(note, maxNote))
+func (a *Controller) emitEvent(object runtime.Object, eventType string, reason eventReason, action, note string) {
+	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.Clip(note, maxNote))
 }
 
-// onGroup makes an Event on a NodeGroup; one of a file has no object. What it is about, such as a kind or a machine, is its
-// action, which keeps it apart from that of another one, as with rules.
-func (a *Controller) onGroup(g *known, kind string, reason eventReason, subject, format string, args ...any) {
+// emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
+// template, instance or node. It is the Event's action, so that the API server does not merge Events about different
+// subjects.
+func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
 	}
-	a.emit(&v1alpha1.NodeGroup{
+	a.emitEvent(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, kind, reason, observe.Clip(cmp.Or(subject, action), maxAction), fmt.Sprintf(format, args...))
+	}, eventType, reason, observe.Clip(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
 }
 
-func (a *Controller) orderPlaced(g *known, o plan.Order) {
-	a.onGroup(g, corev1.EventTypeNormal, eventOrdered, o.Template, "%d of %s: %s", o.Count, o.Template, sentence(o.Reasons))
+func (a *Controller) emitLaunched(g *managedGroup, o plan.Order) {
+	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "%d of %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
 }
 
-func (a *Controller) backedOff(g *known, b v1alpha1.BackOff) {
-	a.o.Log.Warn("a kind of machine is left alone", "group", g.name(), "template", b.Template, "until", b.Until, "reason", b.Reason,
+func (a *Controller) reportBackOff(g *managedGroup, b v1alpha1.BackOff) {
+	a.options.Log.Warn("the template backs off", "group", g.name(), "template", b.Template, "until", b.Until, "reason", b.Reason,
 		"message", b.Message)
-	a.onGroup(g, corev1.EventTypeWarning, eventBackedOff, b.Template, "%s is left alone until %s: %s: %s", b.Template,
+	a.emitGroupEvent(g, corev1.EventTypeWarning, eventBackedOff, b.Template, "%s is not launched until %s: %s: %s", b.Template,
 		b.Until.UTC().Format("15:04:05"), b.Reason, b.Message)
 }
 
-func (a *Controller) machineGivenUp(g *known, dead launch.FailedInstance) {
-	a.onGroup(g, corev1.EventTypeWarning, eventGivenUp, cmp.Or(dead.Instance.Name, dead.Instance.ProviderID),
-		"machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
+func (a *Controller) emitInstanceDeleted(g *managedGroup, failed launch.FailedInstance) {
+	a.emitGroupEvent(g, corev1.EventTypeWarning, eventInstanceDeleted, cmp.Or(failed.Instance.Name, failed.Instance.ProviderID),
+		"instance %s (%s) has no Node and is deleted: %s: %s", failed.Instance.Name, failed.Instance.ProviderID, failed.Reason, failed.Message)
 }
 
-// tellNode tells of a node that is to go, or is kept from it, when that is something else than before.
-func (a *Controller) tellNode(g *known, d *plan.NodeDecision) {
+// emitNodeEvent writes an Event for a node that is retired or kept, if the decision changed.
+func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
-	word := string(d.Verdict)
+	key := string(d.Verdict)
 	for _, r := range d.Reasons {
-		word += " " + r.Rule
+		key += " " + r.Rule
 	}
 	a.mu.Lock()
-	before := g.memory.told[uid]
-	if g.memory.told == nil {
-		g.memory.told = map[string]string{}
+	before := g.state.nodeEvents[uid]
+	if g.state.nodeEvents == nil {
+		g.state.nodeEvents = map[string]string{}
 	}
-	g.memory.told[uid] = word
+	g.state.nodeEvents[uid] = key
 	a.mu.Unlock()
-	if before == word {
+	if before == key {
 		return
 	}
 	var reason eventReason
 	switch d.Verdict {
 	case nodegroup.Leaves:
-		reason = eventLeaves
+		reason = eventUnderutilizedRetired
 	case nodegroup.Refused:
-		reason = eventStays
+		reason = eventUnderutilizedKept
 	default:
 		return
 	}
@@ -173,9 +176,9 @@ func (a *Controller) tellNode(g *known, d *plan.NodeDecision) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: d.Node, UID: d.Subject.Object.UID},
 	}
-	a.emit(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
-	a.o.Log.Info("an underused node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
+	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
+	a.options.Log.Info("underutilized node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.Leaves {
-		a.onGroup(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
+		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
 	}
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-func TestAPodThatStaysWithoutHelpIsToldAgainBeforeItsEventIsGone(t *testing.T) {
+func TestUnplaceablePodEventIsRepeatedBeforeItExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		f.waitFor(huge("huge"))
+		f.awaitUnschedulable(newHugePod("huge"))
 		told := func(passed time.Duration, want int) {
 			t.Helper()
 			time.Sleep(passed)
-			f.look()
-			notes := f.told(eventHelpless)
+			f.reconcile()
+			notes := f.eventNotes(eventUnplaceable)
 			if len(notes) != want || want > 0 && (!strings.Contains(notes[0], plan.DoesNotFit) || !strings.Contains(notes[0], "insufficient cpu")) {
 				t.Errorf("after %s more the Events are %q, want %d", passed, notes, want)
 			}
@@ -36,7 +36,7 @@ func TestAPodThatStaysWithoutHelpIsToldAgainBeforeItsEventIsGone(t *testing.T) {
 		told(0, 1)
 		told(29*time.Minute, 0)
 		told(time.Minute, 1)
-		for range 3 { // from the last one on
+		for range 3 { // from the last Event on
 			told(10*time.Second, 0)
 		}
 		told(29*time.Minute, 0)
@@ -44,13 +44,13 @@ func TestAPodThatStaysWithoutHelpIsToldAgainBeforeItsEventIsGone(t *testing.T) {
 	})
 }
 
-// kept is a recorder of which those are left that client-go keeps: of Events that differ in their notes alone the first.
-type kept struct {
+// keptRecorder keeps the Events that client-go keeps: if Events differ only in their notes, it keeps the first.
+type keptRecorder struct {
 	all  map[string]bool
 	told []string
 }
 
-func (k *kept) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+func (k *keptRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	key := fmt.Sprint(regarding, related, kind, reason, action)
 	if k.all[key] || action == "" || len(action) > maxAction {
 		return
@@ -59,20 +59,22 @@ func (k *kept) Eventf(regarding, related runtime.Object, kind, reason, action, n
 	k.told = append(k.told, fmt.Sprintf(reason+" "+note, args...))
 }
 
-func TestEventsOnAGroupNameEveryKindMachineAndNode(t *testing.T) {
+func TestGroupEventsNameTemplateInstanceAndNode(t *testing.T) {
 	f := newFixture(t, nil)
-	f.look()
-	g, long := f.last[0], fmt.Sprintf("%0200d", 0)
+	f.reconcile()
+	g, long := f.lastGroups[0], fmt.Sprintf("%0200d", 0)
 	for what, tell := range map[string]func(name string){
-		"orders":    func(name string) { f.orderPlaced(g, plan.Order{Count: 1, Template: name}) },
-		"back-offs": func(name string) { f.backedOff(g, v1alpha1.BackOff{Template: name}) },
-		"machines":  func(name string) { f.machineGivenUp(g, launch.FailedInstance{Instance: cloud.Instance{Name: name}}) },
-		"machines without a name": func(name string) {
-			f.machineGivenUp(g, launch.FailedInstance{Instance: cloud.Instance{ProviderID: name}})
+		"orders":    func(name string) { f.emitLaunched(g, plan.Order{Count: 1, Template: name}) },
+		"back-offs": func(name string) { f.reportBackOff(g, v1alpha1.BackOff{Template: name}) },
+		"machines": func(name string) {
+			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{Name: name}})
+		},
+		"instances without a name": func(name string) {
+			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{ProviderID: name}})
 		},
 	} {
-		k := &kept{all: map[string]bool{}}
-		f.o.Events = k
+		k := &keptRecorder{all: map[string]bool{}}
+		f.options.Events = k
 		for _, name := range []string{"a", "b", long, ""} {
 			tell(name)
 		}
@@ -82,16 +84,16 @@ func TestEventsOnAGroupNameEveryKindMachineAndNode(t *testing.T) {
 	}
 }
 
-func TestTheGroupsEventsNameEveryNodeThatLeaves(t *testing.T) {
+func TestGroupEventsNameEveryRetiredNode(t *testing.T) {
 	since := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		ofTeam("a")(g)
+		withTeamLabel("a")(g)
 		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
-	}, idle("x", since), idle("y", since))
-	k := &kept{all: map[string]bool{}}
-	f.o.Events = k
-	f.hasObserved("x", "y")
-	f.looks(2)
+	}, newIdleNode("x", since), newIdleNode("y", since))
+	k := &keptRecorder{all: map[string]bool{}}
+	f.options.Events = k
+	f.observeSince("x", "y")
+	f.reconcileTimes(2)
 	for _, name := range []string{"x", "y"} {
 		if !slices.ContainsFunc(k.told, func(e string) bool { return strings.Contains(e, "node "+name+":") }) {
 			t.Errorf("Events are %q, and none on the group is of node %s", k.told, name)
@@ -99,32 +101,32 @@ func TestTheGroupsEventsNameEveryNodeThatLeaves(t *testing.T) {
 	}
 }
 
-func TestWhatANodeWasToldIsForgottenWithTheNode(t *testing.T) {
-	f := newFixture(t, ofTeam("a"), idle("x", ""), idle("y", ""))
-	f.look()
-	if got := len(f.memory["web"].told); got != 2 {
+func TestNodeEventStateIsRemovedWithTheNode(t *testing.T) {
+	f := newFixture(t, withTeamLabel("a"), newIdleNode("x", ""), newIdleNode("y", ""))
+	f.reconcile()
+	if got := len(f.states["web"].nodeEvents); got != 2 {
 		t.Fatalf("%d nodes are remembered, want 2", got)
 	}
 	if err := f.kube.CoreV1().Nodes().Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.until("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("x"); return err != nil })
-	f.look()
-	if got := f.memory["web"].told; len(got) != 1 || got["uid-y"] == "" {
+	f.reconcileUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("x"); return err != nil })
+	f.reconcile()
+	if got := f.states["web"].nodeEvents; len(got) != 1 || got["uid-y"] == "" {
 		t.Errorf("%v are remembered, want y", got)
 	}
 }
 
-func TestAnOrderThatTheCloudDropsIsCounted(t *testing.T) {
+func TestDroppedLaunchIsCounted(t *testing.T) {
 	f := newFixture(t, nil)
-	f.wait("a")
-	f.look()
-	f.pool.change(func() { f.pool.machines = nil }) // nobody has seen it
-	f.look()
-	if notes := f.told(eventBackedOff); len(notes) != 1 {
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.pool.change(func() { f.pool.machines = nil }) // no read has shown it
+	f.reconcile()
+	if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
 		t.Errorf("Events are %q, want one", notes)
 	}
-	if got := testutil.ToFloat64(f.o.Metrics.refusals.WithLabelValues("web", "m4", launch.Failed)); got != 1 {
-		t.Errorf("%v orders have failed, want 1", got)
+	if got := testutil.ToFloat64(f.options.Metrics.refusals.WithLabelValues("web", "m4", launch.Failed)); got != 1 {
+		t.Errorf("%v launches have failed, want 1", got)
 	}
 }

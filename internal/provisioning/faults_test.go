@@ -17,16 +17,16 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in what is watched and
-// done, and not in what is decided; package openstackautoscaler has the others.
+// The tests of this file are named after faults of the OpenStack cluster autoscaler that concern watches and actions.
+// Package openstackautoscaler has the faults that concern decisions.
 
-// watches are those that an API server has open.
+// watches are the open watches of an API server.
 type watches struct {
 	mu   sync.Mutex
 	open []*watch.RaceFreeFakeWatcher
 }
 
-func watchesOf(kube *fake.Clientset) *watches {
+func recordWatches(kube *fake.Clientset) *watches {
 	w := &watches{}
 	kube.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		var options metav1.ListOptions
@@ -44,8 +44,8 @@ func watchesOf(kube *fake.Clientset) *watches {
 	return w
 }
 
-// end ends all that are open, each after last was said to it.
-func (w *watches) end(last func(*watch.RaceFreeFakeWatcher)) (n int) {
+// endAll ends all open watches, after it has called last for each.
+func (w *watches) endAll(last func(*watch.RaceFreeFakeWatcher)) (n int) {
 	w.mu.Lock()
 	open := w.open
 	w.open = nil
@@ -68,18 +68,18 @@ func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
 	}}}}
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
-	}, idle("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), idle("b", ""), p)
-	f.hasObserved("a")
-	f.look()
+	}, newIdleNode("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), newIdleNode("b", ""), p)
+	f.observeSince("a")
+	f.reconcile()
 	var all v1alpha1.NodeRetirementList
 	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 || all.Items[0].Spec.NodeName != "a" {
 		t.Fatalf("retirements are %+v, %v, want one of a", all.Items, err)
 	}
-	// Who drains a node before its machine goes is the retirement.
+	// The retirement drains the node before its instance is deleted.
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
 	}
-	f.mark("a") // fails unless the Node is there
+	f.sinceAnnotation("a") // fails unless the Node is there
 	for _, action := range f.kube.Actions() {
 		if action.GetVerb() == "delete" {
 			t.Errorf("a %s is deleted", action.GetResource().Resource)
@@ -89,16 +89,16 @@ func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
 
 func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
 	f := newFixture(t, nil)
-	shop, blog := waitingPodOf("shop", "web-0"), waitingPodOf("blog", "web-0")
-	f.waitFor(shop)
-	f.waitFor(blog)
-	f.look()
-	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 2 {
-		t.Errorf("orders are %v for two pods of one name in two namespaces, want one of 2", got)
+	shop, blog := newUnschedulablePod("shop", "web-0"), newUnschedulablePod("blog", "web-0")
+	f.awaitUnschedulable(shop)
+	f.awaitUnschedulable(blog)
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
+		t.Errorf("launches are %v for two pods of one name in two namespaces, want one of 2", got)
 	}
-	f.remove(shop)
-	f.until("the pod of the shop is gone", func() bool { return !f.waits(shop) })
-	if !f.waits(blog) {
+	f.removePod(shop)
+	f.reconcileUntil("the pod of the shop is gone", func() bool { return !f.isUnschedulable(shop) })
+	if !f.isUnschedulable(blog) {
 		t.Error("with the pod of the shop that of the blog is forgotten")
 	}
 }
@@ -107,38 +107,38 @@ func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
 	})
-	bare, orphan := waitingPodOf("apps", "bare"), waitingPodOf("apps", "orphan")
+	bare, orphan := newUnschedulablePod("apps", "bare"), newUnschedulablePod("apps", "orphan")
 	bare.Status.Conditions = nil
 	orphan.Spec.NodeName, orphan.Status.Phase = "gone", corev1.PodRunning
-	f.create(bare)
-	f.create(orphan)
-	f.wait("a") // the watch has told of the others by then
-	f.look()
-	f.remove(bare)
-	f.remove(orphan)
-	f.wait("b")
-	f.waiter.handler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was away when it was deleted
-	f.look()
-	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 1 {
-		t.Errorf("orders are %v, want one of 1: no other pod has found no room and is there", got)
+	f.createUnschedulable(bare)
+	f.createUnschedulable(orphan)
+	f.addUnschedulable("a") // the watch has delivered the others by then
+	f.reconcile()
+	f.removePod(bare)
+	f.removePod(orphan)
+	f.addUnschedulable("b")
+	f.pods.eventHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was interrupted when it was deleted
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 1 {
+		t.Errorf("launches are %v, want one of 1: no other pod has found no room and is there", got)
 	}
 }
 
 func TestFaultAWatchThatEndsIsNeverRestarted(t *testing.T) {
 	expired := apierrors.NewResourceExpired("too old resource version").Status()
 	f := newFixture(t, nil)
-	f.wait("a")
+	f.addUnschedulable("a")
 	for pod, last := range map[string]func(*watch.RaceFreeFakeWatcher){
 		"b": func(*watch.RaceFreeFakeWatcher) {},
 		"c": func(w *watch.RaceFreeFakeWatcher) { w.Error(&expired) },
 	} {
-		if f.watches.end(last) == 0 {
+		if f.watches.endAll(last) == 0 {
 			t.Fatal("no watch was open")
 		}
-		f.wait(pod) // it comes while nobody watches
+		f.addUnschedulable(pod) // it is created while no watch is open
 	}
-	f.look()
-	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 3 {
-		t.Errorf("orders are %v, want one of 3", got)
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 {
+		t.Errorf("launches are %v, want one of 3", got)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// secondGroup makes another group that gets machines.
-func (f *fixture) secondGroup(name string, change func(*v1alpha1.NodeGroup)) {
+// addGroup adds another group that scales up.
+func (f *fixture) addGroup(name string, change func(*v1alpha1.NodeGroup)) {
 	f.t.Helper()
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: "second", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
@@ -39,64 +39,64 @@ func (f *fixture) secondGroup(name string, change func(*v1alpha1.NodeGroup)) {
 	}
 }
 
-func TestI10AGroupWithASelectorThatCannotBeReadStopsNoOtherGroup(t *testing.T) {
+func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 	like := []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in", Values: []string{"x"}}}
 	for name, change := range map[string]func(*v1alpha1.NodeGroup){
-		"of pods that keep nodes": func(g *v1alpha1.NodeGroup) {
+		"selector of keeping pods": func(g *v1alpha1.NodeGroup) {
 			g.Spec.ScaleDown = &v1alpha1.ScaleDown{IdleByLabel: &v1alpha1.IdleByLabel{}}
 			g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchExpressions = like
 		},
-		"of placeholders": func(g *v1alpha1.NodeGroup) {
+		"selector of placeholders": func(g *v1alpha1.NodeGroup) {
 			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
 			g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchExpressions: like}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
-			f.secondGroup("bad", change)
-			f.wait("a")
+			f.addGroup("bad", change)
+			f.addUnschedulable("a")
 			for range 3 {
-				f.look()
+				f.reconcile()
 			}
-			if got := f.pool.ordered(); len(got) != 1 || got[0] != (cloud.Order{Count: 1, Template: "m4"}) {
-				t.Errorf("orders are %v, want one for the other group", got)
+			if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 1, Template: "m4"}) {
+				t.Errorf("launches are %v, want one for the other group", got)
 			}
 			if s := f.status(); s.OnTheWay != 1 {
-				t.Errorf("status is %+v, want the machine", s)
+				t.Errorf("status is %+v, want the instance", s)
 			}
 		})
 	}
 }
 
-func TestNodesOfAnotherKindTeachTheOnlyOneNothing(t *testing.T) {
+func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 	for name, c := range map[string]struct {
 		says  string
 		learn bool
 	}{
-		"the cloud says that it is another": {"m2", false},
-		"the cloud says that it is the one": {"M4", true},
-		"the cloud does not say":            {"", true},
+		"the cloud reports another type": {"m2", false},
+		"the cloud reports this type":    {"M4", true},
+		"the cloud reports no type":      {"", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			small := idle("small", "")
+			small := newIdleNode("small", "")
 			small.Labels["disk"] = "ssd"
 			small.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("2")
 			f := newFixture(t, nil, small)
-			f.pool.made(cloud.Instance{ProviderID: "id-small", Name: "small", Type: c.says, State: cloud.Running})
-			bound := waitingPodOf("apps", "a")
-			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // which the group's nodes have in common
-			f.waitFor(bound)
-			f.looks(2)
-			if got := f.pool.ordered(); (len(got) == 1) == c.learn {
-				t.Errorf("orders are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.memory["web"].learned)
+			f.pool.add(cloud.Instance{ProviderID: "id-small", Name: "small", Type: c.says, State: cloud.Running})
+			bound := newUnschedulablePod("apps", "a")
+			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // a label that the group's nodes have in common
+			f.awaitUnschedulable(bound)
+			f.reconcileTimes(2)
+			if got := f.pool.launches(); (len(got) == 1) == c.learn {
+				t.Errorf("launches are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.states["web"].learned)
 			}
 		})
 	}
 }
 
-// gpus has a group whose machines are declared to have a device, which the last nodes of their kind have not shown. Others are
-// what they showed besides, and the nodes that are there.
-func gpus(t *testing.T, declared bool, others corev1.ResourceList, nodes ...client.Object) *fixture {
+// newGPUFixture returns a fixture with a template that declares a device. The last nodes of the template did not show
+// it. others are the other resources that they showed. nodes are the existing nodes.
+func newGPUFixture(t *testing.T, declared bool, others corev1.ResourceList, nodes ...client.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 		has := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi")}
@@ -112,75 +112,77 @@ func gpus(t *testing.T, declared bool, others corev1.ResourceList, nodes ...clie
 		}}}
 	}, nodes...)
 	for _, n := range nodes {
-		f.pool.made(cloud.Instance{ProviderID: "id-" + n.GetName(), Name: n.GetName(), Type: "m4", State: cloud.Running})
+		f.pool.add(cloud.Instance{ProviderID: "id-" + n.GetName(), Name: n.GetName(), Type: "m4", State: cloud.Running})
 	}
-	p := waitingPodOf("apps", "train")
+	p := newUnschedulablePod("apps", "train")
 	p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse("1")
-	f.waitFor(p)
-	f.look()
-	if got := f.pool.ordered(); len(got) != 0 {
-		t.Fatalf("orders are %v for a kind that showed no such device lately, as far as is known", got)
+	f.awaitUnschedulable(p)
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 0 {
+		t.Fatalf("launches are %v for a template that showed no such device lately, as far as is known", got)
 	}
 	return f
 }
 
-func TestADeclaredResourceThatNodesDidNotShowIsTriedAgainWhenTheyAreLongGone(t *testing.T) {
+func TestMissingDeclaredResourceIsTriedAgainAfterOneHour(t *testing.T) {
 	zero := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
-	arriving := idle("new", "")
+	arriving := newIdleNode("new", "")
 	arriving.CreationTimestamp, arriving.Status.Conditions = metav1.Now(), nil
 	for name, c := range map[string]struct {
 		f      *fixture
 		orders int
 	}{
-		"they did not have it":    {gpus(t, true, nil), 1},
-		"they had none of it":     {gpus(t, true, zero), 1},
-		"it is not declared":      {gpus(t, false, nil), 0},
-		"one without it is there": {gpus(t, true, nil, idle("bad", "")), 0},
-		"one with none of it is":  {gpus(t, true, zero, idle("bad", "")), 0},
-		"one is arriving without": {gpus(t, true, nil, arriving), 0},
+		"nodes lacked the device":          {newGPUFixture(t, true, nil), 1},
+		"nodes had zero devices":           {newGPUFixture(t, true, zero), 1},
+		"the device is not declared":       {newGPUFixture(t, false, nil), 0},
+		"a node without the device exists": {newGPUFixture(t, true, nil, newIdleNode("bad", "")), 0},
+		"a node with zero devices exists":  {newGPUFixture(t, true, zero, newIdleNode("bad", "")), 0},
+		"a starting node lacks the device": {newGPUFixture(t, true, nil, arriving), 0},
 	} {
-		c.f.memory["web"].watched = time.Now().Add(-2 * time.Hour)
-		c.f.looks(2)
-		if got := c.f.pool.ordered(); len(got) != c.orders {
-			t.Errorf("%s: orders are %v, want %d", name, got, c.orders)
+		c.f.states["web"].watchedSince = time.Now().Add(-2 * time.Hour)
+		c.f.reconcileTimes(2)
+		if got := c.f.pool.launches(); len(got) != c.orders {
+			t.Errorf("%s: launches are %v, want %d", name, got, c.orders)
 		}
 	}
 }
 
-func TestANodeThatHasJustGoneIsStillBelieved(t *testing.T) {
-	bad := idle("bad", "")
-	f := gpus(t, true, nil, bad)
+func TestRecentlyRemovedNodeStillCountsAsLearned(t *testing.T) {
+	bad := newIdleNode("bad", "")
+	f := newGPUFixture(t, true, nil, bad)
 	if err := errors.Join(f.client.Delete(t.Context(), bad), f.kube.CoreV1().Nodes().Delete(t.Context(), "bad", metav1.DeleteOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	f.pool.change(func() { f.pool.machines = nil })
-	m := f.memory["web"]
-	m.watched = time.Now().Add(-2 * time.Hour)
-	f.looks(2)
-	if got := f.pool.ordered(); len(got) != 0 {
-		t.Errorf("orders are %v, as what was there a moment ago had no such device", got)
+	m := f.states["web"]
+	m.watchedSince = time.Now().Add(-2 * time.Hour)
+	f.reconcileTimes(2)
+	if got := f.pool.launches(); len(got) != 0 {
+		t.Errorf("launches are %v, as what was there a moment ago had no such device", got)
 	}
-	m.present["m4"] = time.Now().Add(-2 * time.Hour)
-	f.look()
-	if got := f.pool.ordered(); len(got) != 1 {
-		t.Errorf("orders are %v, want one more try", got)
+	m.lastPresent["m4"] = time.Now().Add(-2 * time.Hour)
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 {
+		t.Errorf("launches are %v, want one more try", got)
 	}
 }
 
-// judging is a client whose writes of a status are judged before, as the API server does by its schema.
-type judging struct {
+// validatingClient validates each status before it writes it, like the API server.
+type validatingClient struct {
 	client.Client
-	judge func(group string, up *v1alpha1.ProvisioningStatus) error
+	validate func(group string, up *v1alpha1.ProvisioningStatus) error
 }
 
-func (j judging) Status() client.SubResourceWriter { return judged{j.Client.Status(), j.judge} }
+func (j validatingClient) Status() client.SubResourceWriter {
+	return validatingStatus{j.Client.Status(), j.validate}
+}
 
-type judged struct {
+type validatingStatus struct {
 	client.SubResourceWriter
-	judge func(group string, up *v1alpha1.ProvisioningStatus) error
+	validate func(group string, up *v1alpha1.ProvisioningStatus) error
 }
 
-func (j judged) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+func (j validatingStatus) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 	raw, err := p.Data(o)
 	if err != nil {
 		return err
@@ -189,52 +191,52 @@ func (j judged) Patch(ctx context.Context, o client.Object, p client.Patch, opts
 	if err := json.Unmarshal(raw, &patch); err != nil {
 		return err
 	}
-	if err := j.judge(o.GetName(), patch.Status.Provisioning); err != nil {
+	if err := j.validate(o.GetName(), patch.Status.Provisioning); err != nil {
 		return err
 	}
 	return j.SubResourceWriter.Patch(ctx, o, p, opts...)
 }
 
-func TestOfMoreKindsThanAStatusHoldsThoseThatMatterAreWrittenDown(t *testing.T) {
+func TestStatusKeepsTheTemplatesThatMatter(t *testing.T) {
 	f := newFixture(t, nil)
-	f.o.Launches = launch.New(f.client, judging{f.client, func(_ string, up *v1alpha1.ProvisioningStatus) error {
+	f.options.Launches = launch.New(f.client, validatingClient{f.client, func(_ string, up *v1alpha1.ProvisioningStatus) error {
 		if up != nil && (len(up.BackOffs) > 64 || len(up.Learned) > 64) {
 			return fmt.Errorf("status.provisioning: too many: %d back-offs, %d learned: must have at most 64 items", len(up.BackOffs), len(up.Learned))
 		}
 		return nil
 	}})
-	f.wait("a")
-	f.look()
-	m, now := f.memory["web"], time.Now()
+	f.addUnschedulable("a")
+	f.reconcile()
+	m, now := f.states["web"], time.Now()
 	for i := range 70 {
 		kind := fmt.Sprintf("a-%02d", i)
-		m.fail(kind, launch.Failed, "", now.Add(time.Duration(i)*time.Second))
+		m.recordFailure(kind, launch.Failed, "", now.Add(time.Duration(i)*time.Second))
 		m.learned[kind] = v1alpha1.LearnedTemplate{Name: kind}
 	}
 	m.learned["m4"] = v1alpha1.LearnedTemplate{Name: "m4"}
-	f.look()
+	f.reconcile()
 	s := f.status()
 	if len(s.Awaited) != 1 || len(s.BackOffs) != 64 || s.BackOffs[0].Template != "a-06" {
-		t.Errorf("%d machines and %d back-offs from %s on, want one, and the last 64 that end", len(s.Awaited), len(s.BackOffs), s.BackOffs[0].Template)
+		t.Errorf("%d instances and %d back-offs from %s on, want one, and the last 64 that end", len(s.Awaited), len(s.BackOffs), s.BackOffs[0].Template)
 	}
 	if len(s.Learned) != 64 || !slices.ContainsFunc(s.Learned, func(l v1alpha1.LearnedTemplate) bool { return l.Name == "m4" }) {
-		t.Errorf("%d kinds are learned, want 64, with the one that the cloud has", len(s.Learned))
+		t.Errorf("%d templates are learned, want 64, with the one that the cloud has", len(s.Learned))
 	}
 }
 
-func TestAStatusThatCannotBeWrittenKeepsNoOtherFromBeing(t *testing.T) {
+func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, name := range []string{"a", "z"} {
-		f.secondGroup(name, func(g *v1alpha1.NodeGroup) { g.UID = types.UID(name) })
+		f.addGroup(name, func(g *v1alpha1.NodeGroup) { g.UID = types.UID(name) })
 	}
-	f.o.Launches = launch.New(f.client, judging{f.client, func(group string, _ *v1alpha1.ProvisioningStatus) error {
+	f.options.Launches = launch.New(f.client, validatingClient{f.client, func(group string, _ *v1alpha1.ProvisioningStatus) error {
 		if group == "web" {
 			return errors.New("it is not valid")
 		}
 		return nil
 	}})
-	if _, err := f.Controller.look(t.Context(), f.sources, true); err == nil {
-		t.Error("the look has not failed")
+	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil {
+		t.Error("the reconcile has not failed")
 	}
 	for _, name := range []string{"a", "z"} {
 		var g v1alpha1.NodeGroup
@@ -244,30 +246,29 @@ func TestAStatusThatCannotBeWrittenKeepsNoOtherFromBeing(t *testing.T) {
 	}
 }
 
-// counting counts how often the groups are listed.
-type counting struct {
+type countingGroups struct {
 	nodegroup.Groups
 	reads *int
 }
 
-func (c counting) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+func (c countingGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	*c.reads++
 	return c.Groups.List(ctx)
 }
 
-func TestALookThatAsksNobodyReadsTheClusterOnce(t *testing.T) {
+func TestReconcileWithoutCloudReadReadsTheClusterOnce(t *testing.T) {
 	f := newFixture(t, nil)
 	reads := 0
-	f.o.Groups = counting{f.o.Groups, &reads}
+	f.options.Groups = countingGroups{f.options.Groups, &reads}
 	for _, c := range []struct {
 		ask, waits bool
 		want       int
 	}{{true, false, 2}, {false, false, 1}, {false, true, 2}} {
 		if c.waits {
-			f.wait("a")
+			f.addUnschedulable("a")
 		}
 		reads = 0
-		if _, err := f.Controller.look(t.Context(), f.sources, c.ask); err != nil {
+		if _, err := f.Controller.reconcile(t.Context(), f.sources, c.ask); err != nil {
 			t.Fatal(err)
 		}
 		if reads != c.want {
@@ -276,15 +277,15 @@ func TestALookThatAsksNobodyReadsTheClusterOnce(t *testing.T) {
 	}
 }
 
-func TestWhatACloudHasSaidIsTakenInByALookThatAsksNobody(t *testing.T) {
+func TestReconcileWithoutCloudReadAppliesPendingReplies(t *testing.T) {
 	f := newFixture(t, nil)
-	answer := f.silent()
-	f.look()
+	answer := f.blockLaunches()
+	f.reconcile()
 	answer()
-	if _, err := f.Controller.look(t.Context(), f.sources, false); err != nil {
+	if _, err := f.Controller.reconcile(t.Context(), f.sources, false); err != nil {
 		t.Fatal(err)
 	}
-	if f.memory["web"].templates == nil {
+	if f.states["web"].cloudTemplates == nil {
 		t.Error("what the cloud has said is not known")
 	}
 }

@@ -10,104 +10,106 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// Metrics tell of machines that come, and of nodes that are used little.
+// Metrics are the metrics of scale-up and of the scale-down of underutilized nodes.
 type Metrics struct {
-	pods     *prometheus.GaugeVec
-	onTheWay *prometheus.GaugeVec
-	nodes    *prometheus.GaugeVec
-	unready  prometheus.Gauge
-	braked   prometheus.Gauge
-	orders   *prometheus.CounterVec
-	refusals *prometheus.CounterVec
-	given    *prometheus.CounterVec
-	leaving  *prometheus.CounterVec
-	failures prometheus.Counter
-	decision *prometheus.HistogramVec
-	waiting  prometheus.Histogram
-	calls    *prometheus.HistogramVec
+	pods            *prometheus.GaugeVec
+	provisioning    *prometheus.GaugeVec
+	nodes           *prometheus.GaugeVec
+	unready         prometheus.Gauge
+	paused          prometheus.Gauge
+	launches        *prometheus.CounterVec
+	refusals        *prometheus.CounterVec
+	deletions       *prometheus.CounterVec
+	retirements     *prometheus.CounterVec
+	failures        prometheus.Counter
+	decisionSeconds *prometheus.HistogramVec
+	podWaitSeconds  prometheus.Histogram
+	launchSeconds   *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	const prefix = "slipway_autoscaler_"
-	gauge := func(name, help string, of ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, of)
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
 	}
-	counter := func(name, help string, of ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, of)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		pods:     gauge("pending_pods", "Pods without room by what becomes of them: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
-		onTheWay: gauge("machines_on_the_way", "Machines that were asked for and have no Node yet.", "group"),
-		nodes:    gauge("underused_nodes", "Nodes of groups with the rule, by verdict.", "group", "verdict"),
+		pods:         gauge("pending_pods", "Unschedulable pods by outcome: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
+		provisioning: gauge("machines_on_the_way", "Launched instances without a Node.", "group"),
+		nodes:        gauge("underused_nodes", "Nodes of groups with the underutilized rule, by verdict.", "group", "verdict"),
 		unready: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, and are neither arriving nor being taken out of service.",
+			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, not starting and not being retired.",
 		}),
-		braked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "launches_braked", Help: "1 while no instances are launched since too many nodes are not Ready, else 0.",
+		paused: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "launches_braked", Help: "1 while launches are paused because too many nodes are not Ready, else 0.",
 		}),
-		orders:   counter("machines_ordered_total", "Machines whose order the cloud has taken.", "group", "template"),
-		refusals: counter("orders_failed_total", "Orders that the cloud has not taken, or has dropped without a word, by reason.", "group", "template", "reason"),
-		given:    counter("machines_given_up_total", "Machines that were deleted since they had no Node, by reason.", "group", "reason"),
-		leaving:  counter("retirements_total", "NodeRetirements that were asked for since a node is used little.", "group"),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Looks that failed."}),
-		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "decision_seconds", Help: "How long it took to decide: up or down.",
+		launches:    counter("machines_ordered_total", "Instances of accepted launches.", "group", "template"),
+		refusals:    counter("orders_failed_total", "Launches that the cloud has refused or dropped, by reason.", "group", "template", "reason"),
+		deletions:   counter("machines_given_up_total", "Instances that were deleted because they failed to join, by reason.", "group", "reason"),
+		retirements: counter("retirements_total", "NodeRetirements that were requested for underutilized nodes.", "group"),
+		failures:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Reconciles that failed."}),
+		decisionSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "decision_seconds", Help: "Duration of a decision, by direction: up or down.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
 		}, []string{"direction"}),
-		waiting: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was heard to have no room until a machine for it was asked for.",
+		podWaitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was seen as unschedulable until an instance for it was requested.",
 			Buckets: []float64{.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300},
 		}),
-		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "order_seconds", Help: "How long the cloud took to answer an order.", Buckets: prometheus.DefBuckets,
+		launchSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "order_seconds", Help: "Time until the cloud answered a launch.", Buckets: prometheus.DefBuckets,
 		}, []string{"group"}),
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.pods, m.onTheWay, m.nodes, m.unready, m.braked, m.orders, m.refusals, m.given, m.leaving, m.failures, m.decision, m.waiting, m.calls,
+		m.pods, m.provisioning, m.nodes, m.unready, m.paused, m.launches, m.refusals, m.deletions, m.retirements, m.failures, m.decisionSeconds, m.podWaitSeconds, m.launchSeconds,
 	} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
 }
 
-// unreadyNodes takes in how many nodes are not Ready, and whether that brakes launches.
-func (m *Metrics) unreadyNodes(w *plan.World) {
+// setUnready sets the number of nodes that are not Ready, and whether that pauses launches.
+func (m *Metrics) setUnready(w *plan.World) {
 	m.unready.Set(float64(w.Unready))
-	m.braked.Set(0)
+	m.paused.Set(0)
 	if w.Braked() != nil {
-		m.braked.Set(1)
+		m.paused.Set(1)
 	}
 }
 
-func (m *Metrics) failed() { m.failures.Inc() }
+func (m *Metrics) countFailure() { m.failures.Inc() }
 
-func (m *Metrics) decided(direction string, took time.Duration) {
-	m.decision.WithLabelValues(direction).Observe(took.Seconds())
+func (m *Metrics) observeDecision(direction string, took time.Duration) {
+	m.decisionSeconds.WithLabelValues(direction).Observe(took.Seconds())
 }
 
-func (m *Metrics) waited(d time.Duration) { m.waiting.Observe(d.Seconds()) }
+func (m *Metrics) observePodWait(d time.Duration) { m.podWaitSeconds.Observe(d.Seconds()) }
 
-func (m *Metrics) ordered(o plan.Order, err error, took time.Duration) {
-	m.calls.WithLabelValues(o.Group).Observe(took.Seconds())
+func (m *Metrics) observeLaunch(o plan.Order, err error, took time.Duration) {
+	m.launchSeconds.WithLabelValues(o.Group).Observe(took.Seconds())
 	if err != nil {
 		m.refusals.WithLabelValues(o.Group, o.Template, launch.ReasonOf(err)).Inc()
 		return
 	}
-	m.orders.WithLabelValues(o.Group, o.Template).Add(float64(o.Count))
+	m.launches.WithLabelValues(o.Group, o.Template).Add(float64(o.Count))
 }
 
-func (m *Metrics) dropped(group, template string) {
+func (m *Metrics) countDropped(group, template string) {
 	m.refusals.WithLabelValues(group, template, launch.Failed).Inc()
 }
 
-func (m *Metrics) gaveUp(group, reason string) { m.given.WithLabelValues(group, reason).Inc() }
+func (m *Metrics) countDeletion(group, reason string) {
+	m.deletions.WithLabelValues(group, reason).Inc()
+}
 
-func (m *Metrics) retired(group string) { m.leaving.WithLabelValues(group).Inc() }
+func (m *Metrics) countRetirement(group string) { m.retirements.WithLabelValues(group).Inc() }
 
-// see takes in how things were found.
-func (m *Metrics) see(groups []*known, up *plan.Decision, down []plan.NodeDecision) {
+// setGauges sets the gauges from the state of the groups and the decisions.
+func (m *Metrics) setGauges(groups []*managedGroup, up *plan.Decision, down []plan.NodeDecision) {
 	outcomes := map[plan.Outcome]float64{plan.Ordered: 0, plan.Awaits: 0, plan.Fits: 0, plan.Waits: 0, plan.Helpless: 0}
 	for i := range up.Pods {
 		outcomes[up.Pods[i].Outcome]++
@@ -115,9 +117,9 @@ func (m *Metrics) see(groups []*known, up *plan.Decision, down []plan.NodeDecisi
 	for outcome, n := range outcomes {
 		m.pods.WithLabelValues(string(outcome)).Set(n)
 	}
-	m.onTheWay.Reset()
+	m.provisioning.Reset()
 	for _, g := range groups {
-		m.onTheWay.WithLabelValues(g.name()).Set(float64(len(g.memory.survey.Awaited)))
+		m.provisioning.WithLabelValues(g.name()).Set(float64(len(g.state.tracking.Awaited)))
 	}
 	if down == nil {
 		return

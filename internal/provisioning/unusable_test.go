@@ -26,7 +26,7 @@ func (f *fixture) joinAll(change func(*corev1.Node)) {
 	var all []cloud.Instance
 	f.pool.change(func() { all = append(all, f.pool.machines...) })
 	for _, i := range all {
-		n := idle(i.Name, "")
+		n := newIdleNode(i.Name, "")
 		n.Spec.ProviderID, n.CreationTimestamp = i.ProviderID, metav1.Now()
 		n.Status.Capacity = n.Status.Allocatable
 		change(n)
@@ -34,8 +34,8 @@ func (f *fixture) joinAll(change func(*corev1.Node)) {
 	}
 }
 
-// unusable are the ways in which a Ready Node takes no pods of its group.
-func unusable() map[string]func(*corev1.Node) {
+// unusableCases are the ways in which a Ready Node takes no pods of its group.
+func unusableCases() map[string]func(*corev1.Node) {
 	return map[string]func(*corev1.Node){
 		"it lacks the group's label": func(n *corev1.Node) { n.Labels = nil },
 		"it is cordoned":             func(n *corev1.Node) { n.Spec.Unschedulable = true },
@@ -52,18 +52,18 @@ func unusable() map[string]func(*corev1.Node) {
 
 func withStartupTaint(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.StartupTaints = []string{startupTaint} }
 
-func TestAnUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
-	for name, change := range unusable() {
+func TestUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
+	for name, change := range unusableCases() {
 		for _, late := range []bool{false, true} {
 			if late && name == "it is cordoned and not Ready" {
-				continue // it is retired, and the next one comes after the back-off
+				continue // it is retired, and the next one is launched after the back-off
 			}
 			t.Run(fmt.Sprintf("%s, after the join timeout: %t", name, late), func(t *testing.T) {
 				f := newFixture(t, withStartupTaint)
-				p := waitingPodOf("apps", "a")
+				p := newUnschedulablePod("apps", "a")
 				p.Spec.NodeSelector = map[string]string{"pool": "web"}
-				f.waitFor(p)
-				f.looks(2)
+				f.awaitUnschedulable(p)
+				f.reconcileTimes(2)
 				for range 12 {
 					f.joinAll(func(n *corev1.Node) {
 						change(n)
@@ -72,15 +72,15 @@ func TestAnUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 						}
 					})
 					if late {
-						f.overdue()
-						for kind, b := range f.memory["web"].backOffs { // as when its time is over
+						f.makeOverdue()
+						for kind, b := range f.states["web"].backOffs { // as after its end
 							b.Until = metav1.NewTime(time.Now().Add(-time.Second))
-							f.memory["web"].backOffs[kind] = b
+							f.states["web"].backOffs[kind] = b
 						}
 					}
-					f.look()
+					f.reconcile()
 				}
-				if got := f.pool.ordered(); len(got) != 1 {
+				if got := f.pool.launches(); len(got) != 1 {
 					t.Errorf("%d launches for one pod, want 1", len(got))
 				}
 			})
@@ -88,38 +88,38 @@ func TestAnUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 	}
 }
 
-func TestANeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
+func TestNeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
 	for name, c := range map[string]struct{ change, says string }{
 		"cordoned": {"it is cordoned", "machine-0 is cordoned"},
-		"tainted":  {"it keeps a startup taint", "has the taint " + startupTaint},
+		"tainted":  {"it keeps a startup taint", "has the startup taint " + startupTaint},
 		"no label": {"it lacks the group's label", "spec.nodeSelector"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, withStartupTaint)
-			f.wait("a")
-			f.looks(2)
-			f.joinAll(unusable()[c.change])
-			f.look()
+			f.addUnschedulable("a")
+			f.reconcileTimes(2)
+			f.joinAll(unusableCases()[c.change])
+			f.reconcile()
 			if s := f.status(); len(s.Awaited) != 1 || len(s.BackOffs) != 0 {
 				t.Fatalf("status is %+v, want the instance on record until it is usable", s)
 			}
-			f.overdue()
-			f.looks(2)
+			f.makeOverdue()
+			f.reconcileTimes(2)
 			s := f.status()
 			if len(s.BackOffs) != 1 || s.BackOffs[0].Reason != launch.NeverUsable || !strings.Contains(s.BackOffs[0].Message, c.says) {
 				t.Errorf("back-offs are %+v, want %s that says %q", s.BackOffs, launch.NeverUsable, c.says)
 			}
-			if all := f.retirements(); len(all) != 0 || len(f.pool.deleted) != 0 {
+			if all := f.listRetirements(); len(all) != 0 || len(f.pool.deleted) != 0 {
 				t.Errorf("retirements are %+v, deleted is %v: want neither", all, f.pool.deleted)
 			}
 			f.joinAll(func(*corev1.Node) {})
-			f.until("the watch tells of the usable Node", func() bool {
+			f.reconcileUntil("the watch tells of the usable Node", func() bool {
 				n, err := f.sources.nodes.Get("machine-0")
 				return err == nil && plan.JoinOf(&v1alpha1.NodeGroup{Spec: v1alpha1.NodeGroupSpec{
 					NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}}, ScaleUp: &v1alpha1.ScaleUp{StartupTaints: []string{startupTaint}},
 				}}, n) == launch.NodeUsable
 			})
-			f.look()
+			f.reconcile()
 			if s := f.status(); len(s.Awaited) != 0 {
 				t.Errorf("status is %+v, want no instance on record once it is usable", s)
 			}
@@ -127,7 +127,7 @@ func TestANeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
 	}
 }
 
-func (f *fixture) condition() *metav1.Condition {
+func (f *fixture) scaleUpCondition() *metav1.Condition {
 	f.t.Helper()
 	var g v1alpha1.NodeGroup
 	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: "web"}, &g); err != nil {
@@ -136,69 +136,69 @@ func (f *fixture) condition() *metav1.Condition {
 	return meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupScaleUpAllowed)
 }
 
-func TestAGroupClosesWhileItsInstanceMatchesNoSelector(t *testing.T) {
+func TestInstanceOutsideTheSelectorStopsItsGroup(t *testing.T) {
 	f := newFixture(t, nil)
-	f.wait("a")
-	f.looks(2)
-	if c := f.condition(); c != nil {
+	f.addUnschedulable("a")
+	f.reconcileTimes(2)
+	if c := f.scaleUpCondition(); c != nil {
 		t.Fatalf("condition is %+v before anything is wrong", c)
 	}
 	f.joinAll(func(n *corev1.Node) { n.Labels = nil })
-	f.wait("b", "c")
-	f.look()
-	if got := f.pool.ordered(); len(got) != 1 {
+	f.addUnschedulable("b", "c")
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 {
 		t.Errorf("launches are %v, want none for further pods", got)
 	}
-	c := f.condition()
+	c := f.scaleUpCondition()
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != plan.NodeNotSelected || !strings.Contains(c.Message, "machine-0") {
 		t.Fatalf("condition is %+v, want False that names the Node", c)
 	}
-	if notes := f.told(eventHelpless); len(notes) == 0 || !strings.Contains(notes[0], plan.NodeNotSelected) {
+	if notes := f.eventNotes(eventUnplaceable); len(notes) == 0 || !strings.Contains(notes[0], plan.NodeNotSelected) {
 		t.Errorf("Events are %q, want the reason", notes)
 	}
-	f.memory = map[string]*memory{} // as after a restart
-	f.looks(2)
-	if got := f.pool.ordered(); len(got) != 1 {
+	f.states = map[string]*groupState{} // as after a restart
+	f.reconcileTimes(2)
+	if got := f.pool.launches(); len(got) != 1 {
 		t.Errorf("launches are %v after a restart, want none", got)
 	}
 	f.joinAll(func(*corev1.Node) {})
-	f.until("the watch tells of the label", func() bool {
+	f.reconcileUntil("the watch tells of the label", func() bool {
 		n, err := f.sources.nodes.Get("machine-0")
 		return err == nil && n.Labels["pool"] == "web"
 	})
-	f.looks(2)
-	if c := f.condition(); c == nil || c.Status != metav1.ConditionTrue {
+	f.reconcileTimes(2)
+	if c := f.scaleUpCondition(); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("condition is %+v once the Node has the label, want True", c)
 	}
-	if got := f.pool.ordered(); len(got) != 2 {
+	if got := f.pool.launches(); len(got) != 2 {
 		t.Errorf("launches are %v once the Node has the label, want one for the further pods", got)
 	}
 }
 
-// TestAnUnusableNodeThatLeavesIsNoFailure has somebody take the Node away: it is theirs (I6).
-func TestAnUnusableNodeThatLeavesIsNoFailure(t *testing.T) {
+// TestRetiringUnusableNodeIsNoFailure has another tool that removes the Node (I6).
+func TestRetiringUnusableNodeIsNoFailure(t *testing.T) {
 	f := newFixture(t, nil)
-	p := waitingPodOf("apps", "a")
-	f.waitFor(p)
-	f.looks(2)
-	f.remove(p)
-	f.until("the pod is gone", func() bool { return !f.pending(p) && !f.waits(p) })
+	p := newUnschedulablePod("apps", "a")
+	f.awaitUnschedulable(p)
+	f.reconcileTimes(2)
+	f.removePod(p)
+	f.reconcileUntil("the pod is gone", func() bool { return !f.isPending(p) && !f.isUnschedulable(p) })
 	f.joinAll(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} })
-	f.look()
-	f.overdue()
-	f.looks(2)
+	f.reconcile()
+	f.makeOverdue()
+	f.reconcileTimes(2)
 	if s := f.status(); len(s.Awaited) != 0 || len(s.BackOffs) != 0 {
 		t.Errorf("status is %+v, want neither a record nor a back-off", s)
 	}
 }
 
-// TestAnInstanceOfAnotherSelectorStaysOnRecordWhileItLeaves has a notice cordon the Node for a while, as of a Freeze.
-func TestAnInstanceOfAnotherSelectorStaysOnRecordWhileItLeaves(t *testing.T) {
+// TestRetiringInstanceOutsideTheSelectorStaysRecorded has a notice that cordons the Node for a while, like a Freeze.
+func TestRetiringInstanceOutsideTheSelectorStaysRecorded(t *testing.T) {
 	f := newFixture(t, nil)
-	p := waitingPodOf("apps", "a")
+	p := newUnschedulablePod("apps", "a")
 	p.Spec.NodeSelector = map[string]string{"pool": "web"}
-	f.waitFor(p)
-	f.looks(2)
+	f.awaitUnschedulable(p)
+	f.reconcileTimes(2)
 	for _, cordoned := range []bool{false, true, false} {
 		f.joinAll(func(n *corev1.Node) {
 			n.Labels, n.Spec.Unschedulable = nil, cordoned
@@ -206,22 +206,22 @@ func TestAnInstanceOfAnotherSelectorStaysOnRecordWhileItLeaves(t *testing.T) {
 				n.Annotations = map[string]string{"cordon.slipway.dev/azure-e": `{"owner":"azure-e","since":"2026-01-01T00:00:00Z"}`}
 			}
 		})
-		f.until("the watch tells of the Node", func() bool {
+		f.reconcileUntil("the watch tells of the Node", func() bool {
 			n, err := f.sources.nodes.Get("machine-0")
 			return err == nil && n.Spec.Unschedulable == cordoned
 		})
 		for range 4 {
-			f.look()
-			f.work.Wait()
+			f.reconcile()
+			f.calls.Wait()
 		}
-		if got := f.pool.ordered(); len(got) != 1 {
+		if got := f.pool.launches(); len(got) != 1 {
 			t.Fatalf("cordoned %t: %d launches for one pod, want 1", cordoned, len(got))
 		}
 	}
 }
 
-// TestANodeThatArrivesBrakesNoLaunches has Nodes that are not Ready yet, and get their group's labels only later.
-func TestANodeThatArrivesBrakesNoLaunches(t *testing.T) {
+// TestStartingNodesDoNotPauseLaunches has Nodes that are not Ready yet, and get the labels of their group later.
+func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 	timeout := 20 * time.Minute
 	web := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	web.Spec.ScaleUp = &v1alpha1.ScaleUp{JoinTimeout: &metav1.Duration{Duration: timeout}}
@@ -231,19 +231,19 @@ func TestANodeThatArrivesBrakesNoLaunches(t *testing.T) {
 		change  func(*corev1.Node)
 		unready int
 	}{
-		"young, of its group":        {owner: "web", age: timeout - time.Second},
-		"young, of no group yet":     {age: timeout - time.Second},
-		"young, of a group as it is": {owner: "static", age: timeout - time.Second},
-		"old, of its group":          {owner: "web", age: timeout, unready: 1},
-		"old, of no group":           {age: timeout, unready: 1},
-		"old, of a group as it is":   {owner: "static", age: timeout, unready: 1},
+		"young, in its group":                {owner: "web", age: timeout - time.Second},
+		"young, without a group":             {age: timeout - time.Second},
+		"young, in a group without scale-up": {owner: "static", age: timeout - time.Second},
+		"old, in its group":                  {owner: "web", age: timeout, unready: 1},
+		"old, without a group":               {age: timeout, unready: 1},
+		"old, in a group without scale-up":   {owner: "static", age: timeout, unready: 1},
 		"old, and Ready": {age: timeout, change: func(n *corev1.Node) {
 			n.Status.Conditions[0].Status = corev1.ConditionTrue
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			n := idle("a", "")
+			n := newIdleNode("a", "")
 			n.Labels, n.CreationTimestamp = nil, metav1.NewTime(now.Add(-c.age))
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 			if c.change != nil {
@@ -252,7 +252,7 @@ func TestANodeThatArrivesBrakesNoLaunches(t *testing.T) {
 			cluster := &nodegroup.Cluster{Nodes: []corev1.Node{*n}, Now: now}
 			cluster.Claims.Owner = map[string]string{"a": c.owner}
 			w := &plan.World{Groups: []plan.Group{{World: nodegroup.World{Group: web}}}, Now: now}
-			if got := unready(w, cluster); got != c.unready {
+			if got := countUnready(w, cluster); got != c.unready {
 				t.Errorf("%d nodes are unready, want %d", got, c.unready)
 			}
 		})

@@ -18,17 +18,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// sources are what the autoscaler reads of the cluster, kept current by watches.
-type sources struct {
-	live    *live.Cluster
-	nodes   corelisters.NodeLister
-	daemons appslisters.DaemonSetLister
-	hosts   *instances.Nodes
+// clusterCaches are the watched objects of the cluster.
+type clusterCaches struct {
+	cluster    *live.Cluster
+	nodes      corelisters.NodeLister
+	daemonSets appslisters.DaemonSetLister
+	hosts      *instances.Nodes
 }
 
-// watch begins to watch what placement reads, and returns when it has been read once.
-func (a *Controller) watch(ctx context.Context) (*sources, error) {
-	informers := a.o.Informers
+// startWatches starts the watches, and returns when all caches are filled.
+func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
+	informers := a.options.Informers
 	core, apps := corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion
 	pods, err := informers(core.WithResource("pods"), &corev1.Pod{})
 	if err != nil {
@@ -42,11 +42,11 @@ func (a *Controller) watch(ctx context.Context) (*sources, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching DaemonSets: %w", err)
 	}
-	cluster, err := live.Watch(a.o.Kube.Discovery(), informers, a.o.Log)
+	cluster, err := live.Watch(a.options.Kube.Discovery(), informers, a.options.Log)
 	if err != nil {
 		return nil, err
 	}
-	waiting, err := pods.AddEventHandler(a.waiter.handler())
+	waiting, err := pods.AddEventHandler(a.pods.eventHandler())
 	if err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
 	}
@@ -54,38 +54,38 @@ func (a *Controller) watch(ctx context.Context) (*sources, error) {
 		return nil, err
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), waiting.HasSynced, daemons.HasSynced) {
-		return nil, fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for caches: %w", context.Cause(ctx))
 	}
-	return &sources{
-		live: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemons: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
-		hosts: &instances.Nodes{List: a.o.Kube.CoreV1().Nodes().List},
+	return &clusterCaches{
+		cluster: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemonSets: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
+		hosts: &instances.Nodes{List: a.options.Kube.CoreV1().Nodes().List},
 	}, nil
 }
 
-// waitingPod is a pod of which the scheduler has said that it finds no room.
-type waitingPod struct {
+// unschedulablePod is a pod that the scheduler could not place.
+type unschedulablePod struct {
 	uid       types.UID
 	nominated string
-	since     time.Time // when this process heard of it
+	since     time.Time // when this process first saw it
 }
 
-// waiter knows the pods that wait for room. It may be used concurrently.
-type waiter struct {
+// unschedulablePods is the set of unschedulable pods. It is safe for concurrent use.
+type unschedulablePods struct {
 	wake chan<- struct{}
 
-	mu    sync.Mutex
-	pods  map[placement.PodKey]waitingPod
-	first time.Time // when the first pod came that was not taken yet; zero without one
+	mu         sync.Mutex
+	pods       map[placement.PodKey]unschedulablePod
+	firstSince time.Time // when the first pod was added since takeAll; zero if none
 }
 
-func newWaiter(wake chan<- struct{}) *waiter {
-	return &waiter{wake: wake, pods: map[placement.PodKey]waitingPod{}}
+func newUnschedulablePods(wake chan<- struct{}) *unschedulablePods {
+	return &unschedulablePods{wake: wake, pods: map[placement.PodKey]unschedulablePod{}}
 }
 
-func (w *waiter) handler() cache.ResourceEventHandler {
+func (w *unschedulablePods) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { w.see(o) },
-		UpdateFunc: func(_, o any) { w.see(o) },
+		AddFunc:    func(o any) { w.update(o) },
+		UpdateFunc: func(_, o any) { w.update(o) },
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingObjectToName(o); err == nil {
 				w.mu.Lock()
@@ -96,9 +96,9 @@ func (w *waiter) handler() cache.ResourceEventHandler {
 	}
 }
 
-// unschedulable reports whether the scheduler has looked for room for a pod and found none. Its message is for people, and
-// not read.
-func unschedulable(p *corev1.Pod) bool {
+// isUnschedulable reports whether the scheduler has found no node for the pod. It does not read the condition's
+// message, which is for people.
+func isUnschedulable(p *corev1.Pod) bool {
 	if p.Spec.NodeName != "" || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return false
 	}
@@ -110,7 +110,7 @@ func unschedulable(p *corev1.Pod) bool {
 	return false
 }
 
-func (w *waiter) see(o any) {
+func (w *unschedulablePods) update(o any) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return
@@ -118,12 +118,12 @@ func (w *waiter) see(o any) {
 	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !unschedulable(p) {
+	if !isUnschedulable(p) {
 		delete(w.pods, key)
 		return
 	}
 	before, there := w.pods[key]
-	now := waitingPod{uid: p.UID, nominated: p.Status.NominatedNodeName, since: time.Now()}
+	now := unschedulablePod{uid: p.UID, nominated: p.Status.NominatedNodeName, since: time.Now()}
 	if there && before.uid == now.uid {
 		now.since = before.since
 	}
@@ -131,8 +131,8 @@ func (w *waiter) see(o any) {
 	if there && before.uid == now.uid {
 		return
 	}
-	if w.first.IsZero() {
-		w.first = now.since
+	if w.firstSince.IsZero() {
+		w.firstSince = now.since
 	}
 	select {
 	case w.wake <- struct{}{}:
@@ -140,22 +140,22 @@ func (w *waiter) see(o any) {
 	}
 }
 
-// waited is for how long the first pod that was not taken yet has waited.
-func (w *waiter) waited() time.Duration {
+// waitedFor returns for how long the first pod that was not taken has waited.
+func (w *unschedulablePods) waitedFor() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.first.IsZero() {
+	if w.firstSince.IsZero() {
 		return 0
 	}
-	return time.Since(w.first)
+	return time.Since(w.firstSince)
 }
 
-// take gives all pods that wait, those that were given before included.
-func (w *waiter) take() map[placement.PodKey]waitingPod {
+// takeAll returns all unschedulable pods, also those that it has returned before.
+func (w *unschedulablePods) takeAll() map[placement.PodKey]unschedulablePod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.first = time.Time{}
-	out := make(map[placement.PodKey]waitingPod, len(w.pods))
+	w.firstSince = time.Time{}
+	out := make(map[placement.PodKey]unschedulablePod, len(w.pods))
 	for key, p := range w.pods {
 		out[key] = p
 	}

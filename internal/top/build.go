@@ -21,33 +21,33 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Facts are what is known of a cluster. Nothing in them is changed.
+// Facts holds what is known about a cluster. It must not be changed.
 type Facts struct {
 	Now         time.Time
 	Groups      []v1alpha1.NodeGroup
 	Nodes       []corev1.Node
 	Retirements []v1alpha1.NodeRetirement
-	// Idle is what a manager would decide about each node of a group; those that are missing are not known.
+	// Idle is the manager's decision for each node of a group. A missing entry is unknown.
 	Idle map[string]nodegroup.Decision
-	// Loads are what the pods on each node request; those that are missing are not known.
+	// Loads are the requests of the pods on each node. A missing entry is unknown.
 	Loads    map[string]planner.Load
 	Problems []string
 }
 
-// Build makes a State of what is known. It is pure.
+// Build computes a State without I/O.
 func Build(f Facts) State {
-	b := builder{Facts: f, claims: nodegroup.Claim(f.Groups, f.Nodes), open: map[string]*v1alpha1.NodeRetirement{}}
+	b := builder{Facts: f, claims: nodegroup.Claim(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
 	b.findRetirements()
 	s := State{Problems: f.Problems}
 	for i := range f.Groups {
-		s.Groups = append(s.Groups, b.group(&f.Groups[i]))
+		s.Groups = append(s.Groups, b.buildGroup(&f.Groups[i]))
 	}
 	slices.SortFunc(s.Groups, func(a, b Group) int { return strings.Compare(a.Name, b.Name) })
-	if rest := b.nodes("", nil); len(rest) > 0 {
+	if rest := b.buildNodes("", nil); len(rest) > 0 {
 		s.Groups = append(s.Groups, Group{Nodes: rest})
 	}
 	for i := range f.Nodes {
-		s.Notices = append(s.Notices, noticesOf(&f.Nodes[i])...)
+		s.Notices = append(s.Notices, readNotices(&f.Nodes[i])...)
 	}
 	slices.SortStableFunc(s.Notices, func(a, b Notice) int {
 		return cmp.Or(compareDue(a, b), strings.Compare(a.Node, b.Node), strings.Compare(a.ID, b.ID))
@@ -58,12 +58,12 @@ func Build(f Facts) State {
 type builder struct {
 	Facts
 	claims nodegroup.Claims
-	// open are the retirements to be shown, by the name of their nodes.
-	open map[string]*v1alpha1.NodeRetirement
+	// retirementByNode holds the retirement to show for each node name.
+	retirementByNode map[string]*v1alpha1.NodeRetirement
 }
 
-// findRetirements finds each node's retirement that is not over. One that has failed is shown for as long as it is there
-// and no other has come after it: what is left to do is for a person.
+// findRetirements selects one retirement per node: an active one, or the newest failed one. Failed retirements are
+// shown because they need a person.
 func (b *builder) findRetirements() {
 	for i := range b.Retirements {
 		rt := &b.Retirements[i]
@@ -71,22 +71,22 @@ func (b *builder) findRetirements() {
 		if phase.Finished() && phase != v1alpha1.Failed {
 			continue
 		}
-		other := b.open[rt.Spec.NodeName]
+		other := b.retirementByNode[rt.Spec.NodeName]
 		if other == nil || other.Status.Phase.Finished() && (!phase.Finished() || other.CreationTimestamp.Before(&rt.CreationTimestamp)) {
-			b.open[rt.Spec.NodeName] = rt
+			b.retirementByNode[rt.Spec.NodeName] = rt
 		}
 	}
 }
 
-func (b *builder) group(g *v1alpha1.NodeGroup) Group {
+func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	out := Group{
 		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.Minimum, Maximum: g.Spec.Maximum,
-		Remarks: remarks(g, b.Now), Nodes: b.nodes(g.Name, g),
+		Remarks: listRemarks(g, b.Now), Nodes: b.buildNodes(g.Name, g),
 	}
 	var counted []budget.Node
 	for i := range b.Nodes {
 		if n := &b.Nodes[i]; b.claims.Owner[n.Name] == g.Name {
-			rt := b.open[n.Name]
+			rt := b.retirementByNode[n.Name]
 			counted = append(counted, budget.NodeOf(n, rt != nil && retirement.Leaving(rt)))
 		}
 	}
@@ -97,14 +97,14 @@ func (b *builder) group(g *v1alpha1.NodeGroup) Group {
 	return out
 }
 
-// remarks are why a group is not acted on, and what it cannot get.
-func remarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
+// listRemarks says why the manager does not act on a group, and which launches fail.
+func listRemarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
 	switch is := acceptance.Of(g); is.State {
 	case acceptance.NotObserved:
 		all = append(all, Doing{Mood: Trouble, Text: is.Message})
 	case acceptance.Accepted:
 	default:
-		all = append(all, Doing{Mood: Trouble, Text: "is not acted on", Detail: is.Reason + ": " + is.Message})
+		all = append(all, Doing{Mood: Trouble, Text: "the manager does not act on it", Detail: is.Reason + ": " + is.Message})
 	}
 	if is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupCloudReachable); is != nil && is.Status == metav1.ConditionFalse {
 		all = append(all, Doing{Mood: Trouble, Text: "its cloud cannot be read", Detail: is.Message})
@@ -113,7 +113,7 @@ func remarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
 		for _, back := range up.BackOffs {
 			if now.Before(back.Until.Time) {
 				all = append(all, Doing{
-					Mood: Trouble, Text: "next try of " + back.Template, Due: back.Until.Time,
+					Mood: Trouble, Text: "next launch of " + back.Template, Due: back.Until.Time,
 					Detail: strings.TrimSuffix(back.Reason+": "+back.Message, ": "),
 				})
 			}
@@ -122,28 +122,28 @@ func remarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
 	return all
 }
 
-// nodes are the lines of a group, nil for the nodes of none: its Nodes, the machines whose Nodes are deleted already, and
-// those that are to come.
-func (b *builder) nodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
+// buildNodes returns the lines of a group, or of the nodes without group if g is nil: its Nodes, instances with a
+// deleted Node, and instances without a Node yet.
+func (b *builder) buildNodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
 	there := map[string]bool{}
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		there[n.Name] = true
 		if b.claims.Owner[n.Name] == group {
-			all = append(all, b.node(n, g))
+			all = append(all, b.buildNode(n, g))
 		}
 	}
-	for name, rt := range b.open {
-		if !there[name] && b.groupOf(rt) == group {
-			all = append(all, Node{Name: name, Doing: leaving(rt), Retirement: retirementOf(rt)})
+	for name, rt := range b.retirementByNode {
+		if !there[name] && b.findGroupOfRetirement(rt) == group {
+			all = append(all, Node{Name: name, Doing: describeRetirement(rt), Retirement: toRetirement(rt)})
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	return append(all, coming(g)...)
+	return append(all, buildProvisioningNodes(g)...)
 }
 
-// groupOf is the group of a node that is gone; empty when there is no such group any more.
-func (b *builder) groupOf(rt *v1alpha1.NodeRetirement) string {
+// findGroupOfRetirement returns the group of a deleted node. It is empty if the group does not exist any more.
+func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 	if rt.Status.Captured == nil {
 		return ""
 	}
@@ -154,35 +154,36 @@ func (b *builder) groupOf(rt *v1alpha1.NodeRetirement) string {
 	return name
 }
 
-func (b *builder) node(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
-	out := Node{Name: n.Name, There: true, Doing: b.doing(n, g)}
+func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
+	out := Node{Name: n.Name, There: true, Doing: b.describeNode(n, g)}
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
 	}
-	if rt := b.about(n); rt != nil {
-		out.Retirement = retirementOf(rt)
+	if rt := b.findRetirement(n); rt != nil {
+		out.Retirement = toRetirement(rt)
 	}
 	return out
 }
 
-// about is the retirement of this Node, and not of an earlier one of the same name.
-func (b *builder) about(n *corev1.Node) *v1alpha1.NodeRetirement {
-	rt := b.open[n.Name]
+// findRetirement returns the retirement of this Node. It ignores one of an earlier Node with the same name.
+func (b *builder) findRetirement(n *corev1.Node) *v1alpha1.NodeRetirement {
+	rt := b.retirementByNode[n.Name]
 	if rt == nil || rt.Status.Captured != nil && rt.Status.Captured.NodeUID != "" && rt.Status.Captured.NodeUID != n.UID {
 		return nil
 	}
 	return rt
 }
 
-func retirementOf(rt *v1alpha1.NodeRetirement) *Retirement {
+func toRetirement(rt *v1alpha1.NodeRetirement) *Retirement {
 	return &Retirement{
 		Name: rt.Name, UID: rt.UID, Phase: cmp.Or(rt.Status.Phase, v1alpha1.Pending), Reason: rt.Spec.Reason,
 		By: rt.Spec.RequestedBy, Message: rt.Status.Message, Reasons: rt.Status.Reasons,
 	}
 }
 
-// coming are the machines of a group that have no Ready node yet: those that are there, and those that were only asked for.
-func coming(g *v1alpha1.NodeGroup) (all []Node) {
+// buildProvisioningNodes returns the instances of a group without a Ready node: existing ones, and ones that were
+// only requested.
+func buildProvisioningNodes(g *v1alpha1.NodeGroup) (all []Node) {
 	if g == nil || g.Status.Provisioning == nil {
 		return nil
 	}
@@ -197,13 +198,13 @@ func coming(g *v1alpha1.NodeGroup) (all []Node) {
 		}
 	}
 	if more := int(g.Status.Provisioning.Provisioning) - len(all); more > 0 {
-		all = append(all, Node{Name: fmt.Sprintf("(%d more)", more), Doing: Doing{Mood: Moving, Text: "scaling up", Detail: "on the way"}})
+		all = append(all, Node{Name: fmt.Sprintf("(%d more)", more), Doing: Doing{Mood: Moving, Text: "scaling up", Detail: "no instance yet"}})
 	}
 	return all
 }
 
-// noticesOf are what the agent on a node has written on it.
-func noticesOf(n *corev1.Node) (all []Notice) {
+// readNotices returns the notices that the agent has written to its node.
+func readNotices(n *corev1.Node) (all []Notice) {
 	reports, _ := report.Of(n.Annotations)
 	for _, r := range reports {
 		all = append(all, Notice{

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Changes are what is different between two States, one line each, sorted by what they are about. Time that passes is no
-// change. From an empty State everything is new.
+// Changes returns the differences between two States, one line each, sorted by subject. The passing of time is not a
+// change. Compared with an empty State everything is new.
 func Changes(from, to State) []string {
-	was, is := from.facts(), to.facts()
+	was, is := from.describe(), to.describe()
 	var lines []string
 	for _, about := range slices.Sorted(maps.Keys(is)) {
 		if was[about] != is[about] {
@@ -20,44 +20,44 @@ func Changes(from, to State) []string {
 	}
 	for _, about := range slices.Sorted(maps.Keys(was)) {
 		if _, still := is[about]; !still {
-			lines = append(lines, about+": "+over(about))
+			lines = append(lines, about+": "+formatEnd(about))
 		}
 	}
 	return lines
 }
 
-func over(about string) string {
+func formatEnd(about string) string {
 	switch {
 	case strings.HasPrefix(about, "notice "):
-		return "over"
+		return "ended"
 	case strings.HasPrefix(about, "problem "):
-		return "no more"
+		return "solved"
 	}
-	return "gone"
+	return "removed"
 }
 
-// facts are a State in words, each by what it is about.
-func (s State) facts() map[string]string {
+// describe returns a text for each subject of a State.
+func (s State) describe() map[string]string {
 	all := map[string]string{}
 	for _, g := range s.Groups {
 		if g.Name != "" {
-			all["group "+g.Name] = g.lasting()
+			all["group "+g.Name] = g.describe()
 		}
 		for _, n := range g.Nodes {
 			about := "node " + n.Name
 			if g.Name != "" {
 				about += " (" + g.Name + ")"
 			}
-			all[about] = oneLine(n.Doing.Lasting())
+			all[about] = toOneLine(n.Doing.Lasting())
 		}
 	}
 	for _, n := range s.Notices {
 		text := "announced"
 		switch {
 		case n.Started:
-			text = "under way"
+			text = "started"
 		case !n.Due.IsZero():
-			text = "due at " + stamp(n.Due)
+			text = "due at " + formatTimestamp(n.Due)
 		}
 		if n.Phase != "" {
 			text += ", node " + n.Phase
@@ -65,24 +65,24 @@ func (s State) facts() map[string]string {
 		if n.Description != "" {
 			text += "; " + n.Description
 		}
-		all[fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID)] = oneLine(text)
+		all[fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID)] = toOneLine(text)
 	}
 	for _, p := range s.Problems {
-		all["problem "+oneLine(p)] = "part of the cluster cannot be seen"
+		all["problem "+toOneLine(p)] = "part of the cluster cannot be read"
 	}
 	return all
 }
 
-func (g Group) lasting() string {
-	text := fmt.Sprintf("%s, %s", g.size(), g.room())
+func (g Group) describe() string {
+	text := fmt.Sprintf("%s, %s", g.formatSize(), g.formatRoom())
 	for _, r := range g.Remarks {
 		text += "; " + r.Lasting()
 	}
-	return oneLine(text)
+	return toOneLine(text)
 }
 
-// size is how many nodes a group has and may have, and room how many more may leave.
-func (g Group) size() string {
+// formatSize returns the current number of nodes and the allowed range.
+func (g Group) formatSize() string {
 	n := 0
 	for i := range g.Nodes {
 		if g.Nodes[i].There {
@@ -90,31 +90,31 @@ func (g Group) size() string {
 		}
 	}
 	if g.Maximum != nil {
-		return fmt.Sprintf("%s (%d to %d)", counted(n, "node"), g.Minimum, *g.Maximum)
+		return fmt.Sprintf("%s (%d to %d)", formatCount(n, "node"), g.Minimum, *g.Maximum)
 	}
-	return fmt.Sprintf("%s (%d or more)", counted(n, "node"), g.Minimum)
+	return fmt.Sprintf("%s (%d or more)", formatCount(n, "node"), g.Minimum)
 }
 
-func (g Group) room() string {
-	text := fmt.Sprintf("%d may leave", g.MayLeave)
+func (g Group) formatRoom() string {
+	text := fmt.Sprintf("%d can be removed", g.MayLeave)
 	if g.OnTheWay > 0 {
 		text += fmt.Sprintf(", scaling up by %d", g.OnTheWay)
 	}
 	return text
 }
 
-func counted(n int, what string) string {
+func formatCount(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Line is a change as it is printed, at its time.
-func Line(now time.Time, change string) string { return stamp(now) + " " + change }
+// Line adds a timestamp to a change.
+func Line(now time.Time, change string) string { return formatTimestamp(now) + " " + change }
 
-// oneLine is a text without line ends and without what a terminal would obey: names and messages come from the cluster.
-func oneLine(s string) string {
+// toOneLine removes line breaks and terminal control characters, because names and messages come from the cluster.
+func toOneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':

@@ -12,35 +12,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Screen is what a State is put on, and what it is looked at with.
+// Screen describes the terminal, and what to show besides the State.
 type Screen struct {
-	// Width and Height are in cells. Below some 40 by 8 little is left to see, and nothing breaks.
+	// Width and Height are in cells. Below about 40 by 8 little is visible, but nothing breaks.
 	Width, Height int
-	// ASCII draws bars without block characters, for terminals whose character set is not known to be UTF-8.
+	// ASCII draws bars without block characters, for terminals that may not use UTF-8.
 	ASCII bool
 	Now   time.Time
-	// Title says which cluster it is.
+	// Title names the cluster.
 	Title string
-	// Selected is the node under the cursor.
+	// Selected is the name of the node under the cursor.
 	Selected string
-	// Footer are the lines at the bottom, such as which keys there are.
+	// Footer holds the lines at the bottom, such as the list of keys.
 	Footer []string
 }
 
-// wideFrom is the width from which cpu and memory have a bar each.
-const wideFrom = 120
+// wideScreenWidth is the width from which cpu and memory have separate bars.
+const wideScreenWidth = 120
 
-// mostNotices is how many notices are listed above the nodes; the rest is counted.
-const mostNotices = 6
+// maxNotices is how many notices are listed above the nodes. The rest is counted.
+const maxNotices = 6
 
-// Render puts a State on a screen: as many lines as the screen has, none longer than it is wide. Colours only underline
-// what the text says.
+// Render draws a State. The result has as many lines as the screen, and none is longer than its width. Colors only
+// repeat what the text says.
 func Render(s State, on Screen) string {
-	head := on.head(s)
-	foot := on.fitAll(on.Footer)
+	head := on.renderHead(s)
+	foot := on.fitLines(on.Footer)
 	room := max(on.Height-len(head)-len(foot), 1)
-	body, at := on.body(s)
-	body = window(body, at, room)
+	body, at := on.renderBody(s)
+	body = cutAround(body, at, room)
 	lines := slices.Concat(head, body)
 	for len(lines)+len(foot) < on.Height {
 		lines = append(lines, "")
@@ -49,8 +49,8 @@ func Render(s State, on Screen) string {
 	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
 }
 
-// window is the part of the lines around one of them that there is room for.
-func window(lines []string, at, room int) []string {
+// cutAround returns the part of the lines around one line that fits.
+func cutAround(lines []string, at, room int) []string {
 	if len(lines) <= room {
 		return lines
 	}
@@ -58,25 +58,25 @@ func window(lines []string, at, room int) []string {
 	return lines[from : from+room]
 }
 
-// head is all above the nodes: the title, what cannot be seen, and the notices.
-func (on Screen) head(s State) []string {
-	lines := []string{on.title(s)}
+// renderHead returns everything above the nodes: the title, the problems and the notices.
+func (on Screen) renderHead(s State) []string {
+	lines := []string{on.renderTitle(s)}
 	for _, p := range s.Problems {
-		lines = append(lines, on.painted(Trouble, "! "+p))
+		lines = append(lines, on.renderMood(Trouble, "! "+p))
 	}
 	for i, n := range s.Notices {
-		if i == mostNotices {
-			lines = append(lines, on.fit(fmt.Sprintf("  and %d more notices", len(s.Notices)-i)))
+		if i == maxNotices {
+			lines = append(lines, on.fitLine(fmt.Sprintf("  and %d more notices", len(s.Notices)-i)))
 			break
 		}
-		lines = append(lines, on.notice(n))
+		lines = append(lines, on.renderNotice(n))
 	}
-	lines = append(lines, "", bold.Render(on.fit(on.columns())))
-	// On a small screen the nodes are not pushed out: what is above them is cut to half of it.
+	lines = append(lines, "", bold.Render(on.fitLine(on.renderColumns())))
+	// On a small screen, at most half of the lines are above the nodes.
 	return lines[:min(len(lines), max(on.Height/2, 1))]
 }
 
-func (on Screen) title(s State) string {
+func (on Screen) renderTitle(s State) string {
 	nodes, leaving := 0, 0
 	for _, g := range s.Groups {
 		for _, n := range g.Nodes {
@@ -88,67 +88,67 @@ func (on Screen) title(s State) string {
 			}
 		}
 	}
-	left := fmt.Sprintf("slipway top  %s  %s, %d leaving, %s", oneLine(on.Title), counted(nodes, "node"), leaving,
-		counted(len(s.Notices), "notice"))
+	left := fmt.Sprintf("slipway top  %s  %s, %d retiring, %s", toOneLine(on.Title), formatCount(nodes, "node"), leaving,
+		formatCount(len(s.Notices), "notice"))
 	now := on.Now.UTC().Format("15:04:05Z")
-	return bold.Render(on.fit(pad(left, on.Width-len(now)-1) + " " + now))
+	return bold.Render(on.fitLine(padRight(left, on.Width-len(now)-1) + " " + now))
 }
 
-func (on Screen) notice(n Notice) string {
+func (on Screen) renderNotice(n Notice) string {
 	phase := n.Phase
 	if phase == "" {
 		phase = "seen"
 	}
-	width := nameWidth(on.Width)
-	text := fmt.Sprintf("* %s %s %s, %s", name(n.Node, width), pad(n.Type, 9), n.Countdown(on.Now), phase)
+	width := nodeNameWidth(on.Width)
+	text := fmt.Sprintf("* %s %s %s, %s", formatName(n.Node, width), padRight(n.Type, 9), n.Countdown(on.Now), phase)
 	if n.Description != "" {
 		text += "; " + n.Description
 	}
-	return on.painted(Trouble, text)
+	return on.renderMood(Trouble, text)
 }
 
-func (on Screen) columns() string {
-	first := "  " + pad("NODE", nameWidth(on.Width))
-	if on.Width >= wideFrom {
-		return first + " " + pad("CPU", barWide+amountCPU+1) + " " + pad("MEMORY", barWide+amountMemory+1) + " " + "PODS  DOING"
+func (on Screen) renderColumns() string {
+	first := "  " + padRight("NODE", nodeNameWidth(on.Width))
+	if on.Width >= wideScreenWidth {
+		return first + " " + padRight("CPU", wideBarWidth+cpuAmountWidth+1) + " " + padRight("MEMORY", wideBarWidth+memoryAmountWidth+1) + " " + "PODS  DOING"
 	}
-	return first + " " + pad("LOAD", barNarrow+6) + " DOING"
+	return first + " " + padRight("LOAD", narrowBarWidth+6) + " DOING"
 }
 
-// body are the groups and their nodes, and at which line the selected node is.
-func (on Screen) body(s State) (lines []string, selected int) {
+// renderBody returns the lines of the groups and nodes, and the index of the selected node.
+func (on Screen) renderBody(s State) (lines []string, selected int) {
 	for _, g := range s.Groups {
-		lines = append(lines, on.group(g))
+		lines = append(lines, on.renderGroup(g))
 		for _, r := range g.Remarks {
-			lines = append(lines, on.painted(r.Mood, "  ! "+r.Phrase(on.Now)))
+			lines = append(lines, on.renderMood(r.Mood, "  ! "+r.Phrase(on.Now)))
 		}
 		for _, n := range g.Nodes {
 			if n.Name == on.Selected {
 				selected = len(lines)
 			}
-			lines = append(lines, on.node(n))
+			lines = append(lines, on.renderNode(n))
 		}
 	}
 	if len(lines) == 0 {
-		lines = append(lines, on.fit("  no nodes"))
+		lines = append(lines, on.fitLine("  no nodes"))
 	}
 	return lines, selected
 }
 
-func (on Screen) group(g Group) string {
+func (on Screen) renderGroup(g Group) string {
 	if g.Name == "" {
-		return bold.Render(on.fit("of no NodeGroup: " + counted(len(g.Nodes), "node")))
+		return bold.Render(on.fitLine("without NodeGroup: " + formatCount(len(g.Nodes), "node")))
 	}
-	return bold.Render(on.fit(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.size(), g.room(), g.Cloud)))
+	return bold.Render(on.fitLine(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.formatSize(), g.formatRoom(), g.Cloud)))
 }
 
-func (on Screen) node(n Node) string {
+func (on Screen) renderNode(n Node) string {
 	marker := "  "
 	if n.Name == on.Selected {
 		marker = "> "
 	}
-	text := marker + name(n.Name, nameWidth(on.Width)) + " " + on.load(n.Load) + " " + n.Doing.Phrase(on.Now)
-	line := on.painted(n.Doing.Mood, text)
+	text := marker + formatName(n.Name, nodeNameWidth(on.Width)) + " " + on.renderLoad(n.Load) + " " + n.Doing.Phrase(on.Now)
+	line := on.renderMood(n.Doing.Mood, text)
 	if n.Name == on.Selected {
 		return reverse.Render(ansi.Strip(line))
 	}
@@ -156,90 +156,91 @@ func (on Screen) node(n Node) string {
 }
 
 const (
-	barNarrow, barWide      = 6, 14
-	amountCPU, amountMemory = 11, 13
+	narrowBarWidth, wideBarWidth      = 6, 14
+	cpuAmountWidth, memoryAmountWidth = 11, 13
 )
 
-// load is how full a node is. On a narrow screen that is what is scarcer of cpu (c) and memory (m).
-func (on Screen) load(l *planner.Load) string {
-	wide := on.Width >= wideFrom
+// renderLoad returns the utilization of a node. On a narrow screen it shows only the larger one of cpu (c) and memory
+// (m).
+func (on Screen) renderLoad(l *planner.Load) string {
+	wide := on.Width >= wideScreenWidth
 	if l == nil && wide {
-		return pad("-", barWide+amountCPU+1) + " " + pad("-", barWide+amountMemory+1) + " " + pad("", 5)
+		return padRight("-", wideBarWidth+cpuAmountWidth+1) + " " + padRight("-", wideBarWidth+memoryAmountWidth+1) + " " + padRight("", 5)
 	}
 	if l == nil {
-		return pad("-", barNarrow+6)
+		return padRight("-", narrowBarWidth+6)
 	}
 	if !wide {
 		share, of := l.CPUShare(), "c"
 		if m := l.MemoryShare(); m > share {
 			share, of = m, "m"
 		}
-		return on.bar(share, barNarrow) + fmt.Sprintf(" %3.0f%%%s", share, of)
+		return on.renderBar(share, narrowBarWidth) + fmt.Sprintf(" %3.0f%%%s", share, of)
 	}
-	cpu := fmt.Sprintf("%s/%s", cores(l.CPU), cores(l.AllocatableCPU))
-	memory := fmt.Sprintf("%s/%sGi", gibi(l.Memory), gibi(l.AllocatableMemory))
-	return on.bar(l.CPUShare(), barWide) + " " + pad(cpu, amountCPU) + " " + on.bar(l.MemoryShare(), barWide) + " " +
-		pad(memory, amountMemory) + " " + pad(fmt.Sprint(l.Pods), 5)
+	cpu := fmt.Sprintf("%s/%s", formatCores(l.CPU), formatCores(l.AllocatableCPU))
+	memory := fmt.Sprintf("%s/%sGi", formatGiB(l.Memory), formatGiB(l.AllocatableMemory))
+	return on.renderBar(l.CPUShare(), wideBarWidth) + " " + padRight(cpu, cpuAmountWidth) + " " + on.renderBar(l.MemoryShare(), wideBarWidth) + " " +
+		padRight(memory, memoryAmountWidth) + " " + padRight(fmt.Sprint(l.Pods), 5)
 }
 
-// bar is a share in percent, drawn; more than all is drawn as all.
-func (on Screen) bar(share float64, width int) string {
+// renderBar draws a percentage. More than 100 is drawn as 100.
+func (on Screen) renderBar(share float64, width int) string {
 	full, empty := "█", "░"
 	if on.ASCII {
 		full, empty = "#", "."
 	}
 	n := min(int(share*float64(width)/100+0.5), width)
 	if share > 0 {
-		n = max(n, 1) // something is on it
+		n = max(n, 1) // any load is visible
 	}
 	return strings.Repeat(full, n) + strings.Repeat(empty, width-n)
 }
 
-func cores(milli int64) string { return short(float64(milli) / 1000) }
-func gibi(bytes int64) string  { return short(float64(bytes) / (1 << 30)) }
+func formatCores(milli int64) string { return formatShort(float64(milli) / 1000) }
+func formatGiB(bytes int64) string   { return formatShort(float64(bytes) / (1 << 30)) }
 
-// short is a number of a few digits.
-func short(v float64) string {
+// formatShort formats a number with few digits.
+func formatShort(v float64) string {
 	if v >= 10 || v == float64(int64(v)) {
 		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.1f", v)
 }
 
-func nameWidth(screen int) int {
-	if screen >= wideFrom {
+func nodeNameWidth(screen int) int {
+	if screen >= wideScreenWidth {
 		return 38
 	}
 	return max(min(20, screen/3), 8)
 }
 
-// name is a node's name in so many cells. Of a long one the middle is left out: what tells nodes apart is at the end.
-func name(s string, width int) string {
-	s = oneLine(s)
+// formatName fits the name of a node into a width. It cuts the middle of a long name, because names differ at the
+// end.
+func formatName(s string, width int) string {
+	s = toOneLine(s)
 	if w := ansi.StringWidth(s); w > width {
 		head := (width - 2) / 3
 		s = ansi.Truncate(s, head, "") + ".." + ansi.TruncateLeft(s, w-(width-2-head), "")
 	}
-	return pad(s, width)
+	return padRight(s, width)
 }
 
-func pad(s string, width int) string {
+func padRight(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-ansi.StringWidth(s), 0))
 }
 
-// fit cuts a text to one line of the screen.
-func (on Screen) fit(s string) string {
+func (on Screen) fitLine(s string) string {
 	more := "…"
 	if on.ASCII {
 		more = "~"
 	}
-	return ansi.Truncate(strings.TrimRight(oneLine(s), " "), max(on.Width, 1), more)
+	return ansi.Truncate(strings.TrimRight(toOneLine(s), " "), max(on.Width, 1), more)
 }
 
-func (on Screen) fitAll(lines []string) []string {
+func (on Screen) fitLines(lines []string) []string {
 	all := make([]string, len(lines))
 	for i, line := range lines {
-		all[i] = on.fit(line)
+		all[i] = on.fitLine(line)
 	}
 	return all
 }
@@ -247,8 +248,8 @@ func (on Screen) fitAll(lines []string) []string {
 var (
 	bold    = lipgloss.NewStyle().Bold(true)
 	reverse = lipgloss.NewStyle().Reverse(true)
-	// The colours are of the terminal's own sixteen, so that they suit its background.
-	moods = map[Mood]lipgloss.Style{
+	// The colors are the 16 of the terminal, so that they suit its background.
+	moodStyles = map[Mood]lipgloss.Style{
 		Calm:    lipgloss.NewStyle(),
 		Waiting: lipgloss.NewStyle().Foreground(lipgloss.Cyan),
 		Moving:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
@@ -257,4 +258,4 @@ var (
 	}
 )
 
-func (on Screen) painted(m Mood, s string) string { return moods[m].Render(on.fit(s)) }
+func (on Screen) renderMood(m Mood, s string) string { return moodStyles[m].Render(on.fitLine(s)) }

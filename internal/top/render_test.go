@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/golden"
 )
 
-// shown is a screen as somebody sees it who sees no colours.
-func shown(s string) string {
+// trimTrailingSpace returns a screen without colors and trailing spaces.
+func trimTrailingSpace(s string) string {
 	lines := strings.Split(ansi.Strip(s), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " ")
@@ -22,34 +22,34 @@ func shown(s string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-func screenOf(width, height int) Screen {
-	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{keys}}
+func newScreen(width, height int) Screen {
+	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{keyHelp}}
 }
 
-func TestScreens(t *testing.T) {
-	ascii := screenOf(80, 24)
+func TestScreensMatchGoldenFiles(t *testing.T) {
+	ascii := newScreen(80, 24)
 	ascii.ASCII = true
-	refused := scene()
+	refused := newSceneFacts()
 	refused.Loads, refused.Idle = nil, nil
 	refused.Problems = []string{"you may not list and watch pods: bind ClusterRole slipway-top (deploy/viewer)"}
 	for name, tt := range map[string]struct {
 		facts Facts
 		on    Screen
 	}{
-		"80x24.txt":         {scene(), screenOf(80, 24)},
-		"200x50.txt":        {scene(), screenOf(200, 50)},
-		"80x24-ascii.txt":   {scene(), ascii},
-		"80x24-refused.txt": {refused, screenOf(80, 24)},
-		"40x12.txt":         {scene(), screenOf(40, 12)},
-		"80x24-empty.txt":   {Facts{Now: noon}, screenOf(80, 24)},
+		"80x24.txt":         {newSceneFacts(), newScreen(80, 24)},
+		"200x50.txt":        {newSceneFacts(), newScreen(200, 50)},
+		"80x24-ascii.txt":   {newSceneFacts(), ascii},
+		"80x24-refused.txt": {refused, newScreen(80, 24)},
+		"40x12.txt":         {newSceneFacts(), newScreen(40, 12)},
+		"80x24-empty.txt":   {Facts{Now: noon}, newScreen(80, 24)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden.Check(t, filepath.Join("testdata", name), shown(Render(Build(tt.facts), tt.on)))
+			golden.Check(t, filepath.Join("testdata", name), trimTrailingSpace(Render(Build(tt.facts), tt.on)))
 		})
 	}
 }
 
-func TestTheDocumentationShowsAScreen(t *testing.T) {
+func TestDocumentationShowsScreen(t *testing.T) {
 	const fence = "```\n"
 	file := filepath.Join("..", "..", "docs", "top.md")
 	page, err := os.ReadFile(file)
@@ -61,30 +61,30 @@ func TestTheDocumentationShowsAScreen(t *testing.T) {
 	if !opened || !closed {
 		t.Fatalf("%s has no screen between two lines %q", file, fence)
 	}
-	want := shown(Render(Build(scene()), screenOf(80, 23)))
+	want := trimTrailingSpace(Render(Build(newSceneFacts()), newScreen(80, 23)))
 	golden.Check(t, file, before+fence+want+fence+after)
 }
 
-func TestColoursOnlyUnderlineTheText(t *testing.T) {
-	s := Render(Build(scene()), screenOf(80, 40))
+func TestColorsDoNotChangeText(t *testing.T) {
+	s := Render(Build(newSceneFacts()), newScreen(80, 40))
 	if !strings.Contains(s, "\x1b[") {
-		t.Fatal("there is no colour to take off")
+		t.Fatal("the screen has no colors")
 	}
-	for _, phrase := range []string{"> aks-ru..", "due in 0:24", "waiting for PDB shop/web", "not Ready 1:30", "held", "! next try"} {
+	for _, phrase := range []string{"> aks-ru..", "due in 0:24", "waiting for PDB shop/web", "not Ready 1:30", "protected", "! next launch"} {
 		if !strings.Contains(ansi.Strip(s), phrase) {
-			t.Errorf("%q is not in the text without colours:\n%s", phrase, ansi.Strip(s))
+			t.Errorf("%q is missing without colors:\n%s", phrase, ansi.Strip(s))
 		}
 	}
 }
 
-func TestAnyStateFitsOnAnyScreen(t *testing.T) {
+func TestAnyStateFitsAnyScreen(t *testing.T) {
 	text := rapid.StringOfN(rapid.RuneFrom([]rune("ab-é漢字\x1b[2J\n\t\u009b…")), 0, 60, -1)
 	rapid.Check(t, func(t *rapid.T) {
 		on := Screen{
 			Width: rapid.IntRange(1, 220).Draw(t, "width"), Height: rapid.IntRange(1, 60).Draw(t, "height"),
 			Now: noon, Title: text.Draw(t, "title"), ASCII: rapid.Bool().Draw(t, "ascii"), Footer: []string{text.Draw(t, "footer")},
 		}
-		s := Build(scene())
+		s := Build(newSceneFacts())
 		s.Problems = rapid.SliceOfN(text, 0, 30).Draw(t, "problems")
 		for i := range s.Groups {
 			s.Groups[i].Name = text.Draw(t, "group")
@@ -109,25 +109,25 @@ func TestAnyStateFitsOnAnyScreen(t *testing.T) {
 	})
 }
 
-func TestTheSelectedNodeIsAlwaysOnTheScreen(t *testing.T) {
-	s := Build(scene())
+func TestSelectedNodeIsAlwaysVisible(t *testing.T) {
+	s := Build(newSceneFacts())
 	for _, g := range s.Groups {
 		for _, n := range g.Nodes {
-			on := screenOf(80, 14)
+			on := newScreen(80, 14)
 			on.Selected = n.Name
-			if text := shown(Render(s, on)); !strings.Contains(text, "\n> "+name(n.Name, nameWidth(80))) {
+			if text := trimTrailingSpace(Render(s, on)); !strings.Contains(text, "\n> "+formatName(n.Name, nodeNameWidth(80))) {
 				t.Errorf("%s is not to be seen:\n%s", n.Name, text)
 			}
 		}
 	}
 }
 
-func TestAClockCounts(t *testing.T) {
+func TestDurationsAreFormatted(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0:00", 0: "0:00", 7 * time.Second: "0:07", 192 * time.Second: "3:12", 59*time.Minute + 59*time.Second: "59:59",
 		time.Hour + 2*time.Minute + 3*time.Second: "1:02:03", 47 * time.Hour: "47:00:00", 53 * time.Hour: "2d5h",
 	} {
-		if got := clock(d); got != want {
+		if got := formatClock(d); got != want {
 			t.Errorf("%s: %q, want %q", d, got, want)
 		}
 	}

@@ -1,8 +1,9 @@
-// Package top is the live view of slipway top: which nodes there are by NodeGroup, how full they are, what each is doing,
-// and which notices stand against them.
+// Package top implements the live view of slipway top: the nodes by NodeGroup, their utilization, what happens to
+// each, and the notices for them.
 //
-// What is watched is made into a [State] by [Build], which asks nobody; a State is made into a screen by [Render] and into
-// lines by [Changes], which ask nobody either. [Watch] keeps a State current, and [UI] puts it on a terminal and takes keys.
+// [Build] computes a [State] from the watched objects. [Render] draws a State on a screen, and [Changes] lists the
+// differences between two States. All three do no I/O. [Watch] keeps a State current. [UI] shows it on a terminal and
+// handles keys.
 package top
 
 import (
@@ -14,45 +15,45 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// State is what there is to show at one moment. Times are absolute, so that a countdown goes on without a new State.
+// State is what to show at one moment. Times are absolute, so that countdowns continue without a new State.
 type State struct {
-	// Groups are sorted by name. The last one has no name when there are nodes that belong to no group.
+	// Groups are sorted by name. Nodes without a group are in a last group without a name.
 	Groups []Group
-	// Notices are those of all nodes, the one that is due first before the others; those without a time come last.
+	// Notices are the notices of all nodes, sorted by due time. Notices without a time come last.
 	Notices []Notice
-	// Problems are what keeps parts of the cluster from being seen, such as a missing right.
+	// Problems say which parts of the cluster cannot be read, for example because of a missing permission.
 	Problems []string
 }
 
-// Group is a NodeGroup, or the nodes that belong to none.
+// Group is a NodeGroup, or the nodes without one.
 type Group struct {
 	Name string
 	// Cloud is provider/group.
 	Cloud   string
 	Minimum int32
 	Maximum *int32
-	// MayLeave is how many more nodes may leave now.
+	// MayLeave is how many more nodes may be removed now.
 	MayLeave int
-	// OnTheWay is how many machines were asked for and have no Ready node yet.
+	// OnTheWay is how many instances were requested and have no Ready node yet.
 	OnTheWay int32
-	// Remarks are what a person should know: why it is not acted on, which kinds of machines are left alone.
+	// Remarks say what is wrong with the group, such as why the manager does not act on it.
 	Remarks []Doing
 	Nodes   []Node
 }
 
-// Node is one line of a group: a Node, or a machine that has none yet or none any more.
+// Node is one line of a group: a Node, or an instance without one.
 type Node struct {
 	Name string
-	// There says that it has a Node object.
+	// There reports whether a Node object exists.
 	There bool
-	// Load is what its pods request of it; nil where that is not known.
+	// Load is the requests of its pods. It is nil if unknown.
 	Load  *planner.Load
 	Doing Doing
-	// Retirement is the one that is not over, or has failed; nil without.
+	// Retirement is the active or failed retirement, or nil.
 	Retirement *Retirement
 }
 
-// Retirement is a node's way out, as far as a person can do something about it.
+// Retirement is the retirement of a node.
 type Retirement struct {
 	Name    string
 	UID     types.UID
@@ -63,7 +64,7 @@ type Retirement struct {
 	Reasons []v1alpha1.RetirementReason
 }
 
-// MayBeCalledOff reports whether there is a way back: until the Node is deleted.
+// MayBeCalledOff reports whether the retirement can be cancelled. That is possible until the Node is deleted.
 func (r *Retirement) MayBeCalledOff() bool {
 	switch r.Phase {
 	case v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining, v1alpha1.Drained:
@@ -72,38 +73,37 @@ func (r *Retirement) MayBeCalledOff() bool {
 	return false
 }
 
-// Notice is an interruption of a node's machine that its agent knows of.
+// Notice is an interruption of a node's instance, reported by its agent.
 type Notice struct {
 	Node, Source, ID, Type string
-	// Due is when it begins at the earliest; zero when nobody says.
+	// Due is the earliest start. It is zero if unknown.
 	Due     time.Time
 	Started bool
-	// Phase is how far the agent is, such as draining; empty at the start.
+	// Phase is the progress of the agent, such as draining. It is empty at the start.
 	Phase       string
 	Description string
 }
 
-// Mood is what kind of thing a node is doing. A screen may colour by it, and never says anything by colour alone.
+// Mood classifies an activity. A screen can color by it, but the text always says the same.
 type Mood int
 
-// The moods.
 const (
-	Calm    Mood = iota // nothing that anybody has to know
-	Waiting             // idle or underused, until a time
-	Moving              // on its way in or out, as it should be
-	Held                // somebody wants it to stay as it is
-	Trouble             // something holds it up, or it is broken
+	Calm    Mood = iota // nothing to report
+	Waiting             // idle or underutilized, until a time
+	Moving              // being added or removed as planned
+	Held                // protected from removal
+	Trouble             // blocked or broken
 )
 
-// Doing is what goes on, in a phrase that counts with the time.
+// Doing is the activity of a node, as a text with times.
 type Doing struct {
 	Mood Mood
-	// Text is the phrase without any time.
+	// Text is the activity without times.
 	Text string
-	// Since is when it began, and Until when it will be long enough; zero where that does not matter.
+	// Since is the start, and Until the end of the waiting time. Both are zero if they do not apply.
 	Since, Until time.Time
-	// Due is when a notice comes true; zero without one.
+	// Due is when the notice takes effect, or zero.
 	Due time.Time
-	// Detail says what it waits for, or why; it may be empty.
+	// Detail says what it waits for, or why. It can be empty.
 	Detail string
 }

@@ -15,97 +15,99 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// Actions are what the keys ask for. Each may take its time, and is given up when its context ends.
+// Actions are the operations behind the keys. They can be slow, and stop when their context ends.
 type Actions interface {
-	// Why says why a node can or cannot be removed, as slipway why does.
+	// Why explains why a node can or cannot be removed, like slipway why.
 	Why(ctx context.Context, node string) (string, error)
-	// Plan says which nodes could be removed together, as slipway plan does.
+	// Plan lists the nodes that could be removed together, like slipway plan.
 	Plan(ctx context.Context) (string, error)
-	// CallOff deletes the NodeRetirement with this UID, and no other of the name.
+	// CallOff cancels a retirement: it deletes the NodeRetirement with this name and UID.
 	CallOff(ctx context.Context, name string, uid types.UID) error
 }
 
-// Options say where a UI is shown.
+// Options configures a UI.
 type Options struct {
-	// Title says which cluster it is.
+	// Title names the cluster.
 	Title string
 	// ASCII draws without block characters; see [Screen].
 	ASCII bool
-	// Now is the time before the first second has gone by.
+	// Now is the time until the first tick.
 	Now time.Time
 }
 
-// UI is the view on a terminal: a [tea.Model]. A State reaches it as a message.
+// UI is the view on a terminal, a [tea.Model]. It receives a State as a message.
 type UI struct {
-	ctx     context.Context //nolint:containedctx // bubbletea's Update has none; it is the program's own
+	ctx     context.Context //nolint:containedctx // bubbletea's Update has no context; this is the context of the program
 	actions Actions
-	o       Options
+	options Options
 
 	state         State
-	known         bool // a State has come
+	hasState      bool // a State has arrived
 	now           time.Time
 	width, height int
 	selected      string
-	said          string // how the last thing that was asked for ended
+	message       string // result of the last action
 
-	page    *page
-	confirm *Retirement // a person is asked whether to call it off
+	page            *page
+	cancelCandidate *Retirement // the retirement that the confirmation asks about
 }
 
-// page is an answer that takes the place of the nodes.
+// page shows an answer in place of the nodes.
 type page struct {
-	title string
-	text  string // empty until it is there
-	from  int    // the first line shown
-	stop  context.CancelFunc
+	title     string
+	text      string // empty until the answer arrives
+	firstLine int    // the first visible line
+	cancel    context.CancelFunc
 }
 
-// NewUI is a view without a State. What its keys begin ends with the context.
+// NewUI returns a UI without a State. Its actions stop when the context ends.
 func NewUI(ctx context.Context, actions Actions, o Options) *UI {
-	return &UI{ctx: ctx, actions: actions, o: o, now: o.Now, width: 80, height: 24}
+	return &UI{ctx: ctx, actions: actions, options: o, now: o.Now, width: 80, height: 24}
 }
 
 type (
-	tick     time.Time
-	answered struct {
+	tick       time.Time
+	pageResult struct {
 		page *page
 		text string
 	}
-	said string
+	messageResult string
 )
 
-// Init begins to count the seconds.
-func (u *UI) Init() tea.Cmd { return second() }
+// Init starts the ticks.
+func (u *UI) Init() tea.Cmd { return tickEverySecond() }
 
-func second() tea.Cmd { return tea.Every(time.Second, func(t time.Time) tea.Msg { return tick(t) }) }
+func tickEverySecond() tea.Cmd {
+	return tea.Every(time.Second, func(t time.Time) tea.Msg { return tick(t) })
+}
 
-// Update takes a State, a key, a new size of the terminal, or an answer.
+// Update handles a State, a key, a window size or an answer.
 func (u *UI) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case State:
-		u.take(msg)
+		u.setState(msg)
 	case tick:
 		u.now = time.Time(msg)
-		return u, second()
+		return u, tickEverySecond()
 	case tea.WindowSizeMsg:
 		u.width, u.height = msg.Width, msg.Height
-	case answered:
-		if msg.page == u.page && u.page != nil { // not one that was left meanwhile
+	case pageResult:
+		if msg.page == u.page && u.page != nil { // not for a page that was closed
 			u.page.text = msg.text
 		}
-	case said:
-		u.said = string(msg)
+	case messageResult:
+		u.message = string(msg)
 	case tea.KeyPressMsg:
-		return u, u.key(msg.String())
+		return u, u.handleKey(msg.String())
 	}
 	return u, nil
 }
 
-// take shows a State. The cursor stays on its node; when that is gone it goes to the one that has come into its place.
-func (u *UI) take(s State) {
-	was := u.names()
-	u.state, u.known = s, true
-	is := u.names()
+// setState shows a State. The cursor stays on its node. If that node is gone, the cursor stays at its line.
+func (u *UI) setState(s State) {
+	was := u.listNodeNames()
+	u.state, u.hasState = s, true
+	is := u.listNodeNames()
 	if len(is) == 0 || slices.Contains(is, u.selected) {
 		return
 	}
@@ -113,8 +115,8 @@ func (u *UI) take(s State) {
 	u.selected = is[min(at, len(is)-1)]
 }
 
-// names are those of all lines with a node, in the order in which they are shown.
-func (u *UI) names() (all []string) {
+// listNodeNames returns the names of all lines with a node, in the order of display.
+func (u *UI) listNodeNames() (all []string) {
 	for _, g := range u.state.Groups {
 		for _, n := range g.Nodes {
 			all = append(all, n.Name)
@@ -123,8 +125,8 @@ func (u *UI) names() (all []string) {
 	return all
 }
 
-// current is the node under the cursor, or nil.
-func (u *UI) current() *Node {
+// selectedNode returns the node under the cursor, or nil.
+func (u *UI) selectedNode() *Node {
 	for _, g := range u.state.Groups {
 		for i := range g.Nodes {
 			if g.Nodes[i].Name == u.selected {
@@ -135,34 +137,34 @@ func (u *UI) current() *Node {
 	return nil
 }
 
-func (u *UI) key(key string) tea.Cmd {
+func (u *UI) handleKey(handleKey string) tea.Cmd {
 	switch {
-	case key == "ctrl+c":
+	case handleKey == "ctrl+c":
 		return tea.Quit
-	case u.confirm != nil:
-		return u.answer(key)
+	case u.cancelCandidate != nil:
+		return u.handleConfirmation(handleKey)
 	case u.page != nil:
-		u.turn(key)
+		u.handlePageKey(handleKey)
 		return nil
 	}
-	u.said = ""
-	switch key {
+	u.message = ""
+	switch handleKey {
 	case "q":
 		return tea.Quit
 	case "w", "enter":
-		return u.why()
+		return u.openWhy()
 	case "p":
-		return u.open("plan: which nodes could be removed together", u.actions.Plan)
+		return u.openPage("plan: which nodes could be removed together", u.actions.Plan)
 	case "c":
-		u.askToCallOff()
+		u.confirmCancel()
 	default:
-		u.move(key)
+		u.moveCursor(handleKey)
 	}
 	return nil
 }
 
-// steps are how far a key moves; ends are more than any screen or list has.
-func steps(key string, page int) int {
+// parseCursorStep returns how far a key moves the cursor. The keys for the ends return more than any list has.
+func parseCursorStep(key string, page int) int {
 	const end = 1 << 30
 	switch key {
 	case "up", "k":
@@ -181,51 +183,51 @@ func steps(key string, page int) int {
 	return 0
 }
 
-func (u *UI) move(key string) {
-	all := u.names()
-	by := steps(key, max(u.height/2, 1))
+func (u *UI) moveCursor(key string) {
+	all := u.listNodeNames()
+	by := parseCursorStep(key, max(u.height/2, 1))
 	if len(all) == 0 || by == 0 {
 		return
 	}
 	u.selected = all[min(max(slices.Index(all, u.selected)+by, 0), len(all)-1)]
 }
 
-// turn moves in a page, or leaves it.
-func (u *UI) turn(key string) {
+// handlePageKey scrolls or closes a page.
+func (u *UI) handlePageKey(key string) {
 	switch key {
 	case "q", "esc", "enter", "backspace":
-		u.page.stop()
+		u.page.cancel()
 		u.page = nil
 		return
 	}
-	lines := len(u.wrapped(u.page.text))
-	u.page.from = min(max(u.page.from+steps(key, u.pageRoom()), 0), max(lines-u.pageRoom(), 0))
+	lines := len(u.wrapText(u.page.text))
+	u.page.firstLine = min(max(u.page.firstLine+parseCursorStep(key, u.pageHeight()), 0), max(lines-u.pageHeight(), 0))
 }
 
-// open asks for an answer and shows it on a page when it comes.
-func (u *UI) open(title string, ask func(context.Context) (string, error)) tea.Cmd {
+// openPage opens a page, requests its text, and shows it on arrival.
+func (u *UI) openPage(title string, ask func(context.Context) (string, error)) tea.Cmd {
 	ctx, stop := context.WithCancel(u.ctx)
-	p := &page{title: title, stop: stop}
+	p := &page{title: title, cancel: stop}
 	u.page = p
 	return func() tea.Msg {
 		defer stop()
 		text, err := ask(ctx)
 		if err != nil {
-			text = strings.TrimLeft(text+"\nThis cannot be told: "+err.Error(), "\n")
+			text = strings.TrimLeft(text+"\nError:  "+err.Error(), "\n")
 		}
-		return answered{p, text}
+		return pageResult{p, text}
 	}
 }
 
-// why says what is known of the node here already, and then what placement says.
-func (u *UI) why() tea.Cmd {
-	n := u.current()
+// openWhy shows what the State says about the node, and then the answer of placement.
+func (u *UI) openWhy() tea.Cmd {
+	n := u.selectedNode()
 	if n == nil {
-		u.said = "there is no node to ask about"
+		u.message = "no node is selected"
 		return nil
 	}
-	name, here, there := n.Name, u.facts(n), n.There
-	return u.open("why "+name, func(ctx context.Context) (string, error) {
+	name, here, there := n.Name, u.describeNode(n), n.There
+	return u.openPage("why "+name, func(ctx context.Context) (string, error) {
 		if !there {
 			return here, nil
 		}
@@ -234,8 +236,8 @@ func (u *UI) why() tea.Cmd {
 	})
 }
 
-// facts are what the watched objects say of a node.
-func (u *UI) facts(n *Node) string {
+// describeNode returns what the State says about a node.
+func (u *UI) describeNode(n *Node) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", n.Name, n.Doing.Phrase(u.now))
 	for _, notice := range u.state.Notices {
@@ -244,7 +246,7 @@ func (u *UI) facts(n *Node) string {
 		}
 	}
 	if rt := n.Retirement; rt != nil {
-		fmt.Fprintf(&b, "NodeRetirement %s (%s, asked for by %s) is %s: %s\n", rt.Name, rt.Reason, orSomebody(rt.By), rt.Phase, rt.Message)
+		fmt.Fprintf(&b, "NodeRetirement %s (%s, requested by %s) is %s: %s\n", rt.Name, rt.Reason, orUnknownUser(rt.By), rt.Phase, rt.Message)
 		for _, r := range rt.Reasons {
 			fmt.Fprintf(&b, "  %s: %s\n", strings.TrimSpace(r.Code+" "+r.Object), r.Message)
 		}
@@ -252,97 +254,96 @@ func (u *UI) facts(n *Node) string {
 	return b.String()
 }
 
-func orSomebody(by string) string {
+func orUnknownUser(by string) string {
 	if by == "" {
-		return "somebody"
+		return "unknown"
 	}
 	return by
 }
 
-func (u *UI) askToCallOff() {
-	n := u.current()
+func (u *UI) confirmCancel() {
+	n := u.selectedNode()
 	switch {
 	case n == nil:
-		u.said = "there is no node to call anything off for"
+		u.message = "no node is selected"
 	case n.Retirement == nil:
-		u.said = n.Name + " is not being retired: there is nothing to call off"
+		u.message = n.Name + " has no retirement to cancel"
 	case !n.Retirement.MayBeCalledOff():
-		u.said = fmt.Sprintf("%s cannot be called off: it is %s, and there is no way back", n.Retirement.Name, n.Retirement.Phase)
+		u.message = fmt.Sprintf("%s cannot be cancelled: it is %s, and its Node is deleted or it has ended", n.Retirement.Name, n.Retirement.Phase)
 	default:
-		u.confirm = n.Retirement
+		u.cancelCandidate = n.Retirement
 	}
 }
 
-// answer takes a yes, and any other key for a no.
-func (u *UI) answer(key string) tea.Cmd {
-	rt := u.confirm
-	u.confirm = nil
+// handleConfirmation cancels the retirement on y. Any other key means no.
+func (u *UI) handleConfirmation(key string) tea.Cmd {
+	rt := u.cancelCandidate
+	u.cancelCandidate = nil
 	if key != "y" && key != "Y" {
-		u.said = "not called off"
+		u.message = "not cancelled"
 		return nil
 	}
-	u.said = "calling off " + rt.Name + " ..."
+	u.message = "cancelling " + rt.Name + " ..."
 	return func() tea.Msg {
 		if err := u.actions.CallOff(u.ctx, rt.Name, rt.UID); err != nil {
-			return said(fmt.Sprintf("%s is not called off: %v", rt.Name, err))
+			return messageResult(fmt.Sprintf("%s is not cancelled: %v", rt.Name, err))
 		}
-		return said(rt.Name + " is called off: the node will be given back")
+		return messageResult(rt.Name + " is cancelled: the node will be restored")
 	}
 }
 
-// View draws the screen.
 func (u *UI) View() tea.View {
 	v := tea.NewView(u.Screen())
 	v.AltScreen = true
 	return v
 }
 
-// Screen is what there is to see, as text.
+// Screen returns the current screen as text.
 func (u *UI) Screen() string {
 	on := Screen{
-		Width: u.width, Height: u.height, ASCII: u.o.ASCII, Now: u.now, Title: u.o.Title, Selected: u.selected, Footer: u.footer(),
+		Width: u.width, Height: u.height, ASCII: u.options.ASCII, Now: u.now, Title: u.options.Title, Selected: u.selected, Footer: u.buildFooter(),
 	}
 	switch {
 	case u.page != nil:
-		return u.pageOn(on)
-	case !u.known:
-		return on.fit("slipway top  " + u.o.Title + "  reading the cluster ...")
+		return u.renderPage(on)
+	case !u.hasState:
+		return on.fitLine("slipway top  " + u.options.Title + "  reading the cluster ...")
 	}
 	return Render(u.state, on)
 }
 
-const keys = "up/down select   w why   p plan   c call off   q quit"
+const keyHelp = "up/down select   w why   p plan   c cancel   q quit"
 
-func (u *UI) footer() []string {
+func (u *UI) buildFooter() []string {
 	switch {
-	case u.confirm != nil:
-		return u.question()
-	case u.said != "":
-		return append(u.wrapped(u.said), keys)
+	case u.cancelCandidate != nil:
+		return u.buildConfirmation()
+	case u.message != "":
+		return append(u.wrapText(u.message), keyHelp)
 	}
-	return []string{keys}
+	return []string{keyHelp}
 }
 
-func (u *UI) question() []string {
-	rt := u.confirm
-	text := fmt.Sprintf("Call off %s (%s, %s)? Its node is given back.", rt.Name, rt.Reason, rt.Phase)
+func (u *UI) buildConfirmation() []string {
+	rt := u.cancelCandidate
+	text := fmt.Sprintf("Cancel %s (%s, %s)? Its node will be restored.", rt.Name, rt.Reason, rt.Phase)
 	if rt.Reason == v1alpha1.Idle && rt.By == nodegroup.RequestedBy {
-		text += " The idle rule may ask for it again."
+		text += " The idle rule can request it again."
 	}
-	return append(u.wrapped(text), "y yes   any other key no")
+	return append(u.wrapText(text), "y yes   any other key: no")
 }
 
-// pageRoom is how many lines of a page there is room for, between its title and the keys.
-func (u *UI) pageRoom() int { return max(u.height-4, 1) }
+// pageHeight returns the number of visible lines of a page, between title and keys.
+func (u *UI) pageHeight() int { return max(u.height-4, 1) }
 
-func (u *UI) pageOn(on Screen) string {
-	lines := []string{bold.Render(on.fit(u.page.title)), ""}
-	text := u.wrapped(u.page.text)
+func (u *UI) renderPage(on Screen) string {
+	lines := []string{bold.Render(on.fitLine(u.page.title)), ""}
+	text := u.wrapText(u.page.text)
 	if u.page.text == "" {
 		text = []string{"reading the cluster ..."}
 	}
-	from := min(u.page.from, max(len(text)-u.pageRoom(), 0))
-	shown := text[from:min(from+u.pageRoom(), len(text))]
+	from := min(u.page.firstLine, max(len(text)-u.pageHeight(), 0))
+	shown := text[from:min(from+u.pageHeight(), len(text))]
 	lines = append(lines, shown...)
 	for len(lines) < u.height-1 {
 		lines = append(lines, "")
@@ -351,16 +352,16 @@ func (u *UI) pageOn(on Screen) string {
 	if len(shown) < len(text) {
 		foot = fmt.Sprintf("esc back   up/down scroll   lines %d to %d of %d", from+1, from+len(shown), len(text))
 	}
-	lines = append(lines, on.fit(foot))
+	lines = append(lines, on.fitLine(foot))
 	return strings.Join(lines[:min(len(lines), max(u.height, 1))], "\n")
 }
 
-// wrapped is a text in lines that fit on the screen. What goes on in the next line is indented.
-func (u *UI) wrapped(text string) (lines []string) {
+// wrapText breaks a text into lines that fit the screen. Continued lines are indented.
+func (u *UI) wrapText(text string) (lines []string) {
 	const indent = "    "
 	width := max(u.width, len(indent)+1)
 	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		line = strings.TrimRight(oneLine(line), " ")
+		line = strings.TrimRight(toOneLine(line), " ")
 		first, rest, more := strings.Cut(ansi.Wrap(line, width, ""), "\n")
 		lines = append(lines, first)
 		if !more {

@@ -16,46 +16,46 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// asked is Actions that writes down what was asked for.
-type asked struct {
+// recordedActions implements Actions and records the calls.
+type recordedActions struct {
 	log  []string
 	text string
 	err  error
 }
 
-func (a *asked) Why(ctx context.Context, node string) (string, error) {
+func (a *recordedActions) Why(ctx context.Context, node string) (string, error) {
 	a.log = append(a.log, "why "+node)
 	return a.text, errors.Join(a.err, ctx.Err())
 }
 
-func (a *asked) Plan(ctx context.Context) (string, error) {
+func (a *recordedActions) Plan(ctx context.Context) (string, error) {
 	a.log = append(a.log, "plan")
 	return a.text, errors.Join(a.err, ctx.Err())
 }
 
-func (a *asked) CallOff(_ context.Context, name string, uid types.UID) error {
-	a.log = append(a.log, "call off "+name+" "+string(uid))
+func (a *recordedActions) CallOff(_ context.Context, name string, uid types.UID) error {
+	a.log = append(a.log, "cancel "+name+" "+string(uid))
 	return a.err
 }
 
-// terminal is a UI with somebody in front of it.
+// terminal runs a UI in a test.
 type terminal struct {
 	t    *testing.T
 	ui   *UI
-	asks *asked
+	asks *recordedActions
 	quit bool
 }
 
 func newTerminal(t *testing.T, s State) *terminal {
 	t.Helper()
-	asks := &asked{}
+	asks := &recordedActions{}
 	term := &terminal{t: t, ui: NewUI(t.Context(), asks, Options{Title: "https://aks.example.com", Now: noon}), asks: asks}
 	term.send(tea.WindowSizeMsg{Width: 80, Height: 24})
 	term.send(s)
 	return term
 }
 
-// send gives the UI a message, and carries out what it asks for.
+// send passes a message to the UI and runs the resulting commands.
 func (term *terminal) send(msg tea.Msg) {
 	term.t.Helper()
 	_, cmd := term.ui.Update(msg)
@@ -72,7 +72,7 @@ func (term *terminal) send(msg tea.Msg) {
 
 var special = map[string]rune{"up": tea.KeyUp, "down": tea.KeyDown, "esc": tea.KeyEscape, "enter": tea.KeyEnter, "end": tea.KeyEnd, "home": tea.KeyHome, "pgdown": tea.KeyPgDown}
 
-func pressed(key string) tea.KeyPressMsg {
+func newKeyPress(key string) tea.KeyPressMsg {
 	if key == "ctrl+c" {
 		return tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}
 	}
@@ -85,41 +85,41 @@ func pressed(key string) tea.KeyPressMsg {
 func (term *terminal) press(keys ...string) {
 	term.t.Helper()
 	for _, key := range keys {
-		term.send(pressed(key))
+		term.send(newKeyPress(key))
 	}
 }
 
-func (term *terminal) sees(texts ...string) {
+func (term *terminal) checkScreen(texts ...string) {
 	term.t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(words(ansi.Strip(term.ui.Screen())), words(text)) {
+		if !strings.Contains(normalizeSpace(ansi.Strip(term.ui.Screen())), normalizeSpace(text)) {
 			term.t.Errorf("%q is not on the screen:\n%s", text, ansi.Strip(term.ui.Screen()))
 		}
 	}
 }
 
-// words are a text however it is broken into lines.
-func words(s string) string { return strings.Join(strings.Fields(s), " ") }
+// normalizeSpace makes a text independent of its line breaks.
+func normalizeSpace(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-func (term *terminal) wantAsked(want ...string) {
+func (term *terminal) checkCalls(want ...string) {
 	term.t.Helper()
 	if !slices.Equal(term.asks.log, want) {
 		term.t.Errorf("asked for %q, want %q", term.asks.log, want)
 	}
 }
 
-func TestBeforeTheFirstStateTheViewSaysThatItReads(t *testing.T) {
-	term := &terminal{t: t, ui: NewUI(t.Context(), &asked{}, Options{Title: "c", Now: noon})}
-	term.sees("reading the cluster")
+func TestViewShowsReadingBeforeFirstState(t *testing.T) {
+	term := &terminal{t: t, ui: NewUI(t.Context(), &recordedActions{}, Options{Title: "c", Now: noon})}
+	term.checkScreen("reading the cluster")
 	term.press("w", "c", "down", "p", "esc", "q")
 	if !term.quit {
 		t.Error("q does not quit")
 	}
 }
 
-func TestTheCursorGoesFromNodeToNodeAndStopsAtTheEnds(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
-	all := term.ui.names()
+func TestCursorMovesAndStopsAtEnds(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
+	all := term.ui.listNodeNames()
 	for _, step := range []struct{ key, want string }{
 		{"up", all[0]},
 		{"down", all[1]},
@@ -138,8 +138,8 @@ func TestTheCursorGoesFromNodeToNodeAndStopsAtTheEnds(t *testing.T) {
 	}
 }
 
-func TestTheCursorStaysOnItsNodeAndGoesToTheNextOneWhenThatIsGone(t *testing.T) {
-	f := scene()
+func TestCursorFollowsItsNode(t *testing.T) {
+	f := newSceneFacts()
 	term := newTerminal(t, Build(f))
 	term.press("down", "down", "down")
 	if term.ui.selected != pool+"3" {
@@ -157,113 +157,113 @@ func TestTheCursorStaysOnItsNodeAndGoesToTheNextOneWhenThatIsGone(t *testing.T) 
 	}
 	term.send(State{})
 	term.press("w", "c")
-	term.wantAsked()
+	term.checkCalls()
 }
 
-func TestWhyShowsWhatHoldsTheRetirementUpAndWhatPlacementSays(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
-	term.asks.text = "cannot go.\n\nHELD BY   BECAUSE"
+func TestWhyShowsRetirementReasonsAndPlacement(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
+	term.asks.text = "cannot be removed.\n\nBLOCKED BY   REASON"
 	term.press("down", "down", "w")
-	term.wantAsked("why " + pool + "2")
-	term.sees("why "+pool+"2", "draining 7 of 12; waiting for PDB shop/web", "asked for by ann", "PodBlocked pod shop/web-1", "HELD BY   BECAUSE")
+	term.checkCalls("why " + pool + "2")
+	term.checkScreen("why "+pool+"2", "draining 7 of 12; waiting for PDB shop/web", "requested by ann", "PodBlocked pod shop/web-1", "BLOCKED BY   REASON")
 	term.press("esc")
-	term.sees("NODE")
+	term.checkScreen("NODE")
 }
 
-func TestWhyOfAMachineWithoutANodeAsksNobody(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestWhyOfInstanceWithoutNodeCallsNothing(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	for term.ui.selected != pool+"8" {
 		term.press("down")
 	}
 	term.press("w")
-	term.wantAsked()
-	term.sees("VM deleting 0:12", "is NodeDeleted")
+	term.checkCalls()
+	term.checkScreen("VM deleting 0:12", "is NodeDeleted")
 }
 
-func TestAnAnswerThatDoesNotComeIsSaidWithItsRight(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestForbiddenAnswerNamesPermission(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.asks.err = errors.New("list pods: forbidden: ClusterRole slipway-viewer in deploy/viewer")
 	term.press("p")
-	term.wantAsked("plan")
-	term.sees("This cannot be told: list pods: forbidden", "slipway-viewer")
+	term.checkCalls("plan")
+	term.checkScreen("Error:  list pods: forbidden", "slipway-viewer")
 }
 
-func TestALongAnswerScrolls(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestLongAnswerScrolls(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.asks.text = strings.Repeat("a line that is longer than the screen is wide, so that it goes on in the next one, indented\n", 30) + "the last"
 	term.press("p")
-	term.sees("lines 1 to 20 of 61", "\n    in the next one, indented")
+	term.checkScreen("lines 1 to 20 of 61", "\n    in the next one, indented")
 	term.press("end")
-	term.sees("the last", "of 61")
+	term.checkScreen("the last", "of 61")
 	term.send(tea.WindowSizeMsg{Width: 200, Height: 50})
-	term.sees("the last", "a line that is longer")
+	term.checkScreen("the last", "a line that is longer")
 	term.press("q")
 	if term.quit {
 		t.Error("q on a page quits")
 	}
 }
 
-func TestAnAnswerToAPageThatWasLeftIsNotShown(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestAnswerToClosedPageIsDropped(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.asks.text = "late"
-	_, first := term.ui.Update(pressed("p"))
+	_, first := term.ui.Update(newKeyPress("p"))
 	term.press("esc")
-	_, second := term.ui.Update(pressed("p"))
+	_, second := term.ui.Update(newKeyPress("p"))
 	term.send(first())
-	term.sees("reading the cluster")
+	term.checkScreen("reading the cluster")
 	term.send(second())
-	term.sees("late")
+	term.checkScreen("late")
 }
 
-func TestCallingOffAsksFirst(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestCancelAsksForConfirmation(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.press("down", "down", "c")
-	term.sees("Call off "+pool+"2-x2m4z (Requested, Draining)? Its node is given back.", "y yes")
+	term.checkScreen("Cancel "+pool+"2-x2m4z (Requested, Draining)? Its node will be restored.", "y yes")
 	term.press("n")
-	term.wantAsked()
-	term.sees("not called off")
+	term.checkCalls()
+	term.checkScreen("not cancelled")
 	term.press("c", "enter")
-	term.wantAsked()
+	term.checkCalls()
 	term.press("c", "y")
-	term.wantAsked("call off " + pool + "2-x2m4z uid-rt-" + pool + "2")
-	term.sees("is called off: the node will be given back")
+	term.checkCalls("cancel " + pool + "2-x2m4z uid-rt-" + pool + "2")
+	term.checkScreen("is cancelled: the node will be restored")
 }
 
-func TestCallingOffWhatTheIdleRuleWantsSaysThatItMayAskAgain(t *testing.T) {
-	f := scene()
+func TestCancelWarnsAboutIdleRule(t *testing.T) {
+	f := newSceneFacts()
 	f.Retirements[0].Spec.Reason, f.Retirements[0].Spec.RequestedBy = v1alpha1.Idle, nodegroup.RequestedBy
 	term := newTerminal(t, Build(f))
 	term.press("down", "down", "c")
-	term.sees("The idle rule may ask for it")
+	term.checkScreen("The idle rule can request it")
 }
 
-func TestARightThatIsMissingForCallingOffIsSaid(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestForbiddenCancelNamesPermission(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.asks.err = errors.New("a right is missing: may not delete")
 	term.press("down", "down", "c", "y")
-	term.sees("is not called off: a right is missing")
+	term.checkScreen("is not cancelled: a right is missing")
 }
 
-func TestThereIsNoWayBackOnceTheNodeIsDeleted(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
+func TestRetirementCannotBeCancelledAfterNodeDeletion(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
 	term.press("c")
-	term.sees("is not being retired")
+	term.checkScreen("has no retirement to cancel")
 	for term.ui.selected != pool+"8" {
 		term.press("down")
 	}
 	term.press("c")
-	term.sees("no way back")
+	term.checkScreen("its Node is deleted or it has ended")
 	term.press("y")
-	term.wantAsked()
+	term.checkCalls()
 }
 
-func TestSecondsCountAndSizesChange(t *testing.T) {
-	term := newTerminal(t, Build(scene()))
-	term.sees("idle 3:12 of 5:00", "due in 0:24")
+func TestViewFollowsTimeAndSize(t *testing.T) {
+	term := newTerminal(t, Build(newSceneFacts()))
+	term.checkScreen("idle 3:12 of 5:00", "due in 0:24")
 	if _, cmd := term.ui.Update(tick(noon.Add(10 * time.Second))); cmd == nil {
 		t.Error("no second comes after this one")
 	}
-	term.sees("idle 3:22 of 5:00", "due in 0:14")
+	term.checkScreen("idle 3:22 of 5:00", "due in 0:14")
 	for _, size := range []tea.WindowSizeMsg{{Width: 200, Height: 50}, {Width: 20, Height: 3}, {}, {Width: 80, Height: 24}} {
 		term.send(size)
 		for _, line := range strings.Split(ansi.Strip(term.ui.Screen()), "\n") {
@@ -274,9 +274,9 @@ func TestSecondsCountAndSizesChange(t *testing.T) {
 	}
 }
 
-func TestCtrlCQuitsFromWherever(t *testing.T) {
+func TestCtrlCQuitsEverywhere(t *testing.T) {
 	for _, before := range [][]string{nil, {"p"}, {"down", "down", "c"}} {
-		term := newTerminal(t, Build(scene()))
+		term := newTerminal(t, Build(newSceneFacts()))
 		term.press(before...)
 		if term.press("ctrl+c"); !term.quit {
 			t.Errorf("after %q", before)

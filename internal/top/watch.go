@@ -29,46 +29,49 @@ import (
 )
 
 const (
-	// settle is the least time between two States: what happens meanwhile is shown at once.
-	settle = 250 * time.Millisecond
-	// share of the time, at most 1/effort, goes into making States.
-	effort = 8
-	// look is the time after which a State is made although nothing has happened: verdicts change by time alone.
-	look = 2 * time.Second
-	// stale is for how long a failed watch is told of. It is more than the longest pause of client-go's between two tries.
-	stale = 65 * time.Second
+	// minUpdatePause is the shortest time between two States. Changes in between are shown together.
+	minUpdatePause = 250 * time.Millisecond
+	// maxBuildShare limits the share of time for building States to 1/maxBuildShare.
+	maxBuildShare = 8
+	// rebuildInterval is the time after which a State is built without a change, because decisions depend on the
+	// time.
+	rebuildInterval = 2 * time.Second
+	// failureRetention is how long the failure of a watch is shown. It is longer than the longest retry pause of
+	// client-go.
+	failureRetention = 65 * time.Second
 )
 
-// Watch keeps a State current. It lists and watches nodes, pods, NodeGroups and NodeRetirements, and nothing else.
+// Watch keeps a State current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
 type Watch struct {
-	cache   cache.Cache
-	pods    live.Pods
-	kinds   []*kind
-	contact *contact
-	changed chan struct{}
+	cache      cache.Cache
+	pods       live.Pods
+	kinds      []*watchedKind
+	connection *serverConnection
+	changed    chan struct{}
 
 	mu       sync.Mutex
 	loads    *snapshot.Snapshot
-	failures map[string]failure // by the kind's type
+	failures map[string]failure // by the reflector's type description
 }
 
-// kind is one of what is watched.
-type kind struct {
+// watchedKind is one of the watched kinds.
+type watchedKind struct {
 	name     string
 	object   client.Object
 	informer cache.Informer
-	// missing is why it cannot be watched at all.
+	// missing says why the kind cannot be watched at all.
 	missing string
 }
 
-func (k *kind) ready() bool { return k.informer != nil && k.informer.HasSynced() }
+func (k *watchedKind) isSynced() bool { return k.informer != nil && k.informer.HasSynced() }
 
 type failure struct {
 	at  time.Time
 	err error
 }
 
-// NewWatch begins nothing yet. The error is that of a server that does not answer, or credentials it does not take.
+// NewWatch returns a Watch that is not running yet. It fails if the server does not answer or rejects the
+// credentials.
 func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 	w := &Watch{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
 	scheme := runtime.NewScheme()
@@ -76,24 +79,24 @@ func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 		return nil, err
 	}
 	var err error
-	if w.contact, err = newContact(cfg, w.poke); err != nil {
+	if w.connection, err = newServerConnection(cfg, w.signalChange); err != nil {
 		return nil, err
 	}
 	w.cache, err = cache.New(cfg, cache.Options{
-		Scheme: scheme, DefaultWatchErrorHandler: w.failed,
+		Scheme: scheme, DefaultWatchErrorHandler: w.recordFailure,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.TrimPods()}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	w.kinds = []*kind{
+	w.kinds = []*watchedKind{
 		{name: "nodes", object: &corev1.Node{}},
 		{name: "pods", object: &corev1.Pod{}},
 		{name: "NodeGroups", object: &v1alpha1.NodeGroup{}},
 		{name: "NodeRetirements", object: &v1alpha1.NodeRetirement{}},
 	}
 	for _, k := range w.kinds {
-		if err := w.follow(ctx, k); err != nil {
+		if err := w.startInformer(ctx, k); err != nil {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
@@ -101,11 +104,11 @@ func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 	return w, err
 }
 
-// follow begins to watch a kind. A server that does not know Slipway's types has none of them to show.
-func (w *Watch) follow(ctx context.Context, k *kind) error {
+// startInformer starts to watch a kind. It is not an error if the server does not serve Slipway's types.
+func (w *Watch) startInformer(ctx context.Context, k *watchedKind) error {
 	informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 	if meta.IsNoMatchError(err) {
-		k.missing = k.name + " are not known to the API server: the CRDs of Slipway are not installed"
+		k.missing = k.name + " are not served by the API server: the CRDs of Slipway are not installed"
 		return nil
 	}
 	if err != nil {
@@ -113,25 +116,25 @@ func (w *Watch) follow(ctx context.Context, k *kind) error {
 	}
 	k.informer = informer
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: w.set, UpdateFunc: func(_, o any) { w.set(o) }, DeleteFunc: w.remove,
+		AddFunc: w.setObject, UpdateFunc: func(_, o any) { w.setObject(o) }, DeleteFunc: w.deleteObject,
 	})
 	return err
 }
 
-// set tells the loads of an object. What they do not take is not counted, and its node's load is told from the rest.
-func (w *Watch) set(o any) {
+// setObject updates the loads. A rejected object is not counted, but the rest of its node is.
+func (w *Watch) setObject(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
-		_ = w.loads.SetNode(o) // it fails while a plan is being made, which is never here
+		_ = w.loads.SetNode(o) // it fails only while a plan is made, which never happens here
 	case *corev1.Pod:
 		_ = w.loads.SetPod(o)
 	}
 	w.mu.Unlock()
-	w.poke()
+	w.signalChange()
 }
 
-func (w *Watch) remove(o any) {
+func (w *Watch) deleteObject(o any) {
 	if gone, is := o.(toolscache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -143,45 +146,45 @@ func (w *Watch) remove(o any) {
 		_ = w.loads.DeletePod(placement.PodKey{Namespace: o.Namespace, Name: o.Name})
 	}
 	w.mu.Unlock()
-	w.poke()
+	w.signalChange()
 }
 
-func (w *Watch) poke() {
+func (w *Watch) signalChange() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
 	}
 }
 
-// failed takes note of a list or watch that failed. One that has merely ended is begun anew without a word.
-func (w *Watch) failed(_ context.Context, r *toolscache.Reflector, err error) {
+// recordFailure records a failed list or watch. It ignores a watch that has ended normally.
+func (w *Watch) recordFailure(_ context.Context, r *toolscache.Reflector, err error) {
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 	w.mu.Lock()
 	w.failures[r.TypeDescription()] = failure{time.Now(), err}
 	w.mu.Unlock()
-	w.poke()
+	w.signalChange()
 }
 
-// Run watches until the context ends, and hands over a State whenever it may have changed: the first one when everything
-// has been read that can be.
+// Run watches until the context ends. It calls show with each State that can have changed. The first call comes when
+// everything readable has been read.
 func (w *Watch) Run(ctx context.Context, show func(State)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- w.cache.Start(ctx) }()
-	go w.contact.keep(ctx)
+	go w.connection.pingUntilDone(ctx)
 	for {
-		pause := settle
-		if w.told() {
+		pause := minUpdatePause
+		if w.isReadyToShow() {
 			began := time.Now()
-			state, err := w.state(ctx)
+			state, err := w.buildState(ctx)
 			if err != nil {
 				return err
 			}
 			show(state)
-			pause = max(pause, effort*time.Since(began))
+			pause = max(pause, maxBuildShare*time.Since(began))
 		}
 		select {
 		case err := <-ended:
@@ -192,74 +195,74 @@ func (w *Watch) Run(ctx context.Context, show func(State)) error {
 		case err := <-ended:
 			return cmp.Or(err, context.Cause(ctx))
 		case <-w.changed:
-		case <-time.After(look):
+		case <-time.After(rebuildInterval):
 		}
 	}
 }
 
-// told reports whether of every kind either all is known, or why not.
-func (w *Watch) told() bool {
-	if w.contact.problem() != "" {
+// isReadyToShow reports whether each kind is either synced or has a known problem.
+func (w *Watch) isReadyToShow() bool {
+	if w.connection.findProblem() != "" {
 		return true
 	}
 	for _, k := range w.kinds {
-		if !k.ready() && w.problem(k, time.Now()) == "" {
+		if !k.isSynced() && w.findProblem(k, time.Now()) == "" {
 			return false
 		}
 	}
 	return true
 }
 
-// problem is what is wrong with what is known of a kind; empty when nothing is.
-func (w *Watch) problem(k *kind, now time.Time) string {
+// findProblem returns the problem with a kind, or an empty string.
+func (w *Watch) findProblem(k *watchedKind, now time.Time) string {
 	if k.missing != "" {
 		return k.missing
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for kind, f := range w.failures {
-		if !strings.HasSuffix(kind, typeName(k.object)) || k.ready() && now.Sub(f.at) > stale {
+		if !strings.HasSuffix(kind, typeName(k.object)) || k.isSynced() && now.Sub(f.at) > failureRetention {
 			continue
 		}
 		if apierrors.IsForbidden(f.err) {
 			return fmt.Sprintf("you may not list and watch %s: bind ClusterRole slipway-top (deploy/viewer)", k.name)
 		}
-		return fmt.Sprintf("%s may be out of date: %v", k.name, f.err)
+		return fmt.Sprintf("%s can be out of date: %v", k.name, f.err)
 	}
 	return ""
 }
 
-// typeName is a type as a reflector describes it, without the package's path.
+// typeName returns the type as a reflector describes it, without the package path.
 func typeName(o client.Object) string { return strings.TrimPrefix(fmt.Sprintf("%T", o), "*") }
 
-// state makes a State of what is known now.
-func (w *Watch) state(ctx context.Context) (State, error) {
+// buildState builds a State from the current caches.
+func (w *Watch) buildState(ctx context.Context) (State, error) {
 	f := Facts{Now: time.Now(), Idle: map[string]nodegroup.Decision{}, Loads: map[string]planner.Load{}}
-	if p := w.contact.problem(); p != "" {
+	if p := w.connection.findProblem(); p != "" {
 		f.Problems = append(f.Problems, p)
 	}
 	whole := true
 	for _, k := range w.kinds {
-		if p := w.problem(k, f.Now); p != "" {
+		if p := w.findProblem(k, f.Now); p != "" {
 			f.Problems = append(f.Problems, p)
 		}
-		if !k.ready() {
+		if !k.isSynced() {
 			whole = false
 			continue
 		}
-		if err := w.read(ctx, k, &f); err != nil {
+		if err := w.readKind(ctx, k, &f); err != nil {
 			return State{}, fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
 	if whole {
-		if err := w.forecast(ctx, &f); err != nil {
+		if err := w.readDecisions(ctx, &f); err != nil {
 			return State{}, err
 		}
 	}
 	return Build(f), nil
 }
 
-func (w *Watch) read(ctx context.Context, k *kind, f *Facts) error {
+func (w *Watch) readKind(ctx context.Context, k *watchedKind, f *Facts) error {
 	switch k.object.(type) {
 	case *corev1.Node:
 		var list corev1.NodeList
@@ -268,7 +271,7 @@ func (w *Watch) read(ctx context.Context, k *kind, f *Facts) error {
 		}
 		f.Nodes = list.Items
 	case *corev1.Pod:
-		w.weigh(f)
+		w.readLoads(f)
 	case *v1alpha1.NodeGroup:
 		var list v1alpha1.NodeGroupList
 		if err := w.cache.List(ctx, &list); err != nil {
@@ -285,19 +288,19 @@ func (w *Watch) read(ctx context.Context, k *kind, f *Facts) error {
 	return nil
 }
 
-// weigh reads the loads of the nodes, which come before the pods.
-func (w *Watch) weigh(f *Facts) {
+// readLoads reads the loads of the nodes. The nodes must be read before.
+func (w *Watch) readLoads(f *Facts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range f.Nodes {
-		if load, err := planner.MeasureRequests(w.loads, f.Nodes[i].Name); err == nil { // it may be on its way here still
+		if load, err := planner.MeasureRequests(w.loads, f.Nodes[i].Name); err == nil { // the node may not have arrived yet
 			f.Loads[f.Nodes[i].Name] = load
 		}
 	}
 }
 
-// forecast is what a manager would decide about each node. A group that it cannot be told of is a problem of its own.
-func (w *Watch) forecast(ctx context.Context, f *Facts) error {
+// readDecisions reads the manager's decision for each node. An error for one group becomes a problem.
+func (w *Watch) readDecisions(ctx context.Context, f *Facts) error {
 	cluster, err := nodegroup.ReadCluster(ctx, w.cache, w.pods, f.Groups)
 	if err != nil {
 		return err
@@ -305,7 +308,7 @@ func (w *Watch) forecast(ctx context.Context, f *Facts) error {
 	for i := range f.Groups {
 		decisions, err := cluster.Forecast(ctx, &f.Groups[i])
 		if err != nil {
-			f.Problems = append(f.Problems, fmt.Sprintf("the idle nodes of %s cannot be told: %v", f.Groups[i].Name, err))
+			f.Problems = append(f.Problems, fmt.Sprintf("idle nodes of %s are unknown: %v", f.Groups[i].Name, err))
 			continue
 		}
 		for _, d := range decisions {

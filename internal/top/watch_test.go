@@ -18,24 +18,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer is one with a node and no pods, and without Slipway's types. Its connections are pipes within the process, so
-// that it and its clients can live in a bubble of testing/synctest.
+// apiServer serves one node, no pods, and no types of Slipway. Its connections are in-memory pipes, so that it can
+// run with its clients in a testing/synctest bubble.
 type apiServer struct {
 	waiting chan net.Conn
 	closed  chan struct{}
 
 	mu   sync.Mutex
 	away bool
-	held bool // it takes connections and answers nothing new
-	busy bool // it answers that there are too many requests
-	shy  bool // it tells nobody its version
+	held bool // it accepts connections and does not answer
+	busy bool // it answers 429 Too Many Requests
+	shy  bool // it forbids /version
 	open []net.Conn
-	// answered is when it last told its version.
+	// answered is when it last answered /version.
 	answered time.Time
 }
 
-// serveInBubble starts one, and gives what a client needs.
-func serveInBubble(t *testing.T) (*apiServer, *rest.Config) {
+// serveInMemory starts a server and returns the configuration of its clients.
+func serveInMemory(t *testing.T) (*apiServer, *rest.Config) {
 	t.Helper()
 	s := &apiServer{waiting: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: s}
@@ -44,7 +44,7 @@ func serveInBubble(t *testing.T) (*apiServer, *rest.Config) {
 	return s, &rest.Config{Host: "http://api.test", QPS: -1, Dial: s.dial, Proxy: http.ProxyFromEnvironment}
 }
 
-// dial connects to the server, or is refused as by a machine on which nothing listens.
+// dial connects to the server, or fails as if nothing listened.
 func (s *apiServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *apiServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// goAway ends the server as a crash does; comeBack starts it anew.
-func (s *apiServer) goAway() {
+// disconnect stops the server like a crash. reconnect starts it again.
+func (s *apiServer) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = true
@@ -74,9 +74,9 @@ func (s *apiServer) goAway() {
 	s.open = nil
 }
 
-func (s *apiServer) comeBack() { s.set(func() { s.away, s.held, s.busy = false, false, false }) }
+func (s *apiServer) reconnect() { s.update(func() { s.away, s.held, s.busy = false, false, false }) }
 
-func (s *apiServer) set(what func()) {
+func (s *apiServer) update(what func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	what()
@@ -113,21 +113,21 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	case busy:
-		refuse(w, metav1.StatusReasonTooManyRequests, http.StatusTooManyRequests)
+		writeStatus(w, metav1.StatusReasonTooManyRequests, http.StatusTooManyRequests)
 	case shy && r.URL.Path == "/version":
-		refuse(w, metav1.StatusReasonForbidden, http.StatusForbidden)
+		writeStatus(w, metav1.StatusReasonForbidden, http.StatusForbidden)
 	default:
-		s.answer(w, r)
+		s.serve(w, r)
 	}
 }
 
-func refuse(w http.ResponseWriter, reason metav1.StatusReason, code int) {
+func writeStatus(w http.ResponseWriter, reason metav1.StatusReason, code int) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"refused: %s","reason":%q,"code":%d}`, reason, reason, code)
 }
 
-func (*apiServer) answer(w http.ResponseWriter, r *http.Request) {
+func (*apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	kind, node := "Pod", ""
 	if strings.HasSuffix(r.URL.Path, "/nodes") {
@@ -158,21 +158,21 @@ func (*apiServer) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// view is what a watch has shown last.
-type view struct {
+// recordedStates holds the last State of a watch.
+type recordedStates struct {
 	mu    sync.Mutex
 	state State
 	shown bool
 }
 
-func (v *view) show(s State) {
+func (v *recordedStates) show(s State) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.state, v.shown = s, true
 }
 
-// problems are those that are not about Slipway's types, which the server does not know.
-func (v *view) problems(t *testing.T) []string {
+// problems returns the problems that do not concern Slipway's types, which the server does not serve.
+func (v *recordedStates) problems(t *testing.T) []string {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -182,7 +182,7 @@ func (v *view) problems(t *testing.T) []string {
 	return slices.DeleteFunc(slices.Clone(v.state.Problems), func(p string) bool { return strings.Contains(p, "the CRDs of Slipway") })
 }
 
-func (v *view) nodes() (names []string) {
+func (v *recordedStates) nodes() (names []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, g := range v.state.Groups {
@@ -193,8 +193,8 @@ func (v *view) nodes() (names []string) {
 	return names
 }
 
-// watched runs a Watch in the bubble until the test is over. What is to happen before the first list happens then.
-func watched(t *testing.T, cfg *rest.Config, before ...func()) *view {
+// startWatch runs a Watch until the end of the test. It calls before ahead of the first list.
+func startWatch(t *testing.T, cfg *rest.Config, before ...func()) *recordedStates {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	w, err := NewWatch(ctx, cfg)
@@ -204,7 +204,7 @@ func watched(t *testing.T, cfg *rest.Config, before ...func()) *view {
 	for _, happens := range before {
 		happens()
 	}
-	v := &view{}
+	v := &recordedStates{}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -217,43 +217,43 @@ func watched(t *testing.T, cfg *rest.Config, before ...func()) *view {
 	return v
 }
 
-func TestAnAPIServerThatDoesNotAnswerIsSaid(t *testing.T) {
+func TestUnreachableAPIServerIsShown(t *testing.T) {
 	for name, tt := range map[string]struct {
 		begin func(*apiServer)
 		want  string
 	}{
-		"gone":     {(*apiServer).goAway, "connection refused"},
-		"silent":   {func(s *apiServer) { s.set(func() { s.held = true }) }, "no answer within 5s"},
-		"too busy": {func(s *apiServer) { s.set(func() { s.busy = true }) }, "refused: TooManyRequests"},
+		"gone":     {(*apiServer).disconnect, "connection refused"},
+		"silent":   {func(s *apiServer) { s.update(func() { s.held = true }) }, "no answer within 5s"},
+		"too busy": {func(s *apiServer) { s.update(func() { s.busy = true }) }, "refused: TooManyRequests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, cfg := serveInBubble(t)
-				v := watched(t, cfg)
+				server, cfg := serveInMemory(t)
+				v := startWatch(t, cfg)
 				time.Sleep(2 * time.Minute)
 				if p := v.problems(t); len(p) != 0 || !slices.Equal(v.nodes(), []string{"node-1"}) {
 					t.Fatalf("nodes %v with problems %q while all is well", v.nodes(), p)
 				}
 				tt.begin(server)
 				var since string
-				server.set(func() { since = server.answered.UTC().Format("15:04:05Z") })
+				server.update(func() { since = server.answered.UTC().Format("15:04:05Z") })
 				var first []string
-				for _, after := range []time.Duration{askEvery + askFor + look, time.Minute, time.Hour} {
+				for _, after := range []time.Duration{pingInterval + pingTimeout + rebuildInterval, time.Minute, time.Hour} {
 					time.Sleep(after)
 					p := v.problems(t)
-					if len(p) != 1 || !strings.HasSuffix(p[0], tt.want) || !strings.Contains(p[0], "not reached since "+since) {
-						t.Fatalf("problems %q after %v, want one that it is not reached since %s: %s", p, after, since, tt.want)
+					if len(p) != 1 || !strings.HasSuffix(p[0], tt.want) || !strings.Contains(p[0], "no connection to the API server since "+since) {
+						t.Fatalf("problems %q after %v, want one about the connection since %s: %s", p, after, since, tt.want)
 					}
 					if first == nil {
 						first = p
 					}
-					if !slices.Equal(first, p) { // each other text would be a line of slipway top --plain
+					if !slices.Equal(first, p) { // another text would be a new line of slipway top --plain
 						t.Errorf("problems %q, and then %q", first, p)
 					}
-					server.goAway() // the reason is another one from here on
+					server.disconnect() // the error is different from here on
 				}
-				server.comeBack()
-				time.Sleep(askEvery + askFor + look)
+				server.reconnect()
+				time.Sleep(pingInterval + pingTimeout + rebuildInterval)
 				if p := v.problems(t); len(p) != 0 || !slices.Equal(v.nodes(), []string{"node-1"}) {
 					t.Errorf("nodes %v with problems %q after it has come back", v.nodes(), p)
 				}
@@ -262,28 +262,28 @@ func TestAnAPIServerThatDoesNotAnswerIsSaid(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerThatGoesAwayBeforeAnythingIsReadIsSaid(t *testing.T) {
+func TestAPIServerLostBeforeFirstReadIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, cfg := serveInBubble(t)
-		// client-go waits with its first list as well, without a word.
-		v := watched(t, cfg, func() { server.set(func() { server.busy = true }) })
-		time.Sleep(askEvery + look)
-		if p := v.problems(t); len(p) != 1 || !strings.Contains(p[0], "not reached since ") {
-			t.Errorf("problems %q, want one that it is not reached", p)
+		server, cfg := serveInMemory(t)
+		// client-go also waits silently before its first list.
+		v := startWatch(t, cfg, func() { server.update(func() { server.busy = true }) })
+		time.Sleep(pingInterval + rebuildInterval)
+		if p := v.problems(t); len(p) != 1 || !strings.Contains(p[0], "no connection to the API server since ") {
+			t.Errorf("problems %q, want one about the connection", p)
 		}
-		server.comeBack()
-		time.Sleep(2 * time.Minute) // more than client-go's longest pause between two tries
+		server.reconnect()
+		time.Sleep(2 * time.Minute) // longer than the longest retry pause of client-go
 		if p := v.problems(t); len(p) != 0 || !slices.Equal(v.nodes(), []string{"node-1"}) {
 			t.Errorf("nodes %v with problems %q after it has come back", v.nodes(), p)
 		}
 	})
 }
 
-func TestWhoMayNotAskForTheVersionHasReachedTheAPIServer(t *testing.T) {
+func TestForbiddenVersionCountsAsReachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, cfg := serveInBubble(t)
+		server, cfg := serveInMemory(t)
 		server.shy = true
-		v := watched(t, cfg)
+		v := startWatch(t, cfg)
 		time.Sleep(time.Minute)
 		if p := v.problems(t); len(p) != 0 || !slices.Equal(v.nodes(), []string{"node-1"}) {
 			t.Errorf("nodes %v with problems %q, want none", v.nodes(), p)

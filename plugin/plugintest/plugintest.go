@@ -1,5 +1,5 @@
-// Package plugintest checks that a plugin keeps what Slipway expects of a cloud. The author of a plugin calls [Run] from a
-// test, or runs `slipway plugin test`, which does the same for a plugin in any language.
+// Package plugintest tests that a plugin fulfills Slipway's contract. Plugin authors call [Run] from a test, or run
+// `slipway plugin test` for a plugin in any language.
 package plugintest
 
 import (
@@ -23,34 +23,35 @@ import (
 	host "github.com/slipway-dev/slipway/internal/cloud/plugin"
 )
 
-// Options say what is tested.
+// Options configures the tests.
 type Options struct {
 	// Path is the plugin's executable.
 	Path string
-	// Config is the plugin's own configuration, a JSON object; {} if empty.
+	// Config is the plugin's own configuration, a JSON object. Empty is {}.
 	Config json.RawMessage
-	// Group is the name of a group with machines that run: one at the least, and six with Change.
+	// Group is the name of a group with running instances: at least one, and at least six with Change.
 	Group string
-	// Missing is the provider ID of a machine that never was. Without it, one is made of another machine's ID.
+	// Missing is the provider ID of an instance that never existed. By default it is derived from another instance's
+	// ID.
 	Missing string
-	// Foreign is the provider ID of a machine of another account or host of the same kind; it may be empty.
+	// Foreign is the provider ID of an instance of another account or host of the same kind; optional.
 	Foreign string
-	// Change allows the tests to delete machines of the group and to have others made, up to five more than there are or
-	// six, whichever is more. Give it a group that is there for the tests.
+	// Change allows the tests to delete and launch instances of the group, up to five more than exist, or up to six.
+	// Use a group for tests only.
 	Change bool
-	// Timeout bounds each call of the plugin; 30s if zero.
+	// Timeout limits each call of the plugin. 0 is 30s.
 	Timeout time.Duration
-	// Unlimited leaves the plugin's memory without a limit, as a program that is built with -race needs it.
+	// Unlimited removes the memory limit of the plugin, which a program built with -race needs.
 	Unlimited bool
 }
 
-// Validate reports what is wrong.
+// Validate returns the first error.
 func (o Options) Validate() error {
 	switch {
 	case o.Path == "":
 		return fmt.Errorf("path: is empty: want the plugin's executable")
 	case o.Group == "":
-		return fmt.Errorf("group: is empty: want the name of a group with machines")
+		return fmt.Errorf("group: is empty: want the name of a group with instances")
 	}
 	return nil
 }
@@ -60,23 +61,23 @@ func Run(t *testing.T, o Options) {
 	if err := o.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	account := o.open(t) // one for the suite's own look at the cloud
-	size := max(conformance.Machines, len((&live{o: o, account: account, t: t}).Machines()))
+	account := o.open(t) // for the suite's own reads
+	size := max(conformance.Machines, len((&liveCloud{o: o, account: account, t: t}).Machines()))
 	conformance.Run(t, func(t *testing.T) conformance.Cloud {
-		c := &live{o: o, account: account, t: t}
+		c := &liveCloud{o: o, account: account, t: t}
 		if o.Change {
 			c.resize(size)
 		}
 		return c
 	})
 	if o.Change {
-		(&live{o: o, account: account, t: t}).resize(size)
+		(&liveCloud{o: o, account: account, t: t}).resize(size)
 	}
-	t.Run("I8 a plugin that is killed finds its machines again", func(t *testing.T) { comesBack(t, o) })
-	t.Run("the analyzers answer", func(t *testing.T) { analyze(t, o) })
+	t.Run("I8 a killed plugin keeps its instances", func(t *testing.T) { testRestart(t, o) })
+	t.Run("the analyzers respond", func(t *testing.T) { testAnalyzers(t, o) })
 }
 
-// Main runs the tests as a program of their own, and exits with 0 if they pass and 1 if not.
+// Main runs the tests as a program. It exits with 0 if they pass and with 1 otherwise.
 func Main(o Options) {
 	testing.Init()
 	if err := flag.CommandLine.Parse([]string{"-test.v"}); err != nil {
@@ -111,11 +112,11 @@ func (o Options) open(t *testing.T) *host.Provider {
 	return p
 }
 
-// pause is the time between two looks at something that takes its time.
-const pause = 50 * time.Millisecond
+// pollInterval is the delay between two reads.
+const pollInterval = 50 * time.Millisecond
 
-// until calls do until it says that it is done.
-func until(t *testing.T, do func(context.Context) (done bool, err error)) {
+// waitUntil calls do until it is done.
+func waitUntil(t *testing.T, do func(context.Context) (done bool, err error)) {
 	t.Helper()
 	for {
 		done, err := do(t.Context())
@@ -126,22 +127,22 @@ func until(t *testing.T, do func(context.Context) (done bool, err error)) {
 			return
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pollInterval):
 		case <-t.Context().Done():
-			t.Fatal("the test's time is over")
+			t.Fatal("test timeout")
 		}
 	}
 }
 
-// live is a plugin's real cloud: the suite has no look at it but through the plugin.
-type live struct {
+// liveCloud is the real cloud of a plugin. The suite reads it only through the plugin.
+type liveCloud struct {
 	o       Options
 	account *host.Provider
 	t       *testing.T
 }
 
-// resize has the group be of a size, and waits until all of its machines run.
-func (c *live) resize(size int) {
+// resize changes the size of the group and waits until all its instances run.
+func (c *liveCloud) resize(size int) {
 	c.t.Helper()
 	ids := c.Machines()
 	if n := size - len(ids); n > 0 {
@@ -154,19 +155,19 @@ func (c *live) resize(size int) {
 			c.t.Fatal(err)
 		}
 	}
-	until(c.t, func(ctx context.Context) (bool, error) {
+	waitUntil(c.t, func(ctx context.Context) (bool, error) {
 		list, err := c.account.Instances(ctx, c.o.Group)
 		return len(list) == size && !slices.ContainsFunc(list, func(i cloud.Instance) bool { return i.State != cloud.Running }), err
 	})
 }
 
-func (c *live) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
-func (c *live) Group() string                        { return c.o.Group }
-func (c *live) Foreign() string                      { return c.o.Foreign }
-func (*live) Heal(*testing.T)                        {}
-func (*live) Deletions() int                         { return 0 }
+func (c *liveCloud) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
+func (c *liveCloud) Group() string                        { return c.o.Group }
+func (c *liveCloud) Foreign() string                      { return c.o.Foreign }
+func (*liveCloud) Heal(*testing.T)                        {}
+func (*liveCloud) Deletions() int                         { return 0 }
 
-func (c *live) Machines() (ids []string) {
+func (c *liveCloud) Machines() (ids []string) {
 	list, err := c.account.Instances(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -178,7 +179,7 @@ func (c *live) Machines() (ids []string) {
 	return ids
 }
 
-func (c *live) Size() int {
+func (c *liveCloud) Size() int {
 	g, err := c.account.Group(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -186,19 +187,19 @@ func (c *live) Size() int {
 	return g.Size
 }
 
-// Missing makes an ID of a machine's own where none was given.
-func (c *live) Missing() string {
+// Missing derives an ID unless the options have one.
+func (c *liveCloud) Missing() string {
 	if machines := c.Machines(); c.o.Missing == "" && len(machines) > 0 {
 		return machines[0] + "-never-was"
 	}
 	return c.o.Missing
 }
 
-func (*live) Lose(t *testing.T, _ string) { t.Fatal("the plugin's own cloud loses no machines") }
+func (*liveCloud) Lose(t *testing.T, _ string) { t.Fatal("the plugin's own cloud loses no instances") }
 
-func (c *live) AwaitGone(t *testing.T, machine string) {
+func (c *liveCloud) AwaitGone(t *testing.T, machine string) {
 	t.Helper()
-	until(t, func(ctx context.Context) (bool, error) {
+	waitUntil(t, func(ctx context.Context) (bool, error) {
 		_, err := c.account.Instance(ctx, machine)
 		if cloud.IsNotFound(err) {
 			return true, nil
@@ -207,49 +208,48 @@ func (c *live) AwaitGone(t *testing.T, machine string) {
 	})
 }
 
-func (*live) Inject(t *testing.T, f conformance.Fault) {
-	t.Fatalf("the plugin's own cloud cannot be one that %s", f.Misbehaviour)
+func (*liveCloud) Inject(t *testing.T, f conformance.Fault) {
+	t.Fatalf("the plugin's own cloud never %s", f.Misbehaviour)
 }
 
-// Cannot implements conformance.Limited.
-func (c *live) Cannot() map[conformance.Misbehaviour]string {
+func (c *liveCloud) Cannot() map[conformance.Misbehaviour]string {
 	cannot := map[conformance.Misbehaviour]string{}
 	for _, m := range []conformance.Misbehaviour{
 		conformance.Unavailable, conformance.Reset, conformance.Truncated, conformance.Impostor, conformance.Misrouted,
 		conformance.Denied, conformance.Throttled, conformance.SecondPage, conformance.DeletionFails, conformance.DeletionHangs,
 		conformance.Forgets, conformance.Stale, conformance.Full, conformance.Loses,
 	} {
-		cannot[m] = "the plugin's cloud is a real one"
+		cannot[m] = "the plugin has a real cloud"
 	}
 	if !c.o.Change {
-		cannot[conformance.Yields] = "changes were not asked for"
+		cannot[conformance.Yields] = "changes are not allowed"
 	}
 	if _, err := c.account.Normalize(c.Missing()); err != nil {
-		cannot[conformance.Misses] = fmt.Sprintf("no ID of one was given, and the plugin says of one that was made up: %v", err)
+		cannot[conformance.Misses] = fmt.Sprintf("no missing ID is configured, and the plugin refuses a derived one: %v", err)
 	}
 	return cannot
 }
 
-// comesBack kills the plugin, and looks for the machines again.
-func comesBack(t *testing.T, o Options) {
+// testRestart kills the plugin and checks that it is restarted with the same instances.
+func testRestart(t *testing.T, o Options) {
 	p := o.open(t)
-	before := names(t, p, o.Group)
-	if err := kill(p.PID()); err != nil {
+	before := instanceIDs(t, p, o.Group)
+	if err := killProcess(p.PID()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func(ctx context.Context) (bool, error) {
+	waitUntil(t, func(ctx context.Context) (bool, error) {
 		_, err := p.Group(ctx, o.Group)
 		if cloud.IsNotFound(err) {
-			return false, fmt.Errorf("I7: after the plugin was killed, the group is not found: %w", err)
+			return false, fmt.Errorf("I7: NotFound for the group after the plugin was killed: %w", err)
 		}
 		return err == nil, nil
 	})
-	if after := names(t, p, o.Group); !slices.Equal(before, after) {
-		t.Errorf("the machines are\n%q\nand were\n%q", after, before)
+	if after := instanceIDs(t, p, o.Group); !slices.Equal(before, after) {
+		t.Errorf("instances\n%q\nwant\n%q", after, before)
 	}
 }
 
-func names(t *testing.T, p *host.Provider, group string) (ids []string) {
+func instanceIDs(t *testing.T, p *host.Provider, group string) (ids []string) {
 	t.Helper()
 	list, err := p.Instances(t.Context(), group)
 	if err != nil {
@@ -262,8 +262,8 @@ func names(t *testing.T, p *host.Provider, group string) (ids []string) {
 	return ids
 }
 
-// analyze shows the plugin a pod of no importance.
-func analyze(t *testing.T, o Options) {
+// testAnalyzers calls the analyzers with a sample pod.
+func testAnalyzers(t *testing.T, o Options) {
 	p := o.open(t)
 	events := p.Events()
 	if !events.Modify && !events.Delete {
@@ -274,20 +274,20 @@ func analyze(t *testing.T, o Options) {
 		if wishes, err := p.AnalyzeModifyEvent(t.Context(), pod); err != nil {
 			t.Errorf("ModifyEventAnalyzer: %v", err)
 		} else {
-			t.Logf("ModifyEventAnalyzer wants %+v", wishes)
+			t.Logf("ModifyEventAnalyzer recommends %+v", wishes)
 		}
 	}
 	if events.Delete {
 		if wishes, err := p.AnalyzeDeleteEvent(t.Context(), pod); err != nil {
 			t.Errorf("DeleteEventAnalyzer: %v", err)
 		} else {
-			t.Logf("DeleteEventAnalyzer wants %+v", wishes)
+			t.Logf("DeleteEventAnalyzer recommends %+v", wishes)
 		}
 	}
 }
 
-// kill ends a process without a word to it.
-func kill(pid int) error {
+// killProcess kills a process with SIGKILL.
+func killProcess(pid int) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return err

@@ -254,7 +254,7 @@ func groupLabels() map[string]labelDoc {
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
 	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelDoc{
-		"slipway_nodegroup_nodes.state":                     {values: stringMapKeys(groupPath, "see")},
+		"slipway_nodegroup_nodes.state":                     {values: stringMapKeys(groupPath, "setGroup")},
 		"slipway_nodegroup_accepted.reason":                 {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
 		"slipway_nodegroup_idle_nodes.verdict":              verdict,
 		"slipway_nodegroup_refused_nodes.rule":              rule,
@@ -263,11 +263,11 @@ func groupLabels() map[string]labelDoc {
 		"slipway_autoscaler_underused_nodes.verdict":        verdict,
 		"slipway_autoscaler_orders_failed_total.reason":     {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
 		"slipway_autoscaler_machines_given_up_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
-		"slipway_autoscaler_decision_seconds.direction":     {values: argumentStrings("internal/provisioning", "Metrics.decided", 0)},
+		"slipway_autoscaler_decision_seconds.direction":     {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
 		"slipway_plugin_events_total.event":                 {values: constantsOf("internal/provisioning/advised", "eventKind")},
-		"slipway_plugin_events_total.result":                {values: namedConstants("internal/provisioning/advised", "answered", "failed", "dropped")},
-		"slipway_plugin_wishes_total.wish":                  {values: assignedStrings("internal/provisioning/advised", "pass", "kind")},
-		"slipway_plugin_wishes_total.result":                {values: assignedStrings("internal/provisioning/advised", "passed", "result")},
+		"slipway_plugin_events_total.result":                {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
+		"slipway_plugin_wishes_total.wish":                  {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
+		"slipway_plugin_wishes_total.result":                {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
 		"slipway_cas_sync_nudges_total.pool":                {open: "name of the agent pool"},
 		"slipway_cas_sync_nudges_total.outcome":             {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":              {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},

@@ -1,7 +1,6 @@
-// The wire of the cluster autoscaler's external gRPC cloud provider, as far as Slipway speaks it: the methods that it
-// does not call, and the fields that it does not read, are left out. Names and numbers are that protocol's; the words
-// are ours. The protocol says nothing about errors, names of machines, or what became of a request: see
-// docs/plugins.md for what follows from that.
+// The protocol of the cluster autoscaler's external gRPC cloud provider, without the methods and fields that Slipway
+// does not use. Names and numbers are those of the original; the comments are Slipway's. The protocol does not define
+// errors, instance names, or the progress of requests, see docs/plugins.md.
 //
 // Origin: https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/externalgrpc
 
@@ -916,10 +915,10 @@ func (x *InstanceStatus) GetErrorInfo() *InstanceErrorInfo {
 
 type InstanceErrorInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty says that there is no error.
+	// Empty means no error.
 	ErrorCode    string `protobuf:"bytes,1,opt,name=errorCode,proto3" json:"errorCode,omitempty"`
 	ErrorMessage string `protobuf:"bytes,2,opt,name=errorMessage,proto3" json:"errorMessage,omitempty"`
-	// 1 is for want of resources, 99 anything else.
+	// 1 is a lack of resources, 99 is any other error.
 	InstanceErrorClass int32 `protobuf:"varint,3,opt,name=instanceErrorClass,proto3" json:"instanceErrorClass,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1022,10 +1021,10 @@ func (x *NodeGroupTemplateNodeInfoRequest) GetId() string {
 
 type NodeGroupTemplateNodeInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A Node of Kubernetes in protobuf, as providers made for older cluster autoscalers send it. They declare it as the
-	// message, which is the same bytes.
+	// A Kubernetes Node in protobuf, as providers for older cluster autoscalers send it. They declare it as a message,
+	// which has the same encoding.
 	NodeInfo []byte `protobuf:"bytes,1,opt,name=nodeInfo,proto3" json:"nodeInfo,omitempty"`
-	// The same, as newer ones do.
+	// The same, from providers for newer cluster autoscalers.
 	NodeBytes     []byte `protobuf:"bytes,2,opt,name=nodeBytes,proto3" json:"nodeBytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,7 +1,6 @@
-// The wire of the cluster autoscaler's external gRPC cloud provider, as far as Slipway speaks it: the methods that it
-// does not call, and the fields that it does not read, are left out. Names and numbers are that protocol's; the words
-// are ours. The protocol says nothing about errors, names of machines, or what became of a request: see
-// docs/plugins.md for what follows from that.
+// The protocol of the cluster autoscaler's external gRPC cloud provider, without the methods and fields that Slipway
+// does not use. Names and numbers are those of the original; the comments are Slipway's. The protocol does not define
+// errors, instance names, or the progress of requests, see docs/plugins.md.
 //
 // Origin: https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/externalgrpc
 
@@ -40,21 +39,21 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type CloudProviderClient interface {
-	// All groups that there are.
+	// Lists all groups.
 	NodeGroups(ctx context.Context, in *NodeGroupsRequest, opts ...grpc.CallOption) (*NodeGroupsResponse, error)
-	// The price of a machine over a time. Optional: UNIMPLEMENTED.
+	// Returns the price of a node for a period. Optional: UNIMPLEMENTED.
 	PricingNodePrice(ctx context.Context, in *PricingNodePriceRequest, opts ...grpc.CallOption) (*PricingNodePriceResponse, error)
-	// Has the provider read its cloud again.
+	// Makes the provider read its cloud again.
 	Refresh(ctx context.Context, in *RefreshRequest, opts ...grpc.CallOption) (*RefreshResponse, error)
-	// How many machines a group is meant to have.
+	// Returns the target size of a group.
 	NodeGroupTargetSize(ctx context.Context, in *NodeGroupTargetSizeRequest, opts ...grpc.CallOption) (*NodeGroupTargetSizeResponse, error)
-	// Asks for more machines.
+	// Increases the size of a group.
 	NodeGroupIncreaseSize(ctx context.Context, in *NodeGroupIncreaseSizeRequest, opts ...grpc.CallOption) (*NodeGroupIncreaseSizeResponse, error)
-	// Takes machines away, and lowers the size by as many.
+	// Deletes nodes and decreases the group's size accordingly.
 	NodeGroupDeleteNodes(ctx context.Context, in *NodeGroupDeleteNodesRequest, opts ...grpc.CallOption) (*NodeGroupDeleteNodesResponse, error)
-	// The machines of a group.
+	// Lists the instances of a group.
 	NodeGroupNodes(ctx context.Context, in *NodeGroupNodesRequest, opts ...grpc.CallOption) (*NodeGroupNodesResponse, error)
-	// What a Node of the group would be like. Optional: UNIMPLEMENTED.
+	// Returns the Node of a new instance of the group. Optional: UNIMPLEMENTED.
 	NodeGroupTemplateNodeInfo(ctx context.Context, in *NodeGroupTemplateNodeInfoRequest, opts ...grpc.CallOption) (*NodeGroupTemplateNodeInfoResponse, error)
 }
 
@@ -150,21 +149,21 @@ func (c *cloudProviderClient) NodeGroupTemplateNodeInfo(ctx context.Context, in 
 // All implementations must embed UnimplementedCloudProviderServer
 // for forward compatibility.
 type CloudProviderServer interface {
-	// All groups that there are.
+	// Lists all groups.
 	NodeGroups(context.Context, *NodeGroupsRequest) (*NodeGroupsResponse, error)
-	// The price of a machine over a time. Optional: UNIMPLEMENTED.
+	// Returns the price of a node for a period. Optional: UNIMPLEMENTED.
 	PricingNodePrice(context.Context, *PricingNodePriceRequest) (*PricingNodePriceResponse, error)
-	// Has the provider read its cloud again.
+	// Makes the provider read its cloud again.
 	Refresh(context.Context, *RefreshRequest) (*RefreshResponse, error)
-	// How many machines a group is meant to have.
+	// Returns the target size of a group.
 	NodeGroupTargetSize(context.Context, *NodeGroupTargetSizeRequest) (*NodeGroupTargetSizeResponse, error)
-	// Asks for more machines.
+	// Increases the size of a group.
 	NodeGroupIncreaseSize(context.Context, *NodeGroupIncreaseSizeRequest) (*NodeGroupIncreaseSizeResponse, error)
-	// Takes machines away, and lowers the size by as many.
+	// Deletes nodes and decreases the group's size accordingly.
 	NodeGroupDeleteNodes(context.Context, *NodeGroupDeleteNodesRequest) (*NodeGroupDeleteNodesResponse, error)
-	// The machines of a group.
+	// Lists the instances of a group.
 	NodeGroupNodes(context.Context, *NodeGroupNodesRequest) (*NodeGroupNodesResponse, error)
-	// What a Node of the group would be like. Optional: UNIMPLEMENTED.
+	// Returns the Node of a new instance of the group. Optional: UNIMPLEMENTED.
 	NodeGroupTemplateNodeInfo(context.Context, *NodeGroupTemplateNodeInfoRequest) (*NodeGroupTemplateNodeInfoResponse, error)
 	mustEmbedUnimplementedCloudProviderServer()
 }

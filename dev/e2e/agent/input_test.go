@@ -160,7 +160,7 @@ func TestI10AMachineOfAnotherCloudIsRefusedByName(t *testing.T) {
 	f.check(f.AddNodes(f.ctx, spec))
 	a := f.launch(0, brisk)
 	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
-	f.awaitWords(a, "error:", f.node(0), spec.ProviderID, "is not of Azure", "--resource-name")
+	f.awaitWords(a, "error:", f.node(0), spec.ProviderID, "is not an Azure ID", "--resource-name")
 }
 
 // TestI7AnAPIServerThatStallsStopsNoDrain has a control plane of its own, whose API server it pauses.

@@ -38,7 +38,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	if n := f.machines(set); n < 4 || n > 5 {
 		t.Errorf("%d machines of 16 cores run 60 pods of one core each, want 4", n)
 	}
-	f.event("NodeGroup", "MachineOrdered", "load", "pods wait for room")
+	f.event("NodeGroup", "MachineOrdered", "load", "pods are unschedulable")
 	f.event("Pod", "MachineOrdered", "web-")
 
 	if _, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "web", "application/merge-patch+json",

@@ -15,18 +15,18 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// documented gives the manifest of docs/autoscaling.md in which pods hold room, for a pool and a namespace of a test's own.
+// documented returns the manifest of placeholder pods in docs/autoscaling-howto.md, for the test's pool and namespace.
 func (f *fixture) documented() string {
 	f.t.Helper()
 	root, err := testbed.Root()
 	f.check(err)
-	page, err := os.ReadFile(filepath.Join(root, "docs", "autoscaling.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "autoscaling-howto.md"))
 	f.check(err)
-	_, rest, begins := strings.Cut(string(page), "### Room that pods hold")
+	_, rest, begins := strings.Cut(string(page), "## Keep spare capacity")
 	_, rest, opens := strings.Cut(rest, "```yaml\n")
 	manifest, _, closes := strings.Cut(rest, "```")
 	if !begins || !opens || !closes || strings.Count(manifest, "pool: web") != 1 || strings.Count(manifest, "namespace: apps") != 1 {
-		f.t.Fatalf("docs/autoscaling.md has no manifest of pods that hold room, or its pool and namespace are called otherwise: %q", manifest)
+		f.t.Fatalf("docs/autoscaling-howto.md: no manifest of placeholder pods with pool web in namespace apps: %q", manifest)
 	}
 	return strings.NewReplacer("pool: web", "kubernetes.azure.com/agentpool: "+f.name, "namespace: apps", "namespace: "+f.name).Replace(manifest)
 }
@@ -73,11 +73,11 @@ func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
 scaleUp: {joinTimeout: 5m}
 scaleDown: {underused: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
-drain: {placeholderPods: {matchLabels: {app: holds-room}}}
+drain: {placeholderPods: {matchLabels: {app: placeholder}}}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(f.pool.ScaleSet())
-	f.check(f.Apply(f.ctx, testbed.File(t, "holds-room.yaml", f.documented())))
-	f.ready("holds-room", 4, 1)
+	f.check(f.Apply(f.ctx, testbed.File(t, "placeholder.yaml", f.documented())))
+	f.ready("placeholder", 4, 1)
 	// The machine has 16 cores, of which the placeholders hold 12.
 	app := workload.App{
 		Namespace: f.name, Name: "work", Replicas: 4, CPU: resource.MustParse("3"), Stop: "0.1",
@@ -85,12 +85,12 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	}
 	f.check(workload.Create(f.ctx, f.Client(), app.Deployment()))
 	f.ready("work", 4, 2)
-	f.ready("holds-room", 4, 2)
-	f.event("Pod", "MachineOrdered", "holds-room-")
+	f.ready("placeholder", 4, 2)
+	f.event("Pod", "MachineOrdered", "placeholder-")
 	_, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "work", "application/merge-patch+json",
 		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 	f.check(err)
-	f.ready("holds-room", 4, 1)
+	f.ready("placeholder", 4, 1)
 	if grown := f.orders(); !slices.Equal(grown, []int{1, 2}) {
 		t.Errorf("the scale set grew to %v, want 1 for the placeholders, and 2 for those that made room: %s", grown, f.leaving())
 	}

@@ -150,7 +150,7 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pool, says := range map[string]string{
-		"manual": "autoscaler is not turned on", "single": "of type VirtualMachines", poolName: "autoscaler is not turned on", "nowhere": "does not exist",
+		"manual": "autoscaler is disabled", "single": "of type VirtualMachines", poolName: "autoscaler is disabled", "nowhere": "does not exist",
 	} {
 		err := c.casSync(t, pool).Nudge(t.Context())
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), pool) {

@@ -119,14 +119,14 @@ func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := c.Provider(t)
-	if l, err := p.Instances(t.Context(), setName); err == nil || l != nil || !strings.Contains(err.Error(), "the credential is for") {
+	if l, err := p.Instances(t.Context(), setName); err == nil || l != nil || !strings.Contains(err.Error(), "the credential is only for") {
 		t.Errorf("a list goes on elsewhere: %d machines, %v", len(l), err)
 	}
 	op, err := p.Delete(t.Context(), c.Machines()[0])
 	if err == nil {
 		_, err = p.Status(t.Context(), op)
 	}
-	if err == nil || !strings.Contains(err.Error(), "the credential is for") {
+	if err == nil || !strings.Contains(err.Error(), "the credential is only for") {
 		t.Errorf("an operation goes on elsewhere: %v", err)
 	}
 	if stolen := thief.Requests(); len(stolen) > 0 {

@@ -178,12 +178,12 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 	}
 	f.expect(
 		r, "problem part-rights ServiceAccount slipway/slipway-manager: the manager may not create pods/eviction: to drain",
-		"problem crds CustomResourceDefinition nodegroups.slipway.dev: it is not there",
-		"problem leader Lease slipway/slipway-manager: there is no such Lease",
+		"problem crds CustomResourceDefinition nodegroups.slipway.dev: it is missing",
+		"problem leader Lease slipway/slipway-manager: the Lease does not exist",
 		"problem agent-coverage Node skewed: no agent can run on it",
 		"problem clock-node Node skewed: its clock is ",
 		"problem pdb-never-allows PodDisruptionBudget shop/web: maxUnavailable is 0",
-		"problem pdb-never-allows PodDisruptionBudget shop/db: 2 pods must be healthy, and there are to be 2",
+		"problem pdb-never-allows PodDisruptionBudget shop/db: 2 pods must be healthy, and 2 are expected",
 		"problem pdb-overlap Deployment shop/db: its pods are selected by 2 disruption budgets (db, db-too)",
 		"warning pdb-matches-nothing PodDisruptionBudget shop/gone: its selector (app.kubernetes.io/name=gone) matches no pod",
 		"warning single-replica Deployment shop/lonely: it has one replica",

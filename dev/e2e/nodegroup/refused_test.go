@@ -46,7 +46,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			more:   "disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n",
 			reason: v1alpha1.InvalidSpec, text: `spec.disruptionBudgets[0].timeZone: "Moon"`,
 		},
-		"elsewhere": {provider: "gcp", reason: v1alpha1.UnknownCloud, text: `"gcp" is not configured: configured are azure`},
+		"elsewhere": {provider: "gcp", reason: v1alpha1.UnknownCloud, text: `"gcp" is not configured: want one of azure`},
 		"nowhere": {
 			group:  func(*fixture) string { return "aks-nowhere-00000000-vmss" },
 			reason: v1alpha1.CloudGroupNotFound, text: "aks-nowhere-00000000-vmss: the cloud says it does not exist",

@@ -346,7 +346,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refused(p, "does not say")
+	refused(p, "does not name")
 	g.AdoptNamePrefix = s.Name
 	adopting := providerOf(t, configOf(c, g), openstack.Options{})
 	if i, err := adopting.Instance(t.Context(), idOf(s.ID)); err != nil || i.Group != g.Name || i.Kept {

@@ -133,7 +133,7 @@ func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 	p = providerOf(t, configOf(c, g), openstack.Options{})
 	_, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1})
 	if cloud.RefusalOf(err) != cloud.Invalid ||
-		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "nowhere": is not there: want one of east, west`) {
+		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "nowhere": not found: want one of east, west`) {
 		t.Errorf("a server in no zone: %v, want %s", err, cloud.Invalid)
 	}
 }

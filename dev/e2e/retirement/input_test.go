@@ -62,7 +62,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 		"input-nobody":  {"nodeName: input-nobody", retirement.NodeNotFound, "there is no Node input-nobody"},
 		"input-keeps":   {"nodeName: " + f.pool.NodeName(1), retirement.ProtectedPod, "kept"},
 		"input-renewed": {"nodeName: " + f.pool.NodeName(2) + "\nnodeUID: 11111111-2222-3333-4444-555555555555", retirement.NodeReplaced, "another one of the same name"},
-		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "is of subscription 00000000-0000-0000-0000-0000000000ff"},
+		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "subscription is 00000000-0000-0000-0000-0000000000ff"},
 		"input-mixed": {
 			"nodeName: " + f.pool.NodeName(2) + "\nproviderID: " + f.pool.ProviderID(3), retirement.ProviderMismatch, "spec.providerID names",
 		},

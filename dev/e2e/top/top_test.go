@@ -275,9 +275,9 @@ func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
 	term.press("q")
 	term.sees("up/down select")
 	term.press("c")
-	term.sees("Its node is given back.")
+	term.sees("Its node will be restored.")
 	term.press("y")
-	term.sees("is called off: the node will be given back")
+	term.sees("is cancelled: the node will be restored")
 	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 	f.check(err)
 	term.press("q")
@@ -316,7 +316,7 @@ func (f *fixture) cutOff() {
 		f.t.Errorf("printed %q while all is well", text)
 	}
 	f.check(proxy.Close())
-	out.until("problem the API server is not reached since ")
+	out.until("problem no connection to the API server since ")
 	out.until("connection refused")
 }
 

@@ -1,13 +1,13 @@
 //go:build unix
 
-// Package machines is a small hypervisor whose machines are files, for trying things out: a machine exists while its file
-// does, boots and shuts down in the time that the file says, and can be edited with any editor.
+// Package machines is a small hypervisor for experiments. Its machines are files: a machine exists while its file
+// exists. The file says how long it boots and shuts down, and can be edited.
 //
-//	ROOT/host.json             how many machines the host takes
-//	ROOT/GROUP/group.json      the group: its bounds, its templates
+//	ROOT/host.json             how many machines the host can run
+//	ROOT/GROUP/group.json      the group: its limits and templates
 //	ROOT/GROUP/NAME.json       the machine NAME
 //
-// Several processes may use one directory at once: each looks and changes under a lock.
+// Several processes can use one directory. Each reads and writes under a lock.
 package machines
 
 import (
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// The names of files that are no machines.
+// The names of files that are not machines.
 const (
 	hostFile  = "host.json"
 	groupFile = "group.json"
@@ -36,22 +36,22 @@ const (
 type Machine struct {
 	Template string    `json:"template"`
 	Created  time.Time `json:"created"`
-	// Boot and Shutdown are how long the machine takes for either, in seconds.
+	// Boot and Shutdown are the durations in seconds.
 	Boot     float64 `json:"boot,omitempty"`
 	Shutdown float64 `json:"shutdown,omitempty"`
-	// Deleting is when its deletion began.
+	// Deleting is when the deletion started.
 	Deleting time.Time `json:"deleting,omitzero"`
-	// Stuck is why the machine will not go, for trying out a deletion that fails.
+	// Stuck is why a deletion will fail; for experiments.
 	Stuck string `json:"stuck,omitempty"`
-	// Failed is why its deletion has failed.
+	// Failed is why the deletion failed.
 	Failed string `json:"failed,omitempty"`
 }
 
-// Booted reports whether the machine runs.
-func (m Machine) Booted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
+// IsBooted reports whether the machine runs.
+func (m Machine) IsBooted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
 
-// down reports whether the machine, whose deletion has begun, has shut down.
-func (m Machine) down(now time.Time) bool {
+// isShutDown reports whether a machine in deletion has shut down.
+func (m Machine) isShutDown(now time.Time) bool {
 	return !m.Deleting.IsZero() && now.Sub(m.Deleting).Seconds() >= m.Shutdown
 }
 
@@ -63,7 +63,7 @@ type Template struct {
 	Cost     float64           `json:"cost,omitempty"`
 }
 
-// Group is the content of a group's file. How many machines a group has is not in it: they are counted.
+// Group is the content of a group's file. The size of the group is not stored; its machines are counted.
 type Group struct {
 	Min       int        `json:"min"`
 	Max       int        `json:"max"`
@@ -72,14 +72,14 @@ type Group struct {
 
 // Host is the content of the host's file.
 type Host struct {
-	// Quota is how many machines the host takes.
+	// Quota is the maximum number of machines.
 	Quota int `json:"quota"`
 }
 
-// ErrNoGroup and ErrNoMachine say that the host is there and readable, and what was asked for is not.
+// ErrNoGroup and ErrNoMachine mean that the host is readable and the requested object does not exist.
 var (
-	ErrNoGroup   = errors.New("there is no such group")
-	ErrNoMachine = errors.New("there is no such machine")
+	ErrNoGroup   = errors.New("group not found")
+	ErrNoMachine = errors.New("machine not found")
 )
 
 // Hypervisor is a directory of machines.
@@ -91,33 +91,33 @@ type View struct {
 	Host Host
 }
 
-// lockPause is the time between two attempts to lock.
+// lockPause is the delay between two attempts to lock.
 const lockPause = 2 * time.Millisecond
 
-// Locked calls do while nobody else looks at the directory or changes it. A directory without a host file, such as the
-// mount point of a disk that is not there, is an error, and not one that is empty.
-func (h Hypervisor) Locked(ctx context.Context, do func(View) error) (err error) {
+// WithLock calls do while it holds the lock of the directory. A directory without a host file, such as an unmounted disk,
+// is an error and not an empty host.
+func (h Hypervisor) WithLock(ctx context.Context, do func(View) error) (err error) {
 	v := View{root: h.Root}
-	if err := read(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
-		return fmt.Errorf("the host: %w", err)
+	if err := readJSON(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
+		return fmt.Errorf("reading the host: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(h.Root, lockFile), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fmt.Errorf("the host's lock: %w", err)
+		return fmt.Errorf("locking the host: %w", err)
 	}
-	defer func() { err = errors.Join(err, lock.Close()) }() // which unlocks
+	defer func() { err = errors.Join(err, lock.Close()) }() // this unlocks
 	for {
 		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return do(v)
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("the host's lock: %w", err)
+			return fmt.Errorf("locking the host: %w", err)
 		}
 		select {
 		case <-time.After(lockPause):
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the host's lock: %w", ctx.Err())
+			return fmt.Errorf("waiting for the lock of the host: %w", ctx.Err())
 		}
 	}
 }
@@ -137,7 +137,6 @@ func (v View) Groups() ([]string, error) {
 	return names, nil
 }
 
-// Group reads a group.
 func (v View) Group(name string) (g Group, err error) {
 	if !ValidName(name) {
 		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
@@ -145,10 +144,10 @@ func (v View) Group(name string) (g Group, err error) {
 	if _, err := os.Stat(filepath.Join(v.root, name)); errors.Is(err, fs.ErrNotExist) {
 		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
 	}
-	return g, read(filepath.Join(v.root, name, groupFile), &g)
+	return g, readJSON(filepath.Join(v.root, name, groupFile), &g)
 }
 
-// Machines reads all machines of a group, by name. Those that have shut down are removed first.
+// Machines reads all machines of a group, by name. It first removes machines that have shut down.
 func (v View) Machines(group string) (map[string]Machine, error) {
 	if _, err := v.Group(group); err != nil {
 		return nil, err
@@ -166,7 +165,7 @@ func (v View) Machines(group string) (map[string]Machine, error) {
 		switch m, err := v.Machine(group, name); {
 		case errors.Is(err, ErrNoMachine): // it has shut down
 		case err != nil:
-			return nil, err // a list without it would say that it is gone
+			return nil, err // a list without it would mean that it is gone
 		default:
 			all[name] = m
 		}
@@ -174,7 +173,7 @@ func (v View) Machines(group string) (map[string]Machine, error) {
 	return all, nil
 }
 
-// Size is how many machines the group is meant to have: those that are there, without those that are going.
+// Size returns the target size of the group: its machines without those in deletion.
 func (v View) Size(group string) (n int, err error) {
 	all, err := v.Machines(group)
 	for _, m := range all {
@@ -185,17 +184,17 @@ func (v View) Size(group string) (n int, err error) {
 	return n, err
 }
 
-// Machine reads a machine. One that has shut down is removed, or its removal fails.
+// Machine reads a machine. If it has shut down, its file is removed, or its deletion fails if it is Stuck.
 func (v View) Machine(group, name string) (m Machine, err error) {
 	none := fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
 	if !ValidName(group) || !ValidName(name) {
 		return m, none
 	}
 	path := filepath.Join(v.root, group, name+suffix)
-	switch err := read(path, &m); {
+	switch err := readJSON(path, &m); {
 	case errors.Is(err, fs.ErrNotExist):
 		return m, none
-	case err != nil || !m.down(time.Now()):
+	case err != nil || !m.isShutDown(time.Now()):
 		return m, err
 	case m.Stuck != "":
 		m.Deleting, m.Failed = time.Time{}, m.Stuck
@@ -207,19 +206,18 @@ func (v View) Machine(group, name string) (m Machine, err error) {
 	return m, none
 }
 
-// SetMachine writes a machine.
 func (v View) SetMachine(group, name string, m Machine) error {
-	return write(filepath.Join(v.root, group, name+suffix), m)
+	return writeJSON(filepath.Join(v.root, group, name+suffix), m)
 }
 
-// ValidName reports whether a name can be that of a group or a machine: it becomes the name of a file.
+// ValidName reports whether a name is valid for a group or a machine. It becomes a file name.
 func ValidName(name string) bool {
 	return name != "" && len(name) <= 63 && name != "host" && name != "group" && !strings.ContainsFunc(name, func(r rune) bool {
 		return !slices.Contains([]rune("abcdefghijklmnopqrstuvwxyz0123456789-"), r)
 	})
 }
 
-func read(path string, into any) error {
+func readJSON(path string, into any) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -230,8 +228,8 @@ func read(path string, into any) error {
 	return nil
 }
 
-// write replaces a file as a whole, so that nobody reads half of it, not even after a crash.
-func write(path string, content any) error {
+// writeJSON replaces a file atomically, so that no reader sees half of it, even after a crash.
+func writeJSON(path string, content any) error {
 	raw, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package advice is what plugins may say about the events of pods: not what they do, but what they want done. Who asks
-// decides, within the limits that hold for everybody: the bounds of the group, the disruption budgets, placement.
+// Package advice defines what plugins may recommend after pod events. The caller decides, within the limits that always
+// apply: the group's limits, the disruption budgets, and placement.
 package advice
 
 import (
@@ -11,62 +11,62 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The bounds of one answer. One that is beyond them is refused as a whole.
+// The limits of one response. A response that exceeds one is refused completely.
 const (
-	MaxWishes   = 100  // wishes in an answer
-	MaxMachines = 1000 // machines in a wish
+	MaxWishes   = 100  // recommendations in a response
+	MaxMachines = 1000 // instances in a recommendation
 	MaxReason   = 1024 // bytes of a reason
 )
 
-// Wish is one thing that an analyzer wants done: exactly one of Grow and Retire is set.
+// Wish is one recommendation: exactly one of Grow and Retire is set.
 type Wish struct {
 	Grow   *Grow
 	Retire *Retire
-	// Reason is for people: it is told in events and logs.
+	// Reason is shown in Events and logs.
 	Reason string
 }
 
-// Grow wishes for machines.
+// Grow recommends new instances.
 type Grow struct {
-	// Group is the group's name as its cloud has it, NodeGroup's spec.cloud.group.
+	// Group is the group's name in its cloud, as in NodeGroup spec.cloud.group.
 	Group string
-	// Count is how many, 1 to MaxMachines.
+	// Count is the number of instances, 1 to MaxMachines.
 	Count int
-	// Template is the kind that is wanted; empty is the group's first.
+	// Template is the name of the template; empty is the group's first.
 	Template string
 }
 
-// Retire wishes that a node leaves, as a NodeRetirement for it would.
+// Retire recommends to retire a node, as a NodeRetirement does.
 type Retire struct {
-	// Node is the Node's name.
+	// Node is the name of the Node.
 	Node string
 }
 
-// Events are kinds of pod events.
+// Events selects kinds of pod events.
 type Events struct{ Modify, Delete bool }
 
-// Analyzer looks at the events of pods. It may be called concurrently, and each call is bounded by ctx and by a limit of
-// its own. An error means that nothing is known of what it wants: nothing is done then, and nothing is waited for.
+// Analyzer evaluates pod events. It is safe for concurrent use. Each call ends with ctx and with its own timeout. After
+// an error nothing is done, and nothing is retried.
 type Analyzer interface {
-	// Name is the name of the cloud that the analyzer came with, which its groups are in.
+	// Name returns the name of the cloud of the analyzer's groups.
 	Name() string
-	// Events says which events it wants to see; the others need not be shown to it.
+	// Events returns which events it needs.
 	Events() Events
-	// AnalyzeModifyEvent looks at a pod that was created or has changed.
+	// AnalyzeModifyEvent evaluates a pod that was created or changed.
 	AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
-	// AnalyzeDeleteEvent looks at a pod that was deleted, as it was last.
+	// AnalyzeDeleteEvent evaluates a deleted pod, in its last state.
 	AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
 }
 
-// Validate reports everything that makes an answer one that nobody could carry out.
+// Validate returns all errors in the recommendations.
 func Validate(wishes []Wish) error {
 	if len(wishes) > MaxWishes {
-		return fmt.Errorf("%d wishes: want at most %d", len(wishes), MaxWishes)
+		return fmt.Errorf("%d recommendations: want at most %d", len(wishes), MaxWishes)
 	}
 	var errs []error
 	for i, w := range wishes {
 		if err := w.validate(); err != nil {
-			errs = append(errs, fmt.Errorf("wish %d: %w", i, err))
+			errs = append(errs, fmt.Errorf("recommendation %d: %w", i, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -77,7 +77,7 @@ func (w Wish) validate() error {
 	case len(w.Reason) > MaxReason:
 		return fmt.Errorf("reason: %d bytes: want at most %d", len(w.Reason), MaxReason)
 	case (w.Grow == nil) == (w.Retire == nil):
-		return errors.New("want one of grow and retire")
+		return errors.New("want exactly one of grow and retire")
 	case w.Grow != nil && w.Grow.Group == "":
 		return errors.New("grow.group: is empty")
 	case w.Grow != nil && (w.Grow.Count < 1 || w.Grow.Count > MaxMachines):

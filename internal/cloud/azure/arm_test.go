@@ -17,17 +17,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-const subscription = "00000000-0000-0000-0000-000000000001"
+const subscriptionID = "00000000-0000-0000-0000-000000000001"
 
-// token is a credential that is taken everywhere.
-type token struct{}
+// fakeCredential is a credential with a fixed token.
+type fakeCredential struct{}
 
-func (token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+func (fakeCredential) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	return azcore.AccessToken{Token: "t", ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-// talkingTo is a provider whose ARM is the handler.
-func talkingTo(t *testing.T, arm http.HandlerFunc) *Provider {
+// newTestProvider returns a provider that sends its ARM requests to a handler.
+func newTestProvider(t *testing.T, arm http.HandlerFunc) *Provider {
 	t.Helper()
 	server := httptest.NewTLSServer(arm)
 	t.Cleanup(server.Close)
@@ -36,9 +36,9 @@ func talkingTo(t *testing.T, arm http.HandlerFunc) *Provider {
 	must.NoError(t, os.WriteFile(ca, raw, 0o600))
 	now := cloud.Duration(0)
 	p, err := New(Config{
-		Subscription: subscription, ResourceGroup: "demo", BatchWindow: &now,
+		Subscription: subscriptionID, ResourceGroup: "demo", BatchWindow: &now,
 		Endpoints: &Endpoints{ResourceManager: server.URL, Authority: server.URL, CAFile: ca},
-	}, Options{Credential: token{}})
+	}, Options{Credential: fakeCredential{}})
 	must.NoError(t, err)
 	return p
 }

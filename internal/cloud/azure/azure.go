@@ -1,22 +1,23 @@
-// Package azure is the provider of virtual machine scale sets, uniform and flexible, of AKS agent pools, and of virtual
-// machines on their own.
+// Package azure implements [cloud.Provider] for Azure: uniform and flexible scale sets, AKS agent pools, and single
+// virtual machines.
 //
-// What is known of Azure Resource Manager (ARM) is from its REST reference and its asynchronous operations page
-// (https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations), and from the SDK's models.
+// The behavior of Azure Resource Manager (ARM) is taken from its REST reference, from the models of the SDK, and from
+// https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
 //
-// # Who deletes
+// # Deletion
 //
-// An instance of a scale set is deleted in the scale set, which lowers its capacity by as many. A machine of an agent
-// pool that the configuration lists is deleted by AKS (agentPools/…/deleteMachines), which keeps AKS's own count right.
-// A machine on its own is deleted as what it is: Azure deletes its disks and network interfaces with it if their
-// deleteOption is Delete, and those that stay are logged. Deletions of one group that come within [Config].BatchWindow are
-// one request, whose outcome is looked up for each machine.
+// - A scale set deletes its own instances and decreases its capacity.
+// - AKS deletes the instances of the configured agent pools (agentPools/…/deleteMachines) and decreases the pool's count.
+// - A single virtual machine is deleted directly. Azure deletes its disks and network interfaces only if their deleteOption is Delete. The remaining ones are logged.
 //
-// # What is remembered
+// Deletions of one group within [Config].BatchWindow are one request. The result is read for each instance.
 //
-// Which machine is in which agent pool under which name, which never changes. Whether a machine exists, and in which
-// state, is asked each time. What the credential may do is remembered for three minutes at most, see rights.go. The status of an
-// operation is remembered for as long as deletions are gathered, 1 s at the most: all instances of one request have one operation.
+// # Caching
+//
+// - The agent pool of an instance and its name there are cached. They never change.
+// - The existence and the state of an instance are read each time.
+// - Permissions are cached for at most 3 minutes, see permissions.go.
+// - The status of an operation is cached for BatchWindow, but at most 1 second, because all instances of one request share an operation.
 package azure
 
 import (
@@ -33,40 +34,38 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Name is the provider's.
+// Name is the name of the provider.
 const Name = "azure"
 
-// Options are what a Provider is given beside its configuration.
+// Options configures a Provider in addition to Config.
 type Options struct {
-	// Credential takes the place of the one that Config.Auth names.
+	// Credential replaces the credential from Config.Auth.
 	Credential azcore.TokenCredential
-	// Transport, if set, carries all requests in place of one over the network.
+	// Transport replaces the network; for tests.
 	Transport http.RoundTripper
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Provider is one Azure subscription. It implements [cloud.Provider],
-// [cloud.RightsChecker], [cloud.Keeper] and [cloud.GoneProver].
+// Provider is the [cloud.Provider] of one Azure subscription.
 type Provider struct {
-	config  Config
-	log     *slog.Logger
-	clients *clients
-	groups  []group // of the configuration
-	deletes *batcher
-	rights  *grantCache
-	// statuses are the last answers of operations.
-	statuses statusReads
+	config           Config
+	log              *slog.Logger
+	clients          *clients
+	configuredGroups []group // from the configuration
+	deletions        *deletionBatcher
+	permissions      *permissionCache
+	statuses         statusCache
 
 	mu sync.Mutex
-	// members says which machine of an agent pool is which, by the machine's ID.
-	members map[string]member
-	// modes are the settings of agent pools that keep their machines, by group.
-	modes map[string]poolMode
-	// reads are the last reads of machines by Instance, by the machine's ID.
-	reads map[string]read
-	// growing is held by group while its size is changed.
-	growing map[string]*sync.Mutex
+	// memberCache caches the agent pool of each instance, by provider ID.
+	memberCache map[string]poolMember
+	// poolProtections caches whether agent pools protect their instances, by group.
+	poolProtections map[string]poolProtection
+	// recentReads caches recent reads of instances, by provider ID.
+	recentReads map[string]recentRead
+	// growLocks has a mutex per group, locked while its size changes.
+	growLocks map[string]*sync.Mutex
 }
 
 var (
@@ -75,7 +74,7 @@ var (
 	_ cloud.Keeper     = (*Provider)(nil)
 )
 
-// New checks the configuration and makes a provider. It asks nothing of Azure yet.
+// New validates the configuration and returns a provider. It makes no request.
 func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -89,40 +88,40 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), clients: clients,
-		members: map[string]member{}, modes: map[string]poolMode{}, reads: map[string]read{}, growing: map[string]*sync.Mutex{},
+		memberCache: map[string]poolMember{}, poolProtections: map[string]poolProtection{}, recentReads: map[string]recentRead{}, growLocks: map[string]*sync.Mutex{},
 	}
 	for _, g := range c.Groups {
-		p.groups = append(p.groups, p.configured(g))
+		p.configuredGroups = append(p.configuredGroups, p.groupFromConfig(g))
 	}
-	p.deletes = &batcher{
-		window: c.batchWindow(), limit: clients.requestBudget, send: p.deleteBatch, pending: map[string]*batch{},
+	p.deletions = &deletionBatcher{
+		window: c.batchWindow(), timeout: clients.maxCallDuration, send: p.deleteBatch, pending: map[string]*deletionBatch{},
 	}
-	p.statuses.holds = min(c.batchWindow(), maxStatusHolds)
-	p.rights = &grantCache{ask: p.grantsOn, limit: c.requestTimeout(), scopes: map[string]*knownGrants{}}
+	p.statuses.maxAge = min(c.batchWindow(), maxStatusAge)
+	p.permissions = &permissionCache{list: p.listGrants, timeout: c.requestTimeout(), scopes: map[string]*cachedGrants{}}
 	return p, nil
 }
 
-// Name is "azure".
+// Name returns "azure".
 func (p *Provider) Name() string { return Name }
 
-// Normalize gives the ID in lower case.
+// Normalize returns the provider ID in lower case.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	id, err := p.own(providerID)
+	id, err := p.parseID(providerID)
 	if err != nil {
 		return "", err
 	}
 	return id.String(), nil
 }
 
-// own reads the ID of a machine of this subscription.
-func (p *Provider) own(providerID string) (providerid.ID, error) {
+// parseID parses the provider ID of an instance in this subscription.
+func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
 		return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
 	}
 	if !strings.EqualFold(id.Subscription, p.config.Subscription) {
 		return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"provider ID %s: is of subscription %s; want %s, the one that azure is configured for",
+			"provider ID %s: subscription is %s: want %s, the configured azure subscription",
 			id, id.Subscription, p.config.Subscription)}
 	}
 	return id, nil
@@ -130,7 +129,7 @@ func (p *Provider) own(providerID string) (providerid.ID, error) {
 
 // Group reads a scale set or an agent pool.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return cloud.Group{}, err
 	}
@@ -139,11 +138,11 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 		if err != nil {
 			return cloud.Group{}, err
 		}
-		return p.poolGroup(ctx, g, pool)
+		return p.groupOfPool(ctx, g, pool)
 	}
-	set, err := p.getSet(ctx, g)
+	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	return setGroup(g, set)
+	return groupOfScaleSet(g, set)
 }

@@ -17,41 +17,41 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-const sub = "00000000-0000-0000-0000-000000000001"
+const testSubscription = "00000000-0000-0000-0000-000000000001"
 
-func TestI10EveryFaultOfAConfigurationIsNamed(t *testing.T) {
+func TestI10ConfigErrorNamesFieldAndValue(t *testing.T) {
 	for _, tc := range []struct{ name, text, says string }{
-		{"nothing", `{}`, `azure subscription: "": want a subscription ID`},
+		{"empty", `{}`, `azure subscription: "": want a subscription ID`},
 		{"subscription by name", `{subscription: prod, resourceGroup: rg}`, `azure subscription: "prod"`},
-		{"no resource group", `{subscription: ` + sub + `}`, `azure resourceGroup: ""`},
-		{"resource group with a slash", `{subscription: ` + sub + `, resourceGroup: a/b}`, `azure resourceGroup: "a/b"`},
+		{"no resource group", `{subscription: ` + testSubscription + `}`, `azure resourceGroup: ""`},
+		{"resource group with a slash", `{subscription: ` + testSubscription + `, resourceGroup: a/b}`, `azure resourceGroup: "a/b"`},
 		{"unknown cloud", `{cloud: AzureMoon}`, `azure cloud: "AzureMoon": want one of AzurePublic`},
 		{"unknown method", `{auth: {method: password}}`, `azure auth.method: "password": want one of default`},
-		{"token file for nothing", `{auth: {tokenFile: /t}}`, `azure auth.tokenFile: "/t": want nothing, unless`},
+		{"token file of another method", `{auth: {tokenFile: /t}}`, `azure auth.tokenFile: "/t": want nothing, unless`},
 		{"ARM without TLS", `{endpoints: {resourceManager: "http://x", authority: "https://y"}}`, `azure endpoints.resourceManager: "http://x": want an https URL`},
 		{"window too long", `{batchWindow: 2m}`, `azure batchWindow: 2m0s: want 0s to 1m0s`},
 		{"timeout too short", `{requestTimeout: 1ms}`, `azure requestTimeout: 1ms: want 1s to 5m0s`},
-		{"two kinds", `{groups: [{name: a, scaleSet: s, agentPool: p}]}`, `azure groups[0].scaleSet: "s": want either`},
-		{"no kind", `{groups: [{name: a}]}`, `azure groups[0].scaleSet: "": want a scale set, or else`},
-		{"pool without its group", `{groups: [{name: a, cluster: c, agentPool: p}]}`, `azure groups[0].resourceGroup: ""`},
-		{"twice", `{groups: [{name: a, scaleSet: s}, {name: A, scaleSet: t}]}`, `azure groups[1].name: "A": want a name that no other`},
-		{"pool name of Azure's rule", `{groups: [{name: a, resourceGroup: r, cluster: c, agentPool: Spot}]}`, `azure groups[0].agentPool: "Spot"`},
+		{"scale set and agent pool", `{groups: [{name: a, scaleSet: s, agentPool: p}]}`, `azure groups[0].scaleSet: "s": want either`},
+		{"neither scale set nor agent pool", `{groups: [{name: a}]}`, `azure groups[0].scaleSet: "": want a scale set, or else`},
+		{"agent pool without resource group", `{groups: [{name: a, cluster: c, agentPool: p}]}`, `azure groups[0].resourceGroup: ""`},
+		{"duplicate name", `{groups: [{name: a, scaleSet: s}, {name: A, scaleSet: t}]}`, `azure groups[1].name: "A": want a name that no other`},
+		{"invalid agent pool name", `{groups: [{name: a, resourceGroup: r, cluster: c, agentPool: Spot}]}`, `azure groups[0].agentPool: "Spot"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var c Config
 			must.NoError(t, yaml.UnmarshalStrict([]byte(tc.text), &c))
 			check.ErrorContains(t, c.Validate(), tc.says)
 			if _, err := New(c, Options{}); err == nil {
-				t.Error("a provider was made of it")
+				t.Error("New accepted the configuration")
 			}
 		})
 	}
 }
 
-func TestAFullConfigurationIsTaken(t *testing.T) {
+func TestFullConfigIsValid(t *testing.T) {
 	var c Config
 	err := yaml.UnmarshalStrict([]byte(`
-subscription: `+sub+`
+subscription: `+testSubscription+`
 resourceGroup: MC_demo_(x)_westeurope
 auth: {method: workloadIdentity, clientID: c, tenantID: t, tokenFile: /var/run/token}
 cloud: AzureChina
@@ -70,7 +70,7 @@ groups:
 	}
 }
 
-func TestAComputerNameSaysItsInstance(t *testing.T) {
+func TestComputerNameContainsInstanceNumber(t *testing.T) {
 	for name, want := range map[string]int{
 		"aks-pool-12345678-vmss00000a": 10, "AKS-POOL-12345678-VMSS00000A": 10, "aks-pool-12345678-vmss000000": 0,
 		"aks-pool-12345678-vmss0000zz": 1295, "aks-pool-12345678-vmss000010": 36,
@@ -100,65 +100,65 @@ func pad36(n int) string {
 	return string(out)
 }
 
-// sent gathers what a batcher sends.
-type sent struct {
+// sentBatches records what a batcher sends.
+type sentBatches struct {
 	mu      sync.Mutex
 	batches [][]string
 }
 
-func (s *sent) send(_ context.Context, where place, deletions []deletion) []outcome {
+func (s *sentBatches) send(_ context.Context, where deletionTarget, deletions []deletion) []deletionResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
-	outcomes := make([]outcome, len(deletions))
+	outcomes := make([]deletionResult, len(deletions))
 	for i, d := range deletions {
 		names = append(names, where.scaleSet+"/"+d.name)
-		outcomes[i] = outcome{url: "of " + d.name}
+		outcomes[i] = deletionResult{operationURL: "of " + d.name}
 	}
 	s.batches = append(s.batches, names)
 	return outcomes
 }
 
-func machine(name string) deletion {
-	return deletion{machine: found{Instance: cloud.Instance{ProviderID: name}}, name: name}
+func newTestDeletion(name string) deletion {
+	return deletion{instance: vmInstance{Instance: cloud.Instance{ProviderID: name}}, name: name}
 }
 
-func inSet(name string) place { return place{group: group{scaleSet: name}} }
+func inScaleSet(name string) deletionTarget { return deletionTarget{group: group{scaleSet: name}} }
 
 func TestDeletionsOfAGroupShareOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s sent
-		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		var s sentBatches
+		b := &deletionBatcher{window: time.Second, timeout: time.Minute, send: s.send, pending: map[string]*deletionBatch{}}
 		var all sync.WaitGroup
 		for i := range 6 {
 			all.Go(func() {
-				name := fmt.Sprint(i % 3) // each machine is asked for twice
-				if out := b.delete(t.Context(), inSet("a"), machine(name)); out.err != nil || out.url != "of "+name {
+				name := fmt.Sprint(i % 3) // each machine is requested twice
+				if out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(name)); out.err != nil || out.operationURL != "of "+name {
 					t.Errorf("machine %s: %+v", name, out)
 				}
 			})
 		}
-		all.Go(func() { b.delete(t.Context(), inSet("b"), machine("x")) })
+		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("b"), newTestDeletion("x")) })
 		all.Wait()
-		b.delete(t.Context(), inSet("a"), machine("late"))
+		b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("late"))
 		sizes := map[int]int{}
 		for _, names := range s.batches {
 			sizes[len(names)]++
 		}
 		if len(s.batches) != 3 || sizes[3] != 1 || sizes[1] != 2 {
-			t.Errorf("sent %q, want the three of a together, and the others each alone", s.batches)
+			t.Errorf("sent %q, want one batch of three for a and two single ones", s.batches)
 		}
 	})
 }
 
-func TestAFullBatchDoesNotWait(t *testing.T) {
+func TestFullBatchIsSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s sent
-		b := &batcher{window: time.Hour, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		var s sentBatches
+		b := &deletionBatcher{window: time.Hour, timeout: time.Minute, send: s.send, pending: map[string]*deletionBatch{}}
 		began := time.Now()
 		var all sync.WaitGroup
-		for i := range maxBatch {
-			all.Go(func() { b.delete(t.Context(), inSet("a"), machine(fmt.Sprint(i))) })
+		for i := range maxBatchSize {
+			all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(fmt.Sprint(i))) })
 		}
 		all.Wait()
 		if len(s.batches) != 1 || time.Since(began) != 0 {
@@ -167,18 +167,18 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestCallerLeavingBeforeTheBatchDeletesNothing(t *testing.T) {
+func TestCancelledCallerDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s sent
-		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		var s sentBatches
+		b := &deletionBatcher{window: time.Second, timeout: time.Minute, send: s.send, pending: map[string]*deletionBatch{}}
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if out := b.delete(ctx, inSet("a"), machine("left")); !errors.Is(out.err, context.Canceled) {
-				t.Errorf("the caller who left was told %+v", out)
+			if out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left")); !errors.Is(out.err, context.Canceled) {
+				t.Errorf("the cancelled caller got %+v", out)
 			}
 		})
-		all.Go(func() { b.delete(t.Context(), inSet("a"), machine("stays")) })
+		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("stays")) })
 		synctest.Wait()
 		leave()
 		all.Wait()
@@ -188,14 +188,14 @@ func TestCallerLeavingBeforeTheBatchDeletesNothing(t *testing.T) {
 	})
 }
 
-func TestNudgeRecordRoundTrips(t *testing.T) {
-	for _, n := range []nudge{{5, 6}, {1000, 999}, {0, 1}} {
-		if got, ok := parseNudge(n.String()); !ok || got != n {
+func TestMaximumChangeTagRoundTrips(t *testing.T) {
+	for _, n := range []maximumChange{{5, 6}, {1000, 999}, {0, 1}} {
+		if got, ok := parseMaximumChange(n.String()); !ok || got != n {
 			t.Errorf("%v is read as %v, %v", n, got, ok)
 		}
 	}
 	for _, text := range []string{"", "5", "5 to", "a to b", "5 to 6 ", "-1 to 6", "12345 to 6"} {
-		if got, ok := parseNudge(text); ok {
+		if got, ok := parseMaximumChange(text); ok {
 			t.Errorf("%q is read as %v", text, got)
 		}
 	}

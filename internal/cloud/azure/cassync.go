@@ -16,65 +16,63 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// CASSync makes the cluster autoscaler of AKS read its node pools again. After machines were deleted past it, it may
-// hold on to what it knew; a change of any pool's maximum makes AKS restart it. So the maximum of a pool that has no
-// node, and is kept for this, is changed by one and put back.
+// CASSync restarts the AKS cluster autoscaler, so that it reads its node pools again. After instances were deleted
+// without it, the autoscaler can keep stale data. AKS restarts it when the maximum of any pool changes. So CASSync
+// changes the maximum of an empty pool by one and restores it.
 //
-// The change and the record of it are one request: a tag of the pool says from which maximum to which it was changed,
-// and is removed by the request that puts it back. Whoever finds the tag, after a crash too, puts the maximum back
-// first, unless somebody has set other bounds since.
+// The request that changes the maximum also sets a tag with the old and the new maximum. The request that restores it
+// removes the tag. If a process finds the tag, for example after a crash, it restores the maximum first, unless a user
+// has changed the limits.
 //
-// Deleted may be called at any time; Run, Nudge and Restore are for one goroutine.
+// Deleted is safe for concurrent use. Run, Nudge and Restore are for one goroutine.
 type CASSync struct {
-	provider *Provider
-	pool     group
-	every    time.Duration
-	gather   time.Duration
-	log      *slog.Logger
-	told     CASSyncObserver
-	deleted  chan struct{} // holds one: a deletion that the next nudge is for
-	changed  bool          // a changed maximum was seen last, and has not been put back
+	provider       *Provider
+	pool           group
+	interval       time.Duration
+	gather         time.Duration
+	log            *slog.Logger
+	observer       CASSyncObserver
+	deleted        chan struct{} // buffered: one deletion that the next restart covers
+	maximumChanged bool          // whether the maximum was changed and not restored, as of the last read
 }
 
-// CASSyncObserver is told what becomes of nudges. It must not wait.
+// CASSyncObserver receives the results of restarts. Its methods must not block.
 type CASSyncObserver interface {
-	// Nudged is told how a nudge has ended, and of each time that what a crash left changed could not be put back.
+	// Nudged reports the result of a restart, and each failure to restore a maximum after a crash.
 	Nudged(err error)
-	// Changed is told whether a changed maximum waits to be put back, each time that the pool says so.
+	// Changed reports whether a changed maximum waits to be restored, on every read of the pool.
 	Changed(waits bool)
 }
 
-// nobody is a CASSyncObserver that does nothing.
-type nobody struct{}
+type noopObserver struct{}
 
-func (nobody) Nudged(error) {}
+func (noopObserver) Nudged(error) {}
 
-func (nobody) Changed(bool) {}
+func (noopObserver) Changed(bool) {}
 
-// CASSyncConfig names the pool whose maximum is changed.
+// CASSyncConfig selects the pool with the changed maximum.
 type CASSyncConfig struct {
-	// ResourceGroup is the managed cluster's.
+	// ResourceGroup is the resource group of the managed cluster.
 	ResourceGroup string `json:"resourceGroup"`
-	// Cluster is the managed cluster.
+	// Cluster is the name of the managed cluster.
 	Cluster string `json:"cluster"`
-	// AgentPool is one of Cluster that has the cluster autoscaler turned on, and no node.
+	// AgentPool is an empty pool of Cluster with the cluster autoscaler enabled.
 	AgentPool string `json:"agentPool"`
-	// Every is the time between two changes that no deletion calls for, 1m to 24h; 0 is none.
+	// Every is the interval of restarts without a deletion, 1m to 24h. 0 disables them.
 	Every cloud.Duration `json:"every,omitempty"`
-	// Gather is how long deletions are gathered before a change, as each restarts the cluster autoscaler: 1s to 10m; 0 is
-	// 30s.
+	// Gather is how long deletions are collected before a restart, 1s to 10m. 0 is 30s.
 	Gather cloud.Duration `json:"gather,omitempty"`
 }
 
-// Validate reports everything that is wrong, each with field, value and what is allowed.
+// Validate returns all errors, each with field, value and allowed values.
 func (c *CASSyncConfig) Validate() error {
-	var v problems
-	v.check(resourceGroupName.MatchString(c.ResourceGroup), "casSync.resourceGroup", c.ResourceGroup,
+	var v configErrors
+	v.check(resourceGroupPattern.MatchString(c.ResourceGroup), "casSync.resourceGroup", c.ResourceGroup,
 		"the managed cluster's resource group")
-	v.check(resourceName.MatchString(c.Cluster), "casSync.cluster", c.Cluster, "the name of a managed cluster")
-	v.check(agentPoolName.MatchString(c.AgentPool), "casSync.agentPool", c.AgentPool, "the name of an agent pool")
+	v.check(resourceNamePattern.MatchString(c.Cluster), "casSync.cluster", c.Cluster, "the name of a managed cluster")
+	v.check(agentPoolPattern.MatchString(c.AgentPool), "casSync.agentPool", c.AgentPool, "the name of an agent pool")
 	if every := time.Duration(c.Every); every != 0 && (every < time.Minute || every > 24*time.Hour) {
-		v.add("casSync.every", every, "1m to 24h, or 0s for deletions alone")
+		v.add("casSync.every", every, "1m to 24h, or 0s to restart only after deletions")
 	}
 	if gather := time.Duration(c.Gather); gather != 0 && (gather < time.Second || gather > 10*time.Minute) {
 		v.add("casSync.gather", gather, "1s to 10m")
@@ -82,7 +80,7 @@ func (c *CASSyncConfig) Validate() error {
 	return errors.Join(v...)
 }
 
-// NewCASSync checks the configuration. It asks nothing of Azure yet.
+// NewCASSync validates the configuration. It makes no request.
 func (p *Provider) NewCASSync(c CASSyncConfig) (*CASSync, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -93,47 +91,47 @@ func (p *Provider) NewCASSync(c CASSyncConfig) (*CASSync, error) {
 		gather = defaultGather
 	}
 	return &CASSync{
-		provider: p, pool: pool, every: time.Duration(c.Every), gather: gather, log: p.log.With("agentPool", c.AgentPool),
-		told: nobody{}, deleted: make(chan struct{}, 1),
+		provider: p, pool: pool, interval: time.Duration(c.Every), gather: gather, log: p.log.With("agentPool", c.AgentPool),
+		observer: noopObserver{}, deleted: make(chan struct{}, 1),
 	}, nil
 }
 
-// Pool is the name of the pool whose maximum is changed.
+// Pool returns the name of the pool with the changed maximum.
 func (s *CASSync) Pool() string { return s.pool.pool }
 
-// Observe has told hear of what Run does. It is to be called before that.
-func (s *CASSync) Observe(told CASSyncObserver) { s.told = told }
+// Observe sets the observer. Call it before Run.
+func (s *CASSync) Observe(told CASSyncObserver) { s.observer = told }
 
-// Deleted says that a machine was deleted past the cluster autoscaler. It never waits.
+// Deleted requests a restart after an instance was deleted without the cluster autoscaler. It does not block.
 func (s *CASSync) Deleted() {
 	select {
 	case s.deleted <- struct{}{}:
-	default: // the next nudge is for this one too
+	default: // the next restart covers this deletion too
 	}
 }
 
-// The pauses of Run.
 const (
-	// defaultGather is how long deletions are gathered.
+	// defaultGather is the default of CASSyncConfig.Gather.
 	defaultGather = 30 * time.Second
-	// casRetry is how long after a failure the next try is.
-	casRetry = time.Minute
+	// casRetryDelay is the retry delay after a failure.
+	casRetryDelay = time.Minute
 )
 
-// Run puts back what a crash left changed, and nudges after deletions and on schedule until ctx ends. Where a change
-// was begun it is put back before Run returns, if that takes no longer than stopTime; otherwise whoever runs next does it.
+// Run first restores what a crash left. Then it restarts the autoscaler after deletions and at intervals until ctx
+// ends. A change that has begun is restored before Run returns, if that takes at most stopTimeout. Otherwise the next Run
+// restores it.
 func (s *CASSync) Run(ctx context.Context) {
-	s.persist(ctx, s.Restore)
-	for s.due(ctx) {
-		s.persist(ctx, s.nudgeForAll)
+	s.retryUntilDone(ctx, s.Restore)
+	for s.waitUntilDue(ctx) {
+		s.retryUntilDone(ctx, s.restartForPending)
 	}
 }
 
-// due waits until there is something to nudge for; it is false when ctx has ended.
-func (s *CASSync) due(ctx context.Context) bool {
+// waitUntilDue waits until a restart is due. It returns false when ctx has ended.
+func (s *CASSync) waitUntilDue(ctx context.Context) bool {
 	var scheduled <-chan time.Time
-	if s.every > 0 {
-		timer := time.NewTimer(s.every)
+	if s.interval > 0 {
+		timer := time.NewTimer(s.interval)
 		defer timer.Stop()
 		scheduled = timer.C
 	}
@@ -143,41 +141,41 @@ func (s *CASSync) due(ctx context.Context) bool {
 	case <-scheduled:
 		return true
 	case <-s.deleted:
-		return pause(ctx, s.gather) == nil
+		return sleep(ctx, s.gather) == nil
 	}
 }
 
-// persist tries until it is done or ctx ends, and no sooner than Azure wants. Deletions wait meanwhile.
-func (s *CASSync) persist(ctx context.Context, try func(context.Context) error) {
+// retryUntilDone calls try until it succeeds or ctx ends. It waits as long as Azure asks for.
+func (s *CASSync) retryUntilDone(ctx context.Context, try func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := try(ctx)
 		if err == nil {
 			return
 		}
-		// That a stop came before anything was begun is nothing to tell of.
-		if ctx.Err() == nil || s.changed || !errors.Is(err, context.Canceled) {
-			s.log.Error("the cluster autoscaler was not made to look again", "err", err, "maximumChanged", s.changed)
-			s.told.Nudged(err)
+		// A stop before the first change is not an error.
+		if ctx.Err() == nil || s.maximumChanged || !errors.Is(err, context.Canceled) {
+			s.log.Error("restarting the cluster autoscaler failed; retrying", "err", err, "maximumChanged", s.maximumChanged)
+			s.observer.Nudged(err)
 		}
-		_ = pause(ctx, max(cloud.PauseOf(err), casRetry)) // ctx is asked next
+		_ = sleep(ctx, max(cloud.PauseOf(err), casRetryDelay)) // the loop checks ctx
 	}
 }
 
-// nudgeForAll nudges for all deletions that there were before.
-func (s *CASSync) nudgeForAll(ctx context.Context) error {
+// restartForPending does one restart for all pending deletions.
+func (s *CASSync) restartForPending(ctx context.Context) error {
 	select {
 	case <-s.deleted:
 	default:
 	}
 	err := s.Nudge(ctx)
 	if err == nil {
-		s.told.Nudged(nil)
+		s.observer.Nudged(nil)
 	}
 	return err
 }
 
-// pause waits for d. It is an error when ctx ends before that, at once where it is known that it will.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep waits for d. It returns an error when ctx ends first, and immediately if the deadline of ctx is sooner.
+func sleep(ctx context.Context, d time.Duration) error {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
 		return context.DeadlineExceeded
 	}
@@ -191,31 +189,31 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// nudgeTag is the tag that records a change; its value is "MAXIMUM to MAXIMUM".
-const nudgeTag = "slipway-cas-sync"
+// maximumChangeTag is the tag that records a change. Its value is "MAXIMUM to MAXIMUM".
+const maximumChangeTag = "slipway-cas-sync"
 
-var nudgeForm = regexp.MustCompile(`^([0-9]{1,4}) to ([0-9]{1,4})$`)
+var maximumChangePattern = regexp.MustCompile(`^([0-9]{1,4}) to ([0-9]{1,4})$`)
 
-// nudge is a change of a pool's maximum.
-type nudge struct{ from, to int32 }
+// maximumChange is a change of a pool's maximum.
+type maximumChange struct{ from, to int32 }
 
-func (n nudge) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
+func (n maximumChange) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
 
-func parseNudge(text string) (nudge, bool) {
-	found := nudgeForm.FindStringSubmatch(text)
+func parseMaximumChange(text string) (maximumChange, bool) {
+	found := maximumChangePattern.FindStringSubmatch(text)
 	if found == nil {
-		return nudge{}, false
+		return maximumChange{}, false
 	}
 	from, _ := strconv.ParseInt(found[1], 10, 32) // four digits
 	to, _ := strconv.ParseInt(found[2], 10, 32)
-	return nudge{int32(from), int32(to)}, true
+	return maximumChange{int32(from), int32(to)}, true
 }
 
-// maxPoolCount is the most that AKS lets a pool's maximum be.
-const maxPoolCount = 1000
+// maxPoolMaximum is the highest maximum that AKS allows for a pool.
+const maxPoolMaximum = 1000
 
-// Nudge changes the maximum and puts it back, and returns when both changes are done. A pool with nodes, or without the
-// cluster autoscaler, is refused.
+// Nudge changes the maximum and restores it. It returns when both changes are complete. It refuses a pool with nodes or
+// without the cluster autoscaler.
 func (s *CASSync) Nudge(ctx context.Context) error {
 	if err := s.Restore(ctx); err != nil {
 		return err
@@ -226,74 +224,75 @@ func (s *CASSync) Nudge(ctx context.Context) error {
 	}
 	properties := pool.Properties
 	switch {
-	case ofSingleVMs(pool):
-		return s.refuse("it is of type VirtualMachines, whose maximum AKS keeps by size; want VirtualMachineScaleSets")
-	case !value(properties.EnableAutoScaling) || properties.MaxCount == nil:
-		return s.refuse("the cluster autoscaler is not turned on for it")
+	case isSingleVMPool(pool):
+		return s.refusedError("it is of type VirtualMachines, which has no single maximum: want VirtualMachineScaleSets")
+	case !deref(properties.EnableAutoScaling) || properties.MaxCount == nil:
+		return s.refusedError("its cluster autoscaler is disabled: want it enabled")
 	case *properties.Count != 0:
-		return s.refuse(fmt.Sprintf("it has %d nodes; want a pool without any", *properties.Count))
+		return s.refusedError(fmt.Sprintf("it has %d nodes: want an empty pool", *properties.Count))
 	}
-	change := nudge{from: *properties.MaxCount, to: *properties.MaxCount + 1}
-	if change.to > maxPoolCount {
+	change := maximumChange{from: *properties.MaxCount, to: *properties.MaxCount + 1}
+	if change.to > maxPoolMaximum {
 		change.to = change.from - 1
 	}
 	properties.MaxCount = to.Ptr(change.to)
-	properties.Tags = withTag(properties.Tags, change.String())
-	return s.changeAndPutBack(ctx, pool)
+	properties.Tags = withChangeTag(properties.Tags, change.String())
+	return s.changeAndRestore(ctx, pool)
 }
 
-// changeAndPutBack goes on for stopTime when ctx ends, since what is begun here should not be left to the next process.
-func (s *CASSync) changeAndPutBack(ctx context.Context, pool armcontainerservice.AgentPool) error {
+// changeAndRestore changes the maximum and restores it. After ctx ends it continues for stopTimeout, so that the next
+// process need not restore the maximum.
+func (s *CASSync) changeAndRestore(ctx context.Context, pool armcontainerservice.AgentPool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	work, end := beyond(ctx, stopTime)
+	work, end := extendContext(ctx, stopTimeout)
 	defer end()
-	changing, cancel := context.WithTimeout(work, operationTime)
+	changing, cancel := context.WithTimeout(work, operationTimeout)
 	defer cancel()
-	failed := s.put(changing, pool, "changing the maximum of")
-	restoring, cancel := context.WithTimeout(work, restoreTime)
+	failed := s.writePool(changing, pool, "changing the maximum of")
+	restoring, cancel := context.WithTimeout(work, restoreTimeout)
 	defer cancel()
-	return s.putBack(restoring, failed)
+	return s.restoreAfterChange(restoring, failed)
 }
 
 const (
-	// operationTime is how long an operation of AKS is followed.
-	operationTime = 5 * time.Minute
-	// restoreTime is how long putting a maximum back may take, all tries together.
-	restoreTime = 5 * time.Minute
-	// restoreRetry is the time between two tries of that, unless Azure wants another.
-	restoreRetry = 10 * time.Second
-	// stopTime is how long a process that is told to stop goes on with what it has begun: it is given 30s in a cluster, by
-	// whoever waits for it and by its Runnables' manager, and the next one waits until it has gone.
-	stopTime = 20 * time.Second
+	// operationTimeout limits how long an operation of AKS is followed.
+	operationTimeout = 5 * time.Minute
+	// restoreTimeout limits restoring a maximum, including all retries.
+	restoreTimeout = 5 * time.Minute
+	// restoreRetryDelay is the retry delay for restoring, unless Azure asks for another.
+	restoreRetryDelay = 10 * time.Second
+	// stopTimeout limits the work after a stop request. In a cluster a process has 30s to stop, and the next one starts
+	// when it has stopped.
+	stopTimeout = 20 * time.Second
 )
 
-// putBack looks after a change whether there is something to put back, and does so. failed is what came of the change, which
-// may have been made all the same: its answer may be lost, and AKS keeps what a failed operation was to do.
-func (s *CASSync) putBack(ctx context.Context, failed error) error {
+// restoreAfterChange restores the maximum after a change, if necessary. failed is the error of the change. The change may have
+// happened anyway: the response can be lost, and AKS keeps the target of a failed operation.
+func (s *CASSync) restoreAfterChange(ctx context.Context, failed error) error {
 	var err error
 	for before := failed; ; before = err {
-		if before != nil && !isNo(before) && pause(ctx, max(cloud.PauseOf(before), restoreRetry)) != nil {
+		if before != nil && !isPermanent(before) && sleep(ctx, max(cloud.PauseOf(before), restoreRetryDelay)) != nil {
 			return errors.Join(failed, err)
 		}
 		if err = s.Restore(ctx); err == nil {
 			return failed
 		}
-		if isNo(err) {
+		if isPermanent(err) {
 			return errors.Join(failed, err)
 		}
 	}
 }
 
-// isNo reports an answer that does not change when the question is asked again soon.
-func isNo(err error) bool { return cloud.RefusalOf(err) != "" || cloud.IsNotFound(err) }
+// isPermanent reports whether a retry would fail again.
+func isPermanent(err error) bool { return cloud.RefusalOf(err) != "" || cloud.IsNotFound(err) }
 
-// beyond is a context that ends d after ctx does.
-func beyond(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// extendContext returns a context that ends d after ctx.
+func extendContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		_ = pause(work, d)
+		_ = sleep(work, d)
 		end()
 	})
 	return work, func() {
@@ -302,77 +301,78 @@ func beyond(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	}
 }
 
-func (s *CASSync) refuse(why string) error {
-	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("cluster autoscaler synchronisation by %s: %s", s.pool, why)}
+func (s *CASSync) refusedError(why string) error {
+	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("restarting the cluster autoscaler with %s: %s", s.pool, why)}
 }
 
-// Restore puts back a maximum that was changed and is still as it was changed, and removes the record.
+// Restore restores a changed maximum and removes the tag. If the limits are not the ones that CASSync set, it only
+// removes the tag.
 func (s *CASSync) Restore(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, restoreTime)
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	pool, err := s.provider.getPool(ctx, s.pool)
 	if cloud.IsNotFound(err) {
-		s.know(false)
+		s.setMaximumChanged(false)
 	}
 	if err != nil {
 		return err
 	}
 	properties := pool.Properties
-	record, found := properties.Tags[nudgeTag]
-	s.know(found)
+	record, found := properties.Tags[maximumChangeTag]
+	s.setMaximumChanged(found)
 	if !found {
 		return nil
 	}
-	change, ok := parseNudge(value(record))
-	if ok && value(properties.MaxCount) == change.to && value(properties.MinCount) <= change.from {
+	change, ok := parseMaximumChange(deref(record))
+	if ok && deref(properties.MaxCount) == change.to && deref(properties.MinCount) <= change.from {
 		properties.MaxCount = to.Ptr(change.from)
 	} else {
-		s.log.Warn("the maximum is left as it is, as somebody has set other bounds since", "record", cloud.Printable(value(record), maxCode),
-			"minimum", value(properties.MinCount), "maximum", value(properties.MaxCount))
+		s.log.Warn("the maximum of the pool is not restored, because its limits have changed", "record", cloud.Printable(deref(record), maxCodeLength),
+			"minimum", deref(properties.MinCount), "maximum", deref(properties.MaxCount))
 	}
-	properties.Tags = withTag(properties.Tags, "")
-	return s.put(ctx, pool, "putting back the maximum of")
+	properties.Tags = withChangeTag(properties.Tags, "")
+	return s.writePool(ctx, pool, "restoring the maximum of")
 }
 
-// know takes in whether a changed maximum waits to be put back.
-func (s *CASSync) know(changed bool) {
-	s.changed = changed
-	s.told.Changed(changed)
+// setMaximumChanged records and reports whether a changed maximum waits to be restored.
+func (s *CASSync) setMaximumChanged(changed bool) {
+	s.maximumChanged = changed
+	s.observer.Changed(changed)
 }
 
-// withTag gives the tags with the record, or without it when it is empty.
-func withTag(tags map[string]*string, record string) map[string]*string {
+// withChangeTag returns the tags with the given record, or without a record if it is empty.
+func withChangeTag(tags map[string]*string, record string) map[string]*string {
 	tags = maps.Clone(tags)
 	if tags == nil {
 		tags = map[string]*string{}
 	}
-	delete(tags, nudgeTag)
+	delete(tags, maximumChangeTag)
 	if record != "" {
-		tags[nudgeTag] = &record
+		tags[maximumChangeTag] = &record
 	}
 	return tags
 }
 
-// put writes the pool and follows the operation to its end.
-func (s *CASSync) put(ctx context.Context, pool armcontainerservice.AgentPool, doing string) error {
-	_, changed := pool.Properties.Tags[nudgeTag]
+// writePool writes the pool and waits for the operation to finish.
+func (s *CASSync) writePool(ctx context.Context, pool armcontainerservice.AgentPool, doing string) error {
+	_, changed := pool.Properties.Tags[maximumChangeTag]
 	started := time.Now().UTC()
 	url, err := s.provider.putPool(ctx, s.pool, pool, doing)
 	if err != nil {
 		return err
 	}
 	if changed {
-		s.know(true) // whatever becomes of the operation
+		s.setMaximumChanged(true) // even if the operation fails
 	}
-	if err := s.follow(ctx, operation{URL: url}.encode(started)); err != nil {
+	if err := s.waitForOperation(ctx, operation{URL: url}.toCloudOperation(started)); err != nil {
 		return fmt.Errorf("%s %s: %w", doing, s.pool, err)
 	}
-	s.know(changed)
+	s.setMaximumChanged(changed)
 	return nil
 }
 
-// follow waits for the end of an operation.
-func (s *CASSync) follow(ctx context.Context, op cloud.Operation) error {
+// waitForOperation waits until an operation has finished.
+func (s *CASSync) waitForOperation(ctx context.Context, op cloud.Operation) error {
 	for {
 		status, err := s.provider.Status(ctx, op)
 		switch {
@@ -383,11 +383,11 @@ func (s *CASSync) follow(ctx context.Context, op cloud.Operation) error {
 		case status.Done:
 			return status.Err
 		}
-		if err := pause(ctx, status.Pause(askPause)); err != nil {
+		if err := sleep(ctx, status.Pause(statusPollInterval)); err != nil {
 			return err
 		}
 	}
 }
 
-// askPause is the shortest time between two questions about an operation.
-const askPause = time.Second
+// statusPollInterval is the minimum interval between two status requests.
+const statusPollInterval = time.Second

@@ -25,49 +25,49 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// aks is an agent pool behind the real SDK, in whatever time the test has.
-type aks struct {
-	mu              sync.Mutex
-	least, most     int32
-	count           int32
-	tags            map[string]string
-	etag, operation int
-	gone            bool
-	takes           time.Duration // an operation
-	busyUntil       time.Time
-	fails           bool // the next operation
-	writes          []string
-	asked           []time.Time
-	// fault, if set, answers in place of AKS when it is not nil.
+// fakeAKS is an agent pool in AKS behind the real SDK.
+type fakeAKS struct {
+	mu                 sync.Mutex
+	minCount, maxCount int32
+	count              int32
+	tags               map[string]string
+	etag, operation    int
+	gone               bool
+	operationDuration  time.Duration // duration of an operation
+	busyUntil          time.Time
+	failNext           bool // fails the next operation
+	writes             []string
+	requestTimes       []time.Time
+	// fault, if set, replaces the response of AKS unless it returns nil.
 	fault func(*http.Request) *http.Response
 }
 
-// onPool runs a test in virtual time on an agent pool of up to 5 nodes.
-func onPool(t *testing.T, test func(t *testing.T, a *aks)) {
+// withPool runs a test in virtual time with an agent pool of up to 5 nodes.
+func withPool(t *testing.T, test func(t *testing.T, a *fakeAKS)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &aks{most: 5, takes: time.Minute, tags: map[string]string{"team": "ci"}})
+		test(t, &fakeAKS{maxCount: 5, operationDuration: time.Minute, tags: map[string]string{"team": "ci"}})
 	})
 }
 
-const armAt = "https://arm.test"
+const armURL = "https://arm.test"
 
-// sync is one more manager's synchronisation by the pool.
-func (a *aks) sync(t *testing.T, every time.Duration, log io.Writer) *CASSync {
+// newSync returns the CASSync of another manager for the pool.
+func (a *fakeAKS) newSync(t *testing.T, every time.Duration, log io.Writer) *CASSync {
 	t.Helper()
 	options := &arm.ClientOptions{ClientOptions: policy.ClientOptions{
 		Cloud: azcloud.Configuration{Services: map[azcloud.ServiceName]azcloud.ServiceConfiguration{
-			azcloud.ResourceManager: {Endpoint: armAt, Audience: armAt},
+			azcloud.ResourceManager: {Endpoint: armURL, Audience: armURL},
 		}},
-		Transport: a, Retry: policy.RetryOptions{MaxRetries: -1, ShouldRetry: worthRetrying},
+		Transport: a, Retry: policy.RetryOptions{MaxRetries: -1, ShouldRetry: shouldRetry},
 	}, DisableRPRegistration: true}
-	client, err := arm.NewClient(moduleName, moduleVersion, token{}, options)
+	client, err := arm.NewClient(moduleName, moduleVersion, fakeCredential{}, options)
 	must.NoError(t, err)
-	pools, err := armcontainerservice.NewAgentPoolsClient(subscription, token{}, options)
+	pools, err := armcontainerservice.NewAgentPoolsClient(subscriptionID, fakeCredential{}, options)
 	must.NoError(t, err)
 	p := &Provider{
 		log:     slog.New(slog.NewTextHandler(log, nil)),
-		clients: &clients{arm: client, pools: pools, armHost: strings.TrimPrefix(armAt, "https://")},
+		clients: &clients{arm: client, pools: pools, armHost: strings.TrimPrefix(armURL, "https://")},
 	}
 	s, err := p.NewCASSync(CASSyncConfig{ResourceGroup: "rg", Cluster: "demo", AgentPool: "empty", Every: cloud.Duration(every)})
 	must.NoError(t, err)
@@ -75,13 +75,13 @@ func (a *aks) sync(t *testing.T, every time.Duration, log io.Writer) *CASSync {
 }
 
 // Do implements policy.Transporter.
-func (a *aks) Do(r *http.Request) (*http.Response, error) {
+func (a *fakeAKS) Do(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked = append(a.asked, time.Now())
+	a.requestTimes = append(a.requestTimes, time.Now())
 	if a.fault != nil {
 		if answer := a.fault(r); answer != nil {
 			return answer, nil
@@ -89,27 +89,27 @@ func (a *aks) Do(r *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/operations/"):
-		return a.progress(r), nil
+		return a.operationStatus(r), nil
 	case a.gone:
-		return says(r, http.StatusNotFound, `{"code": "NotFound", "message": "no such pool"}`), nil
+		return newResponse(r, http.StatusNotFound, `{"code": "NotFound", "message": "no such pool"}`), nil
 	case r.Method == http.MethodPut:
-		return a.put(r), nil
+		return a.putPool(r), nil
 	}
-	return says(r, http.StatusOK, a.json()), nil
+	return newResponse(r, http.StatusOK, a.poolJSON()), nil
 }
 
-func (a *aks) progress(r *http.Request) *http.Response {
+func (a *fakeAKS) operationStatus(r *http.Request) *http.Response {
 	switch {
 	case time.Now().Before(a.busyUntil):
-		return says(r, http.StatusOK, `{"status": "InProgress"}`)
-	case a.fails:
-		a.fails = false
-		return says(r, http.StatusOK, `{"status": "Failed", "error": {"code": "Broken", "message": "it did not work"}}`)
+		return newResponse(r, http.StatusOK, `{"status": "InProgress"}`)
+	case a.failNext:
+		a.failNext = false
+		return newResponse(r, http.StatusOK, `{"status": "Failed", "error": {"code": "Broken", "message": "it did not work"}}`)
 	}
-	return says(r, http.StatusOK, `{"status": "Succeeded"}`)
+	return newResponse(r, http.StatusOK, `{"status": "Succeeded"}`)
 }
 
-func (a *aks) put(r *http.Request) *http.Response {
+func (a *fakeAKS) putPool(r *http.Request) *http.Response {
 	var request struct {
 		Properties struct {
 			MaxCount int32             `json:"maxCount"`
@@ -122,40 +122,40 @@ func (a *aks) put(r *http.Request) *http.Response {
 	}
 	switch p := request.Properties; {
 	case err != nil:
-		return says(r, http.StatusBadRequest, `{"code": "Unreadable"}`)
+		return newResponse(r, http.StatusBadRequest, `{"code": "Unreadable"}`)
 	case time.Now().Before(a.busyUntil):
-		return says(r, http.StatusConflict, `{"code": "OperationNotAllowed", "message": "another operation is in progress"}`)
+		return newResponse(r, http.StatusConflict, `{"code": "OperationNotAllowed", "message": "another operation is in progress"}`)
 	case r.Header.Get("If-Match") != fmt.Sprint(a.etag):
-		return says(r, http.StatusPreconditionFailed, `{"code": "PreconditionFailed"}`)
-	case p.MaxCount < a.least:
-		return says(r, http.StatusBadRequest, `{"code": "InvalidParameter", "message": "maxCount is below minCount"}`)
+		return newResponse(r, http.StatusPreconditionFailed, `{"code": "PreconditionFailed"}`)
+	case p.MaxCount < a.minCount:
+		return newResponse(r, http.StatusBadRequest, `{"code": "InvalidParameter", "message": "maxCount is below minCount"}`)
 	default:
-		a.most, a.tags = p.MaxCount, p.Tags
+		a.maxCount, a.tags = p.MaxCount, p.Tags
 	}
 	a.etag++
 	a.operation++
-	a.busyUntil = time.Now().Add(a.takes)
-	a.writes = append(a.writes, fmt.Sprint(a.most))
-	answer := says(r, http.StatusOK, a.json())
-	answer.Header.Set("Azure-AsyncOperation", fmt.Sprintf("%s/operations/%d", armAt, a.operation))
+	a.busyUntil = time.Now().Add(a.operationDuration)
+	a.writes = append(a.writes, fmt.Sprint(a.maxCount))
+	answer := newResponse(r, http.StatusOK, a.poolJSON())
+	answer.Header.Set("Azure-AsyncOperation", fmt.Sprintf("%s/operations/%d", armURL, a.operation))
 	return answer
 }
 
-func (a *aks) json() string {
+func (a *fakeAKS) poolJSON() string {
 	raw, _ := json.Marshal(map[string]any{"name": "empty", "properties": map[string]any{
-		"count": a.count, "minCount": a.least, "maxCount": a.most, "enableAutoScaling": true, "eTag": fmt.Sprint(a.etag), "tags": a.tags,
+		"count": a.count, "minCount": a.minCount, "maxCount": a.maxCount, "enableAutoScaling": true, "eTag": fmt.Sprint(a.etag), "tags": a.tags,
 	}})
 	return string(raw)
 }
 
-func says(r *http.Request, status int, body string) *http.Response {
+func newResponse(r *http.Request, status int, body string) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(status), StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r,
 	}
 }
 
-// somebody changes the pool.
-func (a *aks) somebody(change func()) {
+// changePool changes the pool as a user would.
+func (a *fakeAKS) changePool(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
@@ -163,7 +163,7 @@ func (a *aks) somebody(change func()) {
 }
 
 // throttleWrite throttles one write for some seconds. The first write is number 1.
-func (a *aks) throttleWrite(number, seconds int) {
+func (a *fakeAKS) throttleWrite(number, seconds int) {
 	writes := 0
 	a.fault = func(r *http.Request) *http.Response {
 		if r.Method == http.MethodPut {
@@ -172,49 +172,49 @@ func (a *aks) throttleWrite(number, seconds int) {
 		if r.Method != http.MethodPut || writes != number {
 			return nil
 		}
-		answer := says(r, http.StatusTooManyRequests, `{"code": "TooManyRequests"}`)
+		answer := newResponse(r, http.StatusTooManyRequests, `{"code": "TooManyRequests"}`)
 		answer.Header.Set("Retry-After", fmt.Sprint(seconds))
 		return answer
 	}
 }
 
-// atRest asserts that the pool is as somebody left it.
-func (a *aks) atRest(t *testing.T, most int32) {
+// checkRestored asserts that the pool has the given maximum and its original tags.
+func (a *fakeAKS) checkRestored(t *testing.T, most int32) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, record := a.tags[nudgeTag]; a.most != most || record || a.tags["team"] != "ci" {
-		t.Errorf("the pool has maximum %d and tags %v, want %d and those of before", a.most, a.tags, most)
+	if _, record := a.tags[maximumChangeTag]; a.maxCount != most || record || a.tags["team"] != "ci" {
+		t.Errorf("the pool has maximum %d and tags %v, want %d and the original tags", a.maxCount, a.tags, most)
 	}
 }
 
-func (a *aks) wrote(t *testing.T, want ...string) {
+func (a *fakeAKS) checkWrites(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !slices.Equal(a.writes, want) {
-		t.Errorf("the maxima asked for are %q, want %q", a.writes, want)
+		t.Errorf("requested maxima %q, want %q", a.writes, want)
 	}
 }
 
-// record notes what an observer is told.
-type record struct {
-	mu      sync.Mutex
-	nudges  []string // "" is done
-	changed []bool
+// recordingObserver records the calls of an observer.
+type recordingObserver struct {
+	mu       sync.Mutex
+	restarts []string // "" is a success
+	changed  []bool
 }
 
-func (o *record) Nudged(err error) {
+func (o *recordingObserver) Nudged(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.nudges = append(o.nudges, said)
+	o.restarts = append(o.restarts, said)
 }
 
-func (o *record) Changed(waits bool) {
+func (o *recordingObserver) Changed(waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.changed); n == 0 || o.changed[n-1] != waits {
@@ -222,140 +222,140 @@ func (o *record) Changed(waits bool) {
 	}
 }
 
-// running is a Run that is under way.
-type running struct {
+// runningSync is a CASSync that runs.
+type runningSync struct {
 	*CASSync
-	told record
-	log  bytes.Buffer
-	stop context.CancelFunc
-	over chan struct{}
+	observer recordingObserver
+	log      bytes.Buffer
+	stop     context.CancelFunc
+	done     chan struct{}
 }
 
-// run has a synchronisation run until the test ends; what it has told is to be looked at after end.
-func (a *aks) run(t *testing.T, every time.Duration) *running {
+// start runs a CASSync until the test ends. Read its observer only after end.
+func (a *fakeAKS) start(t *testing.T, every time.Duration) *runningSync {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	r := &running{stop: stop, over: make(chan struct{})}
-	r.CASSync = a.sync(t, every, &r.log)
-	r.Observe(&r.told)
+	r := &runningSync{stop: stop, done: make(chan struct{})}
+	r.CASSync = a.newSync(t, every, &r.log)
+	r.Observe(&r.observer)
 	go func() {
 		r.Run(ctx)
-		close(r.over)
+		close(r.done)
 	}()
-	t.Cleanup(r.end)
+	t.Cleanup(r.stopAndWait)
 	synctest.Wait()
 	return r
 }
 
-func (r *running) end() {
+func (r *runningSync) stopAndWait() {
 	r.stop()
-	<-r.over
+	<-r.done
 }
 
-// outcomes asserts what was told of nudges, each time a part of it.
-func (r *running) outcomes(t *testing.T, want ...string) {
+// checkRestarts asserts the reported results of restarts. want holds substrings of the errors.
+func (r *runningSync) checkRestarts(t *testing.T, want ...string) {
 	t.Helper()
-	ok := len(want) == len(r.told.nudges)
+	ok := len(want) == len(r.observer.restarts)
 	for i := 0; ok && i < len(want); i++ {
-		ok = strings.Contains(r.told.nudges[i], want[i]) && (want[i] == "") == (r.told.nudges[i] == "")
+		ok = strings.Contains(r.observer.restarts[i], want[i]) && (want[i] == "") == (r.observer.restarts[i] == "")
 	}
 	if !ok {
-		t.Errorf("told of nudges: %q, want %q", r.told.nudges, want)
+		t.Errorf("reported restarts %q, want %q", r.observer.restarts, want)
 	}
 }
 
-func (r *running) changes(t *testing.T, want ...bool) {
+func (r *runningSync) checkMaximumChanges(t *testing.T, want ...bool) {
 	t.Helper()
-	if !slices.Equal(r.told.changed, want) {
-		t.Errorf("told whether a changed maximum waits: %v, want %v", r.told.changed, want)
+	if !slices.Equal(r.observer.changed, want) {
+		t.Errorf("reported changed maximum %v, want %v", r.observer.changed, want)
 	}
 }
 
-func TestRunReportsNudgesAndTheChangedMaximum(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 0)
+func TestRunReportsRestartAndChangedMaximum(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 5)
-		a.wrote(t, "6", "5")
-		r.outcomes(t, "")
-		r.changes(t, false, true, false)
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		a.checkWrites(t, "6", "5")
+		r.checkRestarts(t, "")
+		r.checkMaximumChanges(t, false, true, false)
 	})
 }
 
-func TestDeletionsWhileGatheringShareOneNudge(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 0)
+func TestGatheredDeletionsShareOneRestart(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather / 2)
 		r.Deleted()
 		time.Sleep(time.Hour)
-		a.wrote(t, "6", "5")
+		a.checkWrites(t, "6", "5")
 		r.Deleted()
 		time.Sleep(defaultGather + time.Minute/2)
-		r.Deleted() // this one the nudge under way may have come too early for
+		r.Deleted() // the restart in progress may be too early for this one
 		time.Sleep(time.Hour)
-		a.wrote(t, "6", "5", "6", "5", "6", "5")
+		a.checkWrites(t, "6", "5", "6", "5", "6", "5")
 	})
 }
 
-func TestScheduledNudgeWaitsForTheOneBefore(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 10*time.Minute)
+func TestScheduledRestartWaitsForPrevious(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 10*time.Minute)
 		time.Sleep(25 * time.Minute)
-		r.end()
-		a.wrote(t, "6", "5", "6", "5")
-		r.outcomes(t, "", "")
+		r.stopAndWait()
+		a.checkWrites(t, "6", "5", "6", "5")
+		r.checkRestarts(t, "", "")
 	})
 }
 
-func TestI8RestartRestoresWhatACrashLeft(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		a.most, a.tags[nudgeTag] = 6, "5 to 6"
-		a.busyUntil = time.Now().Add(90 * time.Second) // the operation that the crash was in
-		r := a.run(t, 0)
+func TestI8MaximumIsRestoredAfterCrash(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		a.maxCount, a.tags[maximumChangeTag] = 6, "5 to 6"
+		a.busyUntil = time.Now().Add(90 * time.Second) // the operation that the crash interrupted
+		r := a.start(t, 0)
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 5)
-		a.wrote(t, "5")
-		r.outcomes(t, "in progress", "in progress")
-		r.changes(t, true, false)
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		a.checkWrites(t, "5")
+		r.checkRestarts(t, "in progress", "in progress")
+		r.checkMaximumChanges(t, true, false)
 	})
 }
 
-func TestThrottledRestoreIsRetriedByTheSameNudge(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
+func TestThrottledRestoreIsRetried(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.throttleWrite(2, 90)
-		r := a.run(t, 0)
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 5)
-		a.wrote(t, "6", "5")
-		r.outcomes(t, "")
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		a.checkWrites(t, "6", "5")
+		r.checkRestarts(t, "")
 	})
 }
 
-func TestLongThrottleDelaysRestoreNoFurther(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
+func TestRestoreFollowsSoonAfterLongThrottle(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.throttleWrite(2, 600)
-		r := a.run(t, 0)
+		r := a.start(t, 0)
 		r.Deleted()
-		time.Sleep(defaultGather + a.takes + 10*time.Minute + 10*time.Second)
-		a.wrote(t, "6", "5")
+		time.Sleep(defaultGather + a.operationDuration + 10*time.Minute + 10*time.Second)
+		a.checkWrites(t, "6", "5")
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 5)
-		r.outcomes(t, "wait 10m", "")
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		r.checkRestarts(t, "wait 10m", "")
 	})
 }
 
 func TestRetryAfterIsRespectedDuringDeletions(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
 		const wish = 20 * time.Minute
 		a.throttleWrite(1, int(wish/time.Second))
-		r := a.run(t, 0)
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + time.Second)
 		wished := time.Now()
@@ -364,170 +364,170 @@ func TestRetryAfterIsRespectedDuringDeletions(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 5)
-		a.wrote(t, "6", "5") // for all of them
-		r.outcomes(t, "wait 20m", "")
-		for _, at := range a.asked {
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		a.checkWrites(t, "6", "5") // one restart for all deletions
+		r.checkRestarts(t, "wait 20m", "")
+		for _, at := range a.requestTimes {
 			if at.After(wished) && at.Before(wished.Add(wish-2*time.Second)) {
-				t.Errorf("asked after %s, in the %s that Azure wanted to be left alone", at.Sub(wished), wish)
+				t.Errorf("request after %s, during the retry delay of %s", at.Sub(wished), wish)
 			}
 		}
 	})
 }
 
 func TestFailedChangeIsRestoredAtOnce(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		a.fails = true
-		s := a.sync(t, 0, io.Discard)
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		a.failNext = true
+		s := a.newSync(t, 0, io.Discard)
 		check.ErrorContains(t, s.Nudge(t.Context()), "it did not work")
-		a.atRest(t, 5)
+		a.checkRestored(t, 5)
 	})
 }
 
-func TestEndlessOperationIsGivenUpAndReported(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		a.takes = 40 * time.Minute
-		r := a.run(t, 0)
+func TestEndlessOperationTimesOutAndIsReported(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		a.operationDuration = 40 * time.Minute
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(12 * time.Minute)
-		r.told.mu.Lock()
-		if len(r.told.nudges) == 0 {
-			t.Error("after 12m nobody is told that the maximum is not put back")
+		r.observer.mu.Lock()
+		if len(r.observer.restarts) == 0 {
+			t.Error("after 12m no error about the maximum is reported")
 		}
-		r.told.mu.Unlock()
-		a.somebody(func() { a.takes = time.Minute })
+		r.observer.mu.Unlock()
+		a.changePool(func() { a.operationDuration = time.Minute })
 		time.Sleep(3 * time.Hour)
-		r.end()
-		a.atRest(t, 5)
+		r.stopAndWait()
+		a.checkRestored(t, 5)
 	})
 }
 
-func TestEndlessRestoreAfterACrashIsGivenUp(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		a.most, a.tags[nudgeTag], a.takes = 6, "5 to 6", 40*time.Minute
-		r := a.run(t, 0)
+func TestEndlessRestoreAfterCrashTimesOut(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		a.maxCount, a.tags[maximumChangeTag], a.operationDuration = 6, "5 to 6", 40*time.Minute
+		r := a.start(t, 0)
 		time.Sleep(7 * time.Minute)
-		r.end()
-		r.outcomes(t, "deadline exceeded")
+		r.stopAndWait()
+		r.checkRestarts(t, "deadline exceeded")
 	})
 }
 
 func TestStopRestoresTheChangedMaximumFirst(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		a.takes = 8 * time.Second
-		r := a.run(t, 0)
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		a.operationDuration = 8 * time.Second
+		r := a.start(t, 0)
 		r.Deleted()
-		time.Sleep(defaultGather + 2*time.Second) // the operation of the change is under way
-		a.wrote(t, "6")
-		r.end()
-		a.atRest(t, 5)
-		r.outcomes(t, "")
+		time.Sleep(defaultGather + 2*time.Second) // the operation of the change is in progress
+		a.checkWrites(t, "6")
+		r.stopAndWait()
+		a.checkRestored(t, 5)
+		r.checkRestarts(t, "")
 	})
 }
 
-func TestI8HurriedStopLeavesTheRestoreToTheNext(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 0)
+func TestI8NextProcessRestoresAfterEarlyStop(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + 10*time.Second)
 		stopped := time.Now()
-		r.end()
-		if took := time.Since(stopped); took > stopTime {
-			t.Errorf("the stop took %s, want %s at most", took, stopTime)
+		r.stopAndWait()
+		if took := time.Since(stopped); took > stopTimeout {
+			t.Errorf("the stop took %s, want %s at most", took, stopTimeout)
 		}
 		check.Contains(t, r.log.String(), "maximumChanged=true")
-		next := a.run(t, 0)
+		next := a.start(t, 0)
 		time.Sleep(time.Hour)
-		next.end()
-		a.atRest(t, 5)
-		a.wrote(t, "6", "5")
-		next.changes(t, true, false)
+		next.stopAndWait()
+		a.checkRestored(t, 5)
+		a.checkWrites(t, "6", "5")
+		next.checkMaximumChanges(t, true, false)
 	})
 }
 
 func TestStopBeforeAnyChangeIsNotReported(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 0)
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 0)
 		ctx, stop := context.WithCancel(t.Context())
-		a.somebody(func() {
+		a.changePool(func() {
 			a.fault = func(*http.Request) *http.Response {
 				stop()
 				return nil
 			}
 		})
-		r.persist(ctx, r.Nudge)
-		r.end()
-		a.wrote(t)
-		r.outcomes(t)
+		r.retryUntilDone(ctx, r.Nudge)
+		r.stopAndWait()
+		a.checkWrites(t)
+		r.checkRestarts(t)
 	})
 }
 
-func TestPoolDeletedDuringANudgeIsReported(t *testing.T) {
-	onPool(t, func(t *testing.T, a *aks) {
-		r := a.run(t, 0)
+func TestPoolDeletedDuringRestartIsReported(t *testing.T) {
+	withPool(t, func(t *testing.T, a *fakeAKS) {
+		r := a.start(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + 10*time.Second)
-		a.somebody(func() { a.gone = true })
+		a.changePool(func() { a.gone = true })
 		time.Sleep(10 * time.Minute)
-		r.told.mu.Lock()
-		r.changes(t, false, true, false)
-		r.told.mu.Unlock()
-		a.somebody(func() { a.gone, a.most, a.tags = false, 3, map[string]string{"team": "ci"} })
+		r.observer.mu.Lock()
+		r.checkMaximumChanges(t, false, true, false)
+		r.observer.mu.Unlock()
+		a.changePool(func() { a.gone, a.maxCount, a.tags = false, 3, map[string]string{"team": "ci"} })
 		time.Sleep(time.Hour)
-		r.end()
-		a.atRest(t, 3)
-		r.changes(t, false, true, false, true, false)
-		if n := len(r.told.nudges); n < 5 || !strings.Contains(r.told.nudges[0], "does not exist") || r.told.nudges[n-1] != "" {
-			t.Errorf("told of %q", r.told.nudges)
+		r.stopAndWait()
+		a.checkRestored(t, 3)
+		r.checkMaximumChanges(t, false, true, false, true, false)
+		if n := len(r.observer.restarts); n < 5 || !strings.Contains(r.observer.restarts[0], "does not exist") || r.observer.restarts[n-1] != "" {
+			t.Errorf("reported %q", r.observer.restarts)
 		}
 	})
 }
 
-func TestForeignBoundsSetMeanwhileAreKept(t *testing.T) {
-	for name, set := range map[string]func(*aks){
-		"another maximum":                  func(a *aks) { a.most = 9 },
-		"the maximum of before":            func(a *aks) { a.most = 5 },
-		"a minimum at the maximum as seen": func(a *aks) { a.least = 6 },
+func TestLimitsChangedByUserAreKept(t *testing.T) {
+	for name, set := range map[string]func(*fakeAKS){
+		"another maximum":              func(a *fakeAKS) { a.maxCount = 9 },
+		"the original maximum":         func(a *fakeAKS) { a.maxCount = 5 },
+		"a minimum above the original": func(a *fakeAKS) { a.minCount = 6 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			onPool(t, func(t *testing.T, a *aks) {
-				r := a.run(t, 0)
+			withPool(t, func(t *testing.T, a *fakeAKS) {
+				r := a.start(t, 0)
 				r.Deleted()
 				time.Sleep(defaultGather + 10*time.Second)
 				var want int32
-				a.somebody(func() { set(a); want = a.most })
+				a.changePool(func() { set(a); want = a.maxCount })
 				time.Sleep(time.Hour)
-				r.end()
-				a.atRest(t, want)
-				r.outcomes(t, "")
+				r.stopAndWait()
+				a.checkRestored(t, want)
+				r.checkRestarts(t, "")
 			})
 		})
 	}
 }
 
-func TestI8TwoManagersLeaveThePoolUnchanged(t *testing.T) {
+func TestI8TwoManagersRestoreTheMaximum(t *testing.T) {
 	for offset := range 16 {
 		t.Run(fmt.Sprint(offset*10, "s apart"), func(t *testing.T) {
-			onPool(t, func(t *testing.T, a *aks) {
-				first := a.run(t, 0)
+			withPool(t, func(t *testing.T, a *fakeAKS) {
+				first := a.start(t, 0)
 				first.Deleted()
 				time.Sleep(time.Duration(offset) * 10 * time.Second)
-				second := a.run(t, 0)
+				second := a.start(t, 0)
 				second.Deleted()
 				time.Sleep(time.Hour)
-				first.end()
-				second.end()
-				a.atRest(t, 5)
+				first.stopAndWait()
+				second.stopAndWait()
+				a.checkRestored(t, 5)
 				for _, most := range a.writes {
 					if most != "5" && most != "6" {
-						t.Errorf("the maxima asked for are %q", a.writes)
+						t.Errorf("requested maxima %q", a.writes)
 						break
 					}
 				}
-				for _, r := range []*running{first, second} {
-					if n := len(r.told.nudges); n == 0 || r.told.nudges[n-1] != "" {
-						t.Errorf("told of nudges: %q, want the last one done", r.told.nudges)
+				for _, r := range []*runningSync{first, second} {
+					if n := len(r.observer.restarts); n == 0 || r.observer.restarts[n-1] != "" {
+						t.Errorf("reported restarts %q, want success at the end", r.observer.restarts)
 					}
 				}
 			})

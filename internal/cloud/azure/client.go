@@ -21,14 +21,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// What a request may take beyond its tries' time limit.
+// Limits of a request besides the timeout of each attempt.
 const (
-	// maxAnswer is the most that is read of one answer, in bytes: a page of a list of machines with their instance views
-	// takes a tenth of it.
-	maxAnswer = 32 << 20
-	// retries and retryDelay are for what goes wrong in passing. Whatever takes longer is for the caller to decide on,
-	// as is any wait that Azure asks for.
-	retries       = 2
+	// maxResponseSize limits the size of a response in bytes. A page of instances with their instance views needs a tenth of
+	// it.
+	maxResponseSize = 32 << 20
+	// maxRetries and retryDelay cover short failures. The caller decides about longer ones, and about every wait that
+	// Azure asks for.
+	maxRetries    = 2
 	retryDelay    = 250 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
 
@@ -36,31 +36,31 @@ const (
 	moduleVersion = "v1.0.0"
 )
 
-// clients are the SDK's clients, and the pipeline below them for what they have no method for.
+// clients holds the SDK clients, and the pipeline for requests that they do not support.
 type clients struct {
-	arm           *arm.Client
-	sets          *armcompute.VirtualMachineScaleSetsClient
-	instances     *armcompute.VirtualMachineScaleSetVMsClient
-	vms           *armcompute.VirtualMachinesClient
-	pools         *armcontainerservice.AgentPoolsClient
-	machines      *armcontainerservice.MachinesClient
-	permissions   *armauthorization.PermissionsClient
-	armHost       string
-	requestBudget time.Duration // the longest that a call with its retries may take
+	arm             *arm.Client
+	scaleSets       *armcompute.VirtualMachineScaleSetsClient
+	instances       *armcompute.VirtualMachineScaleSetVMsClient
+	vms             *armcompute.VirtualMachinesClient
+	pools           *armcontainerservice.AgentPoolsClient
+	poolMachines    *armcontainerservice.MachinesClient
+	permissions     *armauthorization.PermissionsClient
+	armHost         string
+	maxCallDuration time.Duration // the longest duration of a call with its retries
 }
 
 func newClients(c *Config, o Options) (*clients, error) {
-	azure, err := c.azure()
+	azure, err := c.cloudConfiguration()
 	if err != nil {
 		return nil, err
 	}
-	transport, err := c.transport(o.Transport)
+	transport, err := c.httpClient(o.Transport)
 	if err != nil {
 		return nil, err
 	}
 	credential := o.Credential
 	if credential == nil {
-		if credential, err = c.Auth.credential(azure, transport, c.Endpoints != nil); err != nil {
+		if credential, err = c.Auth.newCredential(azure, transport, c.Endpoints != nil); err != nil {
 			return nil, fmt.Errorf("azure credential: %w", err)
 		}
 	}
@@ -72,15 +72,16 @@ func newClients(c *Config, o Options) (*clients, error) {
 		ClientOptions: policy.ClientOptions{
 			Cloud: azure, Transport: transport, Telemetry: policy.TelemetryOptions{ApplicationID: "slipway"},
 			Retry: policy.RetryOptions{
-				MaxRetries: retries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay, TryTimeout: c.requestTimeout(),
-				ShouldRetry: worthRetrying,
+				MaxRetries: maxRetries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay, TryTimeout: c.requestTimeout(),
+				ShouldRetry: shouldRetry,
 			},
-			PerCallPolicies: []policy.Policy{onlyTo{endpoint}},
+			PerCallPolicies: []policy.Policy{singleHostPolicy{endpoint}},
 		},
-		// Registering resource providers needs a right on the subscription, and a cluster has them registered.
+		// Registering resource providers needs a permission on the subscription. A subscription with a cluster has them
+		// registered.
 		DisableRPRegistration: true,
 	}
-	all := &clients{armHost: endpoint.Host, requestBudget: (retries + 1) * (c.requestTimeout() + maxRetryDelay)}
+	all := &clients{armHost: endpoint.Host, maxCallDuration: (maxRetries + 1) * (c.requestTimeout() + maxRetryDelay)}
 	if all.arm, err = arm.NewClient(moduleName, moduleVersion, credential, options); err != nil {
 		return nil, err
 	}
@@ -93,27 +94,27 @@ func newClients(c *Config, o Options) (*clients, error) {
 		return nil, err
 	}
 	tidy := *options
-	tidy.PerCallPolicies = append([]policy.Policy{tidyPath{}}, options.PerCallPolicies...)
+	tidy.PerCallPolicies = append([]policy.Policy{emptySegmentPolicy{}}, options.PerCallPolicies...)
 	if all.permissions, err = armauthorization.NewPermissionsClient(c.Subscription, credential, &tidy); err != nil {
 		return nil, err
 	}
-	all.sets, all.instances = compute.NewVirtualMachineScaleSetsClient(), compute.NewVirtualMachineScaleSetVMsClient()
+	all.scaleSets, all.instances = compute.NewVirtualMachineScaleSetsClient(), compute.NewVirtualMachineScaleSetVMsClient()
 	all.vms = compute.NewVirtualMachinesClient()
-	all.pools, all.machines = aks.NewAgentPoolsClient(), aks.NewMachinesClient()
+	all.pools, all.poolMachines = aks.NewAgentPoolsClient(), aks.NewMachinesClient()
 	return all, nil
 }
 
-// clouds are Azure's own.
-func clouds() map[string]azcloud.Configuration {
+// publicClouds returns the public Azure clouds by name.
+func publicClouds() map[string]azcloud.Configuration {
 	return map[string]azcloud.Configuration{
 		"AzurePublic": azcloud.AzurePublic, "AzureGovernment": azcloud.AzureGovernment, "AzureChina": azcloud.AzureChina,
 	}
 }
 
-func cloudNames() []string { return []string{"AzurePublic", "AzureGovernment", "AzureChina"} }
+func publicCloudNames() []string { return []string{"AzurePublic", "AzureGovernment", "AzureChina"} }
 
-// azure gives the endpoints that the configuration means.
-func (c *Config) azure() (azcloud.Configuration, error) {
+// cloudConfiguration returns the endpoints of the configured cloud.
+func (c *Config) cloudConfiguration() (azcloud.Configuration, error) {
 	if e := c.Endpoints; e != nil {
 		audience := e.Audience
 		if audience == "" {
@@ -130,17 +131,17 @@ func (c *Config) azure() (azcloud.Configuration, error) {
 	if name == "" {
 		name = "AzurePublic"
 	}
-	azure, ok := clouds()[name]
+	azure, ok := publicClouds()[name]
 	if !ok {
-		return azure, fmt.Errorf("azure cloud: %q: want one of %s", name, strings.Join(cloudNames(), ", "))
+		return azure, fmt.Errorf("azure cloud: %q: want one of %s", name, strings.Join(publicCloudNames(), ", "))
 	}
 	return azure, nil
 }
 
-// credential gives the credential that the method names. It does not ask for a token yet.
-func (a *Auth) credential(azure azcloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
+// newCredential returns the credential of the configured method. It requests no token.
+func (a *Auth) newCredential(azure azcloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
 	options := azcore.ClientOptions{Cloud: azure, Transport: transport, Retry: policy.RetryOptions{
-		MaxRetries: retries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,
+		MaxRetries: maxRetries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,
 	}}
 	switch a.Method {
 	case AuthEnvironment:
@@ -164,9 +165,9 @@ func (a *Auth) credential(azure azcloud.Configuration, transport policy.Transpor
 	})
 }
 
-// transport is the client below all of the SDK's. It follows no redirect: ARM sends none, and a token must not go
-// where somebody else points to. The given one, if any, takes the place of one over the network.
-func (c *Config) transport(given http.RoundTripper) (policy.Transporter, error) {
+// httpClient returns the HTTP client of the SDK. given replaces the network. The client follows no redirect: ARM sends
+// none, and another host must not receive the token.
+func (c *Config) httpClient(given http.RoundTripper) (policy.Transporter, error) {
 	if given == nil {
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if c.Endpoints != nil {
@@ -177,31 +178,30 @@ func (c *Config) transport(given http.RoundTripper) (policy.Transporter, error) 
 		}
 		given = cloud.NewTransport(config, 20)
 	}
-	return &http.Client{Transport: cloud.LimitAnswers(given, maxAnswer), CheckRedirect: useLastResponse}, nil
+	return &http.Client{Transport: cloud.LimitAnswers(given, maxResponseSize), CheckRedirect: useLastResponse}, nil
 }
 
 func useLastResponse(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// onlyTo refuses requests to any host but ARM's. Azure's answers say where to ask next, and so does an operation that
-// was written down: neither may carry the credential elsewhere.
-type onlyTo struct{ endpoint *url.URL }
+// singleHostPolicy is a policy that refuses requests to every host except ARM's. Responses and stored operations contain URLs,
+// which must not lead the credential to another host.
+type singleHostPolicy struct{ endpoint *url.URL }
 
-func (o onlyTo) Do(r *policy.Request) (*http.Response, error) {
-	if u := r.Raw().URL; !sameServer(u, o.endpoint) {
-		return nil, &elsewhereError{host: u.Host, want: o.endpoint.Host}
+func (o singleHostPolicy) Do(r *policy.Request) (*http.Response, error) {
+	if u := r.Raw().URL; !isSameServer(u, o.endpoint) {
+		return nil, &foreignHostError{host: u.Host, want: o.endpoint.Host}
 	}
 	return r.Next()
 }
 
-// sameServer reports that two addresses are of one server, however its name is spelt: ARM's own answers say
-// management.azure.com:443 where they say where the next page of a list of machines is
-// (https://github.com/Azure/azure-sdk-for-java/issues/36506).
-func sameServer(a, b *url.URL) bool {
-	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
+// isSameServer reports whether two URLs have the same scheme, host and port. Spelling may differ: ARM's links to the next
+// page have the host management.azure.com:443 (https://github.com/Azure/azure-sdk-for-java/issues/36506).
+func isSameServer(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && effectivePort(a) == effectivePort(b)
 }
 
-// portOf is the port of an address, also where it is left out because its scheme implies it.
-func portOf(u *url.URL) string {
+// effectivePort returns the port of a URL, or the default port of its scheme.
+func effectivePort(u *url.URL) string {
 	port := u.Port()
 	switch {
 	case port == "" && u.Scheme == "https":
@@ -212,18 +212,18 @@ func portOf(u *url.URL) string {
 	return port
 }
 
-// elsewhereError is a request that would have taken the credential to another host.
-type elsewhereError struct{ host, want string }
+// foreignHostError is a request that would have sent the credential to another host.
+type foreignHostError struct{ host, want string }
 
-func (e *elsewhereError) Error() string {
-	return fmt.Sprintf("an address at %q is refused: the credential is for %s alone", e.host, e.want)
+func (e *foreignHostError) Error() string {
+	return fmt.Sprintf("request to %q refused: the credential is only for %s", e.host, e.want)
 }
 
-// NonRetriable marks the error for the SDK as one that trying again does not help.
-func (e *elsewhereError) NonRetriable() {}
+// NonRetriable tells the SDK not to retry.
+func (e *foreignHostError) NonRetriable() {}
 
-// worthRetrying is the SDK's own judgement without 429, which the caller is told of.
-func worthRetrying(response *http.Response, err error) bool {
+// shouldRetry is the rule of the SDK without status 429, which is returned to the caller.
+func shouldRetry(response *http.Response, err error) bool {
 	if err != nil {
 		return !cloud.IsTooLarge(err)
 	}

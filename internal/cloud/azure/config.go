@@ -12,58 +12,59 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Config says which Azure a [Provider] speaks to, as whom, and what its groups are. It is read from YAML or JSON.
+// Config configures a [Provider]: the Azure cloud, the credential and the groups. It is read from YAML or JSON.
 type Config struct {
-	// Subscription is the ID of the subscription that the machines are in. A machine of another one is refused.
+	// Subscription is the subscription ID. Instances of another subscription are refused.
 	Subscription string `json:"subscription"`
-	// ResourceGroup is where scale sets are looked for whose group does not say; in AKS, the node resource group.
+	// ResourceGroup is the default resource group of scale sets. In AKS it is the node resource group.
 	ResourceGroup string `json:"resourceGroup"`
-	// Groups name the groups that are more than a scale set of that name in ResourceGroup. Agent pools have to be listed:
-	// it is how a machine's deletion is known to be AKS's to carry out.
+	// Groups configures groups. A scale set in ResourceGroup needs no entry. Every agent pool needs one, so that AKS
+	// deletes its instances.
 	Groups []GroupConfig `json:"groups,omitempty"`
 
 	Auth Auth `json:"auth,omitzero"`
-	// Cloud is AzurePublic, AzureGovernment or AzureChina; empty is AzurePublic.
+	// Cloud is AzurePublic, AzureGovernment or AzureChina. Empty is AzurePublic.
 	Cloud string `json:"cloud,omitempty"`
-	// Endpoints take the place of Cloud's, for a private cloud or an emulator.
+	// Endpoints replaces Cloud, for a private cloud or an emulator.
 	Endpoints *Endpoints `json:"endpoints,omitempty"`
 
-	// BatchWindow is how long a deletion waits for others of its group, so that they are one request. The status of an operation
-	// serves others for as long, 1s at the most. 0 to 1m; the default is 500ms.
+	// BatchWindow is how long a deletion waits for others of its group to share a request, 0 to 1m. The default is
+	// 500ms. The status of an operation is cached for as long, but at most 1s.
 	BatchWindow *cloud.Duration `json:"batchWindow,omitempty"`
-	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; the default is 30s.
+	// RequestTimeout limits each attempt of a request, including its body, 1s to 5m. The default is 30s.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
-// GroupConfig is a group under a name of the user's choice. It is either a scale set or an agent pool.
+// GroupConfig names a group. It is either a scale set or an agent pool.
 type GroupConfig struct {
-	// Name is what NodeGroups call it in spec.cloud.group.
+	// Name is the value of NodeGroup spec.cloud.group.
 	Name string `json:"name"`
-	// ResourceGroup is that of the scale set, or of the managed cluster. A scale set's is Config.ResourceGroup when
-	// empty; a managed cluster is never in the resource group of its nodes, and has to name its own.
+	// ResourceGroup is the resource group of the scale set or of the managed cluster. It defaults to
+	// Config.ResourceGroup for a scale set and is required for a managed cluster, which is never in the node resource
+	// group.
 	ResourceGroup string `json:"resourceGroup,omitempty"`
-	// ScaleSet is a scale set, uniform or flexible.
+	// ScaleSet is a uniform or flexible scale set.
 	ScaleSet string `json:"scaleSet,omitempty"`
-	// Cluster and AgentPool are an AKS agent pool: AKS deletes its machines and makes them, and keeps count.
+	// Cluster and AgentPool name an AKS agent pool. AKS launches and deletes its instances.
 	Cluster   string `json:"cluster,omitempty"`
 	AgentPool string `json:"agentPool,omitempty"`
-	// Nodes declares what the group's Nodes will be like, so that it can grow from none.
+	// Nodes describes the group's Nodes, so that it can scale up from zero.
 	Nodes cloud.Shape `json:"nodes,omitzero"`
 }
 
-// Auth says how the credential is found.
+// Auth selects the credential.
 type Auth struct {
-	// Method is one of Methods; empty is "default", the chain that the Azure SDK calls so: environment variables,
-	// workload identity, managed identity, and the developer's own sign-in.
+	// Method is one of Methods. Empty is "default", the DefaultAzureCredential of the SDK: environment variables,
+	// workload identity, managed identity, and the developer's login.
 	Method string `json:"method,omitempty"`
-	// TenantID and ClientID are taken from AZURE_TENANT_ID and AZURE_CLIENT_ID when empty, where the method wants them.
+	// TenantID and ClientID default to AZURE_TENANT_ID and AZURE_CLIENT_ID if the method uses them.
 	TenantID string `json:"tenantID,omitempty"`
 	ClientID string `json:"clientID,omitempty"`
-	// TokenFile is the workload identity's; empty is $AZURE_FEDERATED_TOKEN_FILE.
+	// TokenFile is the token file of the workload identity. It defaults to $AZURE_FEDERATED_TOKEN_FILE.
 	TokenFile string `json:"tokenFile,omitempty"`
 }
 
-// The ways to find a credential.
+// The values of Auth.Method.
 const (
 	AuthDefault          = "default"
 	AuthEnvironment      = "environment"
@@ -71,21 +72,21 @@ const (
 	AuthManagedIdentity  = "managedIdentity"
 )
 
-// Methods lists the ways to find a credential.
+// Methods returns the values of Auth.Method.
 func Methods() []string {
 	return []string{AuthDefault, AuthEnvironment, AuthWorkloadIdentity, AuthManagedIdentity}
 }
 
-// Endpoints are the addresses of an Azure that is none of the public ones.
+// Endpoints are the URLs of a cloud that is not a public Azure cloud.
 type Endpoints struct {
-	// ResourceManager is the URL of ARM, such as https://management.azure.com. All requests with the credential go
-	// there, and nowhere else.
+	// ResourceManager is the URL of ARM, such as https://management.azure.com. Only it receives requests with the
+	// credential.
 	ResourceManager string `json:"resourceManager"`
-	// Audience is whom tokens are for; empty is ResourceManager.
+	// Audience is the audience of the tokens. Empty is ResourceManager.
 	Audience string `json:"audience,omitempty"`
 	// Authority is the URL of the token service, such as https://login.microsoftonline.com.
 	Authority string `json:"authority"`
-	// CAFile holds the certificates, in PEM, that both are trusted by; empty is the system's.
+	// CAFile has the certificate authorities for both URLs, in PEM. Empty means the system's.
 	CAFile string `json:"caFile,omitempty"`
 }
 
@@ -99,20 +100,20 @@ const (
 )
 
 var (
-	guid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	// resourceGroupName is Azure's rule for them: letters, digits, and _ . - ( ), no dot at the end.
-	resourceGroupName = regexp.MustCompile(`^[\pL\pN_.()-]{0,89}[\pL\pN_()-]$`)
-	resourceName      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	agentPoolName     = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
+	guidPattern = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	// resourceGroupPattern is Azure's rule for resource groups: letters, digits and _ . - ( ), but no dot at the end.
+	resourceGroupPattern = regexp.MustCompile(`^[\pL\pN_.()-]{0,89}[\pL\pN_()-]$`)
+	resourceNamePattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	agentPoolPattern     = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
 )
 
-// Validate reports everything that is wrong, each with field, value and what is allowed.
+// Validate returns all errors, each with field, value and allowed values.
 func (c *Config) Validate() error {
-	var v problems
-	v.check(guid.MatchString(c.Subscription), "subscription", c.Subscription, "a subscription ID, a GUID")
-	v.check(resourceGroupName.MatchString(c.ResourceGroup), "resourceGroup", c.ResourceGroup, "the name of a resource group")
-	v.check(c.Cloud == "" || slices.Contains(cloudNames(), c.Cloud), "cloud", c.Cloud, "one of "+strings.Join(cloudNames(), ", "))
-	v.check(c.Cloud == "" || c.Endpoints == nil, "cloud", c.Cloud, "nothing beside endpoints")
+	var v configErrors
+	v.check(guidPattern.MatchString(c.Subscription), "subscription", c.Subscription, "a subscription ID, a GUID")
+	v.check(resourceGroupPattern.MatchString(c.ResourceGroup), "resourceGroup", c.ResourceGroup, "the name of a resource group")
+	v.check(c.Cloud == "" || slices.Contains(publicCloudNames(), c.Cloud), "cloud", c.Cloud, "one of "+strings.Join(publicCloudNames(), ", "))
+	v.check(c.Cloud == "" || c.Endpoints == nil, "cloud", c.Cloud, "nothing if endpoints is set")
 	if w := c.batchWindow(); w < 0 || w > maxBatchWindow {
 		v.add("batchWindow", w, "0s to "+maxBatchWindow.String())
 	}
@@ -141,7 +142,7 @@ func (c *Config) requestTimeout() time.Duration {
 	return time.Duration(c.RequestTimeout)
 }
 
-func (a *Auth) validate(v *problems) {
+func (a *Auth) validate(v *configErrors) {
 	v.check(a.Method == "" || slices.Contains(Methods(), a.Method), "auth.method", a.Method, "one of "+strings.Join(Methods(), ", "))
 	v.check(a.TokenFile == "" || a.Method == AuthWorkloadIdentity, "auth.tokenFile", a.TokenFile,
 		"nothing, unless auth.method is "+AuthWorkloadIdentity)
@@ -149,7 +150,7 @@ func (a *Auth) validate(v *problems) {
 		"nothing, unless auth.method is "+AuthWorkloadIdentity+" or "+AuthManagedIdentity)
 }
 
-func (e *Endpoints) validate(v *problems) {
+func (e *Endpoints) validate(v *configErrors) {
 	for field, value := range map[string]string{
 		"endpoints.resourceManager": e.ResourceManager, "endpoints.authority": e.Authority,
 	} {
@@ -159,43 +160,43 @@ func (e *Endpoints) validate(v *problems) {
 	}
 }
 
-func (c *Config) validateGroups(v *problems) {
+func (c *Config) validateGroups(v *configErrors) {
 	names := map[string]bool{}
 	for i, g := range c.Groups {
 		field := fmt.Sprintf("groups[%d].", i)
 		key := strings.ToLower(g.Name)
-		v.check(resourceName.MatchString(g.Name), field+"name", g.Name, "a name of letters, digits, . _ and -")
+		v.check(resourceNamePattern.MatchString(g.Name), field+"name", g.Name, "a name of letters, digits, . _ and -")
 		v.check(!names[key], field+"name", g.Name, "a name that no other group has")
 		names[key] = true
 		v.check(g.Nodes.Cost >= 0, field+"nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
 		for _, name := range cloud.Negative(g.Nodes.Reserved) {
 			v.check(false, field+"nodes.reserved."+name, "less than 0", "0 or more")
 		}
-		v.check(g.ResourceGroup == "" || resourceGroupName.MatchString(g.ResourceGroup), field+"resourceGroup", g.ResourceGroup,
+		v.check(g.ResourceGroup == "" || resourceGroupPattern.MatchString(g.ResourceGroup), field+"resourceGroup", g.ResourceGroup,
 			"the name of a resource group")
 		if g.ScaleSet != "" {
-			v.check(resourceName.MatchString(g.ScaleSet), field+"scaleSet", g.ScaleSet, "the name of a scale set")
+			v.check(resourceNamePattern.MatchString(g.ScaleSet), field+"scaleSet", g.ScaleSet, "the name of a scale set")
 			v.check(g.Cluster == "" && g.AgentPool == "", field+"scaleSet", g.ScaleSet,
 				"either a scale set, or a cluster and an agent pool")
 			continue
 		}
 		v.check(g.Cluster != "" || g.AgentPool != "", field+"scaleSet", g.ScaleSet, "a scale set, or else a cluster and an agent pool")
-		v.check(resourceName.MatchString(g.Cluster), field+"cluster", g.Cluster, "the name of a managed cluster")
-		v.check(agentPoolName.MatchString(g.AgentPool), field+"agentPool", g.AgentPool,
+		v.check(resourceNamePattern.MatchString(g.Cluster), field+"cluster", g.Cluster, "the name of a managed cluster")
+		v.check(agentPoolPattern.MatchString(g.AgentPool), field+"agentPool", g.AgentPool,
 			"the name of an agent pool: up to 12 small letters and digits")
 		v.check(g.ResourceGroup != "", field+"resourceGroup", g.ResourceGroup, "the managed cluster's own resource group")
 	}
 }
 
-// problems gathers what is wrong with a configuration.
-type problems []error
+// configErrors collects configuration errors.
+type configErrors []error
 
-func (v *problems) check(ok bool, field, value, want string) {
+func (v *configErrors) check(ok bool, field, value, want string) {
 	if !ok {
 		v.add(field, fmt.Sprintf("%q", value), want)
 	}
 }
 
-func (v *problems) add(field string, value any, want string) {
+func (v *configErrors) add(field string, value any, want string) {
 	*v = append(*v, fmt.Errorf("azure %s: %v: want %s", field, value, want))
 }

@@ -16,55 +16,56 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Delete begins to delete a machine; see the package's comment for who carries it out.
+// Delete starts the deletion of an instance. The package comment says which Azure API deletes it.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
-	id, err := p.own(providerID)
+	id, err := p.parseID(providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	// A read of a moment ago serves once. Where the machine has changed since, Azure refuses, and it is read again then.
-	m, err := p.recent(ctx, id)
-	p.forget(id)
+	// A cached read is used at most once. If the instance has changed, Azure refuses, and the instance is read again.
+	m, err := p.recentInstance(ctx, id)
+	p.forgetRead(id)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	started := time.Now().UTC()
 	switch {
 	case m.State == cloud.Deleting:
-		return operation{Machine: id.String()}.encode(started), nil
+		return operation{Machine: id.String()}.toCloudOperation(started), nil
 	case m.Kept:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("machine %s: %s", id, m.KeptReason)}
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", id, m.KeptReason)}
 	}
-	out, of, err := p.requestDeletion(ctx, m)
+	out, groupName, err := p.requestDeletion(ctx, m)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	if out.err != nil {
-		return p.afterRefusal(ctx, id, started, out.err)
+		return p.handleRefusedDeletion(ctx, id, started, out.err)
 	}
-	p.log.Info("a machine's deletion has begun", "machine", id.String(), "group", of)
-	if len(m.detaches) > 0 {
-		p.log.Warn("Azure keeps what the machine had attached, and it goes on costing: delete it by hand, or set deleteOption to Delete "+
-			"on the next machine", "machine", id.String(), "kept", m.detaches)
+	p.log.Info("instance deletion started", "instance", id.String(), "group", groupName)
+	if len(m.detachedResources) > 0 {
+		p.log.Warn("Azure keeps resources that were attached to the instance, at a cost: delete them, or set deleteOption to Delete "+
+			"for new instances", "instance", id.String(), "kept", m.detachedResources)
 	}
-	return operation{URL: out.url, Machine: id.String()}.encode(started), nil
+	return operation{URL: out.operationURL, Machine: id.String()}.toCloudOperation(started), nil
 }
 
-// requestDeletion asks for it where Azure wants to be asked, and says in words which group that is.
-func (p *Provider) requestDeletion(ctx context.Context, m found) (out outcome, of string, err error) {
-	member, inPool, err := p.member(ctx, m.id)
-	var where place
+// requestDeletion sends the deletion to the API of the instance's group. It returns the name of that group for
+// messages.
+func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out deletionResult, groupName string, err error) {
+	member, inPool, err := p.findPoolMember(ctx, m.id)
+	var where deletionTarget
 	name := m.id.Name
 	switch {
 	case err != nil:
-		return outcome{}, "", err
+		return deletionResult{}, "", err
 	case inPool:
-		keeps, err := p.poolKeeps(ctx, member.pool)
+		reason, err := p.poolProtectionReason(ctx, member.pool)
 		if err != nil {
-			return outcome{}, "", err
+			return deletionResult{}, "", err
 		}
-		if keeps != "" {
-			return outcome{}, "", &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("machine %s: %s", m.id, keeps)}
+		if reason != "" {
+			return deletionResult{}, "", &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", m.id, reason)}
 		}
 		where.group, name = member.pool, member.name
 	case m.id.ScaleSet != "":
@@ -75,45 +76,45 @@ func (p *Provider) requestDeletion(ctx context.Context, m found) (out outcome, o
 	default:
 		return p.deleteVM(ctx, m.id), "no group", nil
 	}
-	return p.deletes.delete(ctx, where, deletion{m, name}), where.String(), nil
+	return p.deletions.deleteInstance(ctx, where, deletion{m, name}), where.String(), nil
 }
 
-// afterRefusal looks at a machine whose deletion was refused: somebody else's may have come first.
-func (p *Provider) afterRefusal(ctx context.Context, id providerid.ID, started time.Time, refused error) (cloud.Operation, error) {
+// handleRefusedDeletion reads an instance after a refused deletion: another deletion may have been first.
+func (p *Provider) handleRefusedDeletion(ctx context.Context, id providerid.ID, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) {
 		return cloud.Operation{}, refused
 	}
-	m, err := p.instance(ctx, id)
+	m, err := p.fetchInstance(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
 	case err == nil && m.State == cloud.Deleting:
-		return operation{Machine: id.String()}.encode(started), nil
+		return operation{Machine: id.String()}.toCloudOperation(started), nil
 	}
 	return cloud.Operation{}, refused
 }
 
-// deleteBatch sends deletions of one group as one request. Azure refuses such a request as a whole for one machine that
-// it does not like; they are sent one by one then, so that each has the answer that is its own.
-func (p *Provider) deleteBatch(ctx context.Context, where place, deletions []deletion) []outcome {
-	out := p.deleteTogether(ctx, where, deletions)
-	outcomes := make([]outcome, len(deletions))
-	if len(deletions) == 1 || !aboutOneOf(out.err) {
+// deleteBatch deletes instances of one group with one request. Azure refuses the whole request because of a single
+// instance. Then each instance gets its own request and its own error.
+func (p *Provider) deleteBatch(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult {
+	out := p.sendDeletion(ctx, where, deletions)
+	outcomes := make([]deletionResult, len(deletions))
+	if len(deletions) == 1 || !mayConcernOneInstance(out.err) {
 		for i := range outcomes {
 			outcomes[i] = out
 		}
 		return outcomes
 	}
-	p.log.Warn("a deletion of several machines was refused; they are deleted one by one", "group", where.String(),
-		"machines", len(deletions), "err", out.err)
+	p.log.Warn("Azure refused a batch deletion; deleting its instances one by one", "group", where.String(),
+		"instances", len(deletions), "err", out.err)
 	for i := range deletions {
-		outcomes[i] = p.deleteTogether(ctx, where, deletions[i:i+1])
+		outcomes[i] = p.sendDeletion(ctx, where, deletions[i:i+1])
 	}
 	return outcomes
 }
 
-// aboutOneOf reports whether a refusal may be due to one machine of several.
-func aboutOneOf(err error) bool {
+// mayConcernOneInstance reports whether one instance of a batch can be the reason of a refusal.
+func mayConcernOneInstance(err error) bool {
 	if err == nil || cloud.IsThrottled(err) {
 		return false
 	}
@@ -122,7 +123,7 @@ func aboutOneOf(err error) bool {
 		api.Status == http.StatusConflict || api.Status == http.StatusUnprocessableEntity)
 }
 
-func (p *Provider) deleteTogether(ctx context.Context, where place, deletions []deletion) outcome {
+func (p *Provider) sendDeletion(ctx context.Context, where deletionTarget, deletions []deletion) deletionResult {
 	names := make([]*string, len(deletions))
 	for i, d := range deletions {
 		names[i] = to.Ptr(d.name)
@@ -134,20 +135,20 @@ func (p *Provider) deleteTogether(ctx context.Context, where place, deletions []
 		_, err = p.clients.pools.BeginDeleteMachines(ctx, where.resourceGroup, where.cluster, where.pool,
 			armcontainerservice.AgentPoolDeleteMachinesParameter{MachineNames: names}, nil)
 	} else {
-		_, err = p.clients.sets.BeginDeleteInstances(ctx, where.resourceGroup, where.scaleSet,
+		_, err = p.clients.scaleSets.BeginDeleteInstances(ctx, where.resourceGroup, where.scaleSet,
 			armcompute.VirtualMachineScaleSetVMInstanceRequiredIDs{InstanceIDs: names}, nil)
 	}
 	if err != nil {
-		return outcome{err: ofSDK(fmt.Sprintf("deleting %d machines of %s", len(deletions), where.group), err)}
+		return deletionResult{err: fromSDKError(fmt.Sprintf("deleting %d instances of %s", len(deletions), where.group), err)}
 	}
-	return outcome{url: followURL(response)}
+	return deletionResult{operationURL: statusURL(response)}
 }
 
-func (p *Provider) deleteVM(ctx context.Context, id providerid.ID) outcome {
+func (p *Provider) deleteVM(ctx context.Context, id providerid.ID) deletionResult {
 	var response *http.Response
 	_, err := p.clients.vms.BeginDelete(policy.WithCaptureResponse(ctx, &response), id.ResourceGroup, id.Name, nil)
 	if err != nil {
-		return outcome{err: ofSDK("deleting machine "+id.String(), err)}
+		return deletionResult{err: fromSDKError("deleting instance "+id.String(), err)}
 	}
-	return outcome{url: followURL(response)}
+	return deletionResult{operationURL: statusURL(response)}
 }

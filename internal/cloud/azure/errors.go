@@ -19,13 +19,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// apiError is an error as Azure's answers describe it, see
-// https://github.com/Azure/azure-resource-manager-rpc. AKS leaves out the outer "error".
+// apiError is an error response of Azure, see https://github.com/Azure/azure-resource-manager-rpc. AKS omits the outer
+// "error" object.
 type apiError struct {
 	Status  int
 	Code    string
 	Message string
-	// Detail is the first of its details; nil when it has none.
+	// Detail is the first of its details; nil if it has none.
 	Detail *apiError
 }
 
@@ -44,18 +44,18 @@ func (e *apiError) Error() string {
 }
 
 const (
-	maxCode    = 128
-	maxMessage = 600
-	// defaultPause is how long Azure is left alone when it wants to be and does not say for how long, busyPause the same
-	// while another operation is in progress, and changedPause after a resource has changed since it was read.
-	defaultPause = 30 * time.Second
-	busyPause    = 10 * time.Second
-	changedPause = time.Second
+	maxCodeLength    = 128
+	maxMessageLength = 600
+	// The retry delays if Azure names none: after throttling, while another operation is in progress, and after a
+	// resource has changed since it was read.
+	defaultRetryDelay = 30 * time.Second
+	busyRetryDelay    = 10 * time.Second
+	changedRetryDelay = time.Second
 )
 
-// parseError reads the body of an error. What is no error in ARM's form has no code, so that nothing can be concluded
-// from it.
-func parseError(status int, body []byte) *apiError {
+// parseErrorBody parses an error response. A body that is not an ARM error results in an empty code, so that no conclusion
+// is drawn from it.
+func parseErrorBody(status int, body []byte) *apiError {
 	type plain struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
@@ -69,7 +69,7 @@ func parseError(status int, body []byte) *apiError {
 		Error json.RawMessage `json:"error"`
 	}
 	if err := json.Unmarshal(body, &outer); err != nil {
-		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
+		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessageLength)}
 	}
 	found := outer.inner
 	if len(outer.Error) > 0 {
@@ -78,80 +78,80 @@ func parseError(status int, body []byte) *apiError {
 			found = nested
 		}
 	}
-	err := &apiError{Status: status, Code: cloud.Printable(found.Code, maxCode), Message: cloud.Printable(found.Message, maxMessage)}
+	err := &apiError{Status: status, Code: cloud.Printable(found.Code, maxCodeLength), Message: cloud.Printable(found.Message, maxMessageLength)}
 	var details []plain
 	if json.Unmarshal(found.Details, &details) == nil && len(details) > 0 && details[0].Code != "" {
-		err.Detail = &apiError{Code: cloud.Printable(details[0].Code, maxCode), Message: cloud.Printable(details[0].Message, maxMessage)}
+		err.Detail = &apiError{Code: cloud.Printable(details[0].Code, maxCodeLength), Message: cloud.Printable(details[0].Message, maxMessageLength)}
 	}
 	return err
 }
 
-// ofSDK makes of an SDK error what [cloud.Provider] promises, and of a 404 a plain error: what it means depends on what
-// was asked for, see [gone].
-func ofSDK(doing string, err error) error {
+// fromSDKError converts an error of the SDK to the errors of [cloud.Provider]. A 404 stays an [apiError], because its meaning
+// depends on the request, see [gone].
+func fromSDKError(doing string, err error) error {
 	var response *azcore.ResponseError
 	if errors.As(err, &response) {
-		return fmt.Errorf("%s: %w", doing, ofResponse(response))
+		return fmt.Errorf("%s: %w", doing, fromResponseError(response))
 	}
 	var authentication *azidentity.AuthenticationFailedError
-	var elsewhere *elsewhereError
+	var elsewhere *foreignHostError
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w", doing, err)
 	case errors.As(err, &elsewhere):
 		return fmt.Errorf("%s: %w", doing, elsewhere)
-	case errors.As(err, &authentication) && refusesForGood(authentication.RawResponse),
-		strings.Contains(err.Error(), chainFailed):
+	case errors.As(err, &authentication) && isPermanentAuthFailure(authentication.RawResponse),
+		strings.Contains(err.Error(), noCredentialPrefix):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
-			"no token for Azure: %s; check auth.method, and AZURE_TENANT_ID, AZURE_CLIENT_ID and what goes with them",
-			cloud.Printable(err.Error(), maxMessage))})
+			"no token for Azure: %s: check auth.method and the AZURE_… environment variables that it uses",
+			cloud.Printable(err.Error(), maxMessageLength))})
 	}
-	return fmt.Errorf("%s: %s: %w", doing, cloud.Printable(err.Error(), maxMessage), errOfTransport)
+	return fmt.Errorf("%s: %s: %w", doing, cloud.Printable(err.Error(), maxMessageLength), errNoResponse)
 }
 
-// errOfTransport is what went wrong on the way to Azure and back. The SDK's own error is in the message.
-var errOfTransport = errors.New("no answer that can be read from Azure")
+// errNoResponse is a failed request without a readable response. The message has the error of the SDK.
+var errNoResponse = errors.New("no readable response from Azure")
 
-// chainFailed begins what the default chain says when none of its members has anything to offer.
-const chainFailed = "failed to acquire a token"
+// noCredentialPrefix starts the error of DefaultAzureCredential if no method has a credential.
+const noCredentialPrefix = "failed to acquire a token"
 
-func refusesForGood(response *http.Response) bool {
+func isPermanentAuthFailure(response *http.Response) bool {
 	return response != nil && response.StatusCode >= 400 && response.StatusCode < 500 &&
 		response.StatusCode != http.StatusTooManyRequests
 }
 
-func ofResponse(response *azcore.ResponseError) error {
-	api := &apiError{Status: response.StatusCode, Code: cloud.Printable(response.ErrorCode, maxCode)}
+func fromResponseError(response *azcore.ResponseError) error {
+	api := &apiError{Status: response.StatusCode, Code: cloud.Printable(response.ErrorCode, maxCodeLength)}
 	var header http.Header
 	if raw := response.RawResponse; raw != nil {
 		header = raw.Header
 		if body, err := runtime.Payload(raw); err == nil {
-			api = parseError(response.StatusCode, body)
+			api = parseErrorBody(response.StatusCode, body)
 		}
 	}
-	return classify(api, header)
+	return toProviderError(api, header)
 }
 
-// classify says what an error of Azure means to a caller.
-func classify(api *apiError, header http.Header) error {
-	pause := retryAfter(header, time.Now())
+// toProviderError converts an error response to the errors of [cloud.Provider].
+func toProviderError(api *apiError, header http.Header) error {
+	pause := parseRetryDelay(header, time.Now())
 	switch {
 	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, defaultRetryDelay), Err: api}
 	case api.Status == http.StatusPreconditionFailed:
-		return &cloud.ThrottledError{After: cmp.Or(pause, changedPause), Err: fmt.Errorf(
-			"it has changed since it was read; read it and decide anew: %w", api)}
-	case api.busy():
-		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, changedRetryDelay), Err: fmt.Errorf(
+			"it has changed since it was read; read it again: %w", api)}
+	case api.isBusy():
+		return &cloud.ThrottledError{After: cmp.Or(pause, busyRetryDelay), Err: api}
 	}
-	if reason := api.refusal(); reason != "" {
-		return &cloud.RefusedError{Reason: reason, Err: api.explained()}
+	if reason := api.refusalReason(); reason != "" {
+		return &cloud.RefusedError{Reason: reason, Err: api.withExplanation()}
 	}
 	return api
 }
 
-// busy reports that the resource has something else to do first. AKS carries out one operation of a pool at a time.
-func (e *apiError) busy() bool {
+// isBusy reports whether another operation of the resource is in progress. AKS runs one operation per pool at a time.
+func (e *apiError) isBusy() bool {
 	if e.Status != http.StatusConflict && e.Status != http.StatusBadRequest {
 		return false
 	}
@@ -161,8 +161,8 @@ func (e *apiError) busy() bool {
 	return e.Code == "OperationNotAllowed" && strings.Contains(strings.ToLower(e.Message), "in progress")
 }
 
-// refusal says why Azure will not do what it was asked; "" for an error that may pass.
-func (e *apiError) refusal() cloud.Refusal {
+// refusalReason returns the reason of a permanent error, and "" for an error that may be temporary.
+func (e *apiError) refusalReason() cloud.Refusal {
 	message := strings.ToLower(e.Message)
 	switch {
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
@@ -170,7 +170,7 @@ func (e *apiError) refusal() cloud.Refusal {
 	case e.Code == "ScopeLocked", strings.Contains(message, "protectfromscale"):
 		return cloud.Protected
 	case e.Code == "InvalidTemplateDeployment" && e.Detail != nil:
-		return (&apiError{Status: e.Status, Code: e.Detail.Code, Message: e.Detail.Message}).refusal()
+		return (&apiError{Status: e.Status, Code: e.Detail.Code, Message: e.Detail.Message}).refusalReason()
 	case slices.Contains(noQuotaCodes(), e.Code), e.Code == "OperationNotAllowed" && strings.Contains(message, "quota"):
 		return cloud.NoQuota
 	case slices.Contains(noCapacityCodes(), e.Code):
@@ -179,21 +179,23 @@ func (e *apiError) refusal() cloud.Refusal {
 		e.Status == http.StatusBadRequest && e.Code != "":
 		return cloud.Invalid
 	}
-	if inner := codeWithin.FindStringSubmatch(e.Message); inner != nil && inner[1] != e.Code {
-		return (&apiError{Code: inner[1], Message: codeWithin.ReplaceAllString(e.Message, "")}).refusal()
+	if inner := nestedCodePattern.FindStringSubmatch(e.Message); inner != nil && inner[1] != e.Code {
+		return (&apiError{Code: inner[1], Message: nestedCodePattern.ReplaceAllString(e.Message, "")}).refusalReason()
 	}
 	return ""
 }
 
-// codeWithin finds the code of compute that AKS has in the message of an error of its own, such as ReconcileVMSSAgentPoolFailed.
-var codeWithin = regexp.MustCompile(`\bCode="(\w+)"`)
+// nestedCodePattern finds the compute error code in the message of an AKS error such as ReconcileVMSSAgentPoolFailed.
+var nestedCodePattern = regexp.MustCompile(`\bCode="(\w+)"`)
 
-// noQuotaCodes are the codes of compute and AKS for a used-up quota, and the code of a refused deployment without details.
+// noQuotaCodes returns the error codes of compute and AKS for an exceeded quota, and the code of a refused deployment
+// without details.
 func noQuotaCodes() []string {
 	return []string{"QuotaExceeded", "ErrCode_InsufficientVCPUQuota", "InvalidTemplateDeployment"}
 }
 
-// noCapacityCodes are those of https://learn.microsoft.com/troubleshoot/azure/virtual-machines/allocation-failure.
+// noCapacityCodes returns the codes of
+// https://learn.microsoft.com/troubleshoot/azure/virtual-machines/allocation-failure.
 func noCapacityCodes() []string {
 	return []string{
 		"AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest", "OverconstrainedZonalAllocationRequest",
@@ -201,45 +203,45 @@ func noCapacityCodes() []string {
 	}
 }
 
-// lacking finds the action and the scope in the message of an AuthorizationFailed.
-var lacking = regexp.MustCompile(`perform action '([^']+)' over scope '([^']+)'`)
+// missingPermissionPattern finds the action and the scope in the message of AuthorizationFailed.
+var missingPermissionPattern = regexp.MustCompile(`perform action '([^']+)' over scope '([^']+)'`)
 
-// explained puts first what there is to do.
-func (e *apiError) explained() error {
-	if found := lacking.FindStringSubmatch(e.Message); found != nil {
+// withExplanation adds the cause, if the code makes it clear.
+func (e *apiError) withExplanation() error {
+	if found := missingPermissionPattern.FindStringSubmatch(e.Message); found != nil {
 		return fmt.Errorf("the credential lacks %s on %s: %w", found[1], found[2], e)
 	}
 	switch e.Code {
 	case "SubscriptionNotFound":
-		return fmt.Errorf("the subscription does not exist, or is not of the credential's tenant: %w", e)
+		return fmt.Errorf("the subscription does not exist, or the credential is of another tenant: %w", e)
 	case "ResourceGroupNotFound":
 		return fmt.Errorf("the resource group does not exist: %w", e)
 	}
 	return e
 }
 
-// goneCodes are the codes of a 404 by which Azure says that what was asked for does not exist. Any other 404, such as
-// one of a proxy or of a subscription that the credential does not see, says nothing about it (I7).
+// goneCodes returns the codes of a 404 that mean that the requested object does not exist. Any other 404, for example
+// from a proxy or for an invisible subscription, proves nothing (I7).
 func goneCodes() []string {
 	return []string{"ResourceNotFound", "NotFound", "ParentResourceNotFound", "InstanceNotFound", "VMNotFound"}
 }
 
-// gone reports whether an error is Azure's own word that what was asked for does not exist. The code NotFound is also that
-// of an operation, or of an API version, that is not found.
-func gone(err error) bool {
+// isGone reports whether err is a 404 with one of goneCodes. The code NotFound also occurs for operations and API
+// versions, which do not count.
+func isGone(err error) bool {
 	var api *apiError
 	if !errors.As(err, &api) || api.Status != http.StatusNotFound || !slices.Contains(goneCodes(), api.Code) {
 		return false
 	}
-	return api.Code != "NotFound" || !ofSomethingElse.MatchString(api.Message)
+	return api.Code != "NotFound" || !otherObjectPattern.MatchString(api.Message)
 }
 
-// ofSomethingElse finds what a 404 is about that is neither a machine nor a group.
-var ofSomethingElse = regexp.MustCompile(`(?i)\boperation\b.*\bnot\b.*\bfound\b|\bapi.?version\b|\bresource provider\b`)
+// otherObjectPattern matches the messages of a 404 that is not about an instance or a group.
+var otherObjectPattern = regexp.MustCompile(`(?i)\boperation\b.*\bnot\b.*\bfound\b|\bapi.?version\b|\bresource provider\b`)
 
-// retryAfter reads how long Azure wants to be left alone, 0 for no wish. Its own headers, in milliseconds, come before the
-// standard's, as they do in its SDK.
-func retryAfter(header http.Header, now time.Time) time.Duration {
+// parseRetryDelay returns the retry delay that Azure asks for, 0 for none. The millisecond headers of Azure take precedence
+// over Retry-After, as in its SDK.
+func parseRetryDelay(header http.Header, now time.Time) time.Duration {
 	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
 		if pause := cloud.PauseIn(header, name, time.Millisecond); pause > 0 {
 			return pause

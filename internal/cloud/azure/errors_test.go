@@ -33,12 +33,12 @@ func TestAzureErrorsMapToProviderErrors(t *testing.T) {
 		says    string
 	}{
 		{
-			"a missing right", 403, nil, nested("AuthorizationFailed", "The client 'x' with object id 'y' does not have authorization "+
+			"missing permission", 403, nil, nested("AuthorizationFailed", "The client 'x' with object id 'y' does not have authorization "+
 				"to perform action 'Microsoft.Compute/virtualMachineScaleSets/delete/action' over scope '/subscriptions/s' or the scope is invalid."),
 			cloud.NoRight, 0, "the credential lacks Microsoft.Compute/virtualMachineScaleSets/delete/action on /subscriptions/s",
 		},
-		{"an old token", 401, nil, nested("ExpiredAuthenticationToken", "x"), cloud.NoRight, 0, "ExpiredAuthenticationToken"},
-		{"a lock", 409, nil, nested("ScopeLocked", "locked"), cloud.Protected, 0, "ScopeLocked"},
+		{"expired token", 401, nil, nested("ExpiredAuthenticationToken", "x"), cloud.NoRight, 0, "ExpiredAuthenticationToken"},
+		{"lock", 409, nil, nested("ScopeLocked", "locked"), cloud.Protected, 0, "ScopeLocked"},
 		{"protection", 409, nil, nested("OperationNotAllowed", "ProtectFromScaleSetActions is enabled"), cloud.Protected, 0, ""},
 		{"quota", 409, nil, nested("OperationNotAllowed", "exceeding approved Total Regional Cores quota"), cloud.NoQuota, 0, ""},
 		{"quota of AKS", 400, nil, nested("ErrCode_InsufficientVCPUQuota", "Insufficient vcpu quota requested 8, remaining 4"), cloud.NoQuota, 0, ""},
@@ -49,53 +49,53 @@ func TestAzureErrorsMapToProviderErrors(t *testing.T) {
 			cloud.NoCapacity, 0, "not available in westeurope",
 		},
 		{
-			"a right of a template", 400, nil, `{"code":"InvalidTemplateDeployment","message":"x","details":[{"code":"RequestDisallowedByPolicy","message":"y"}]}`,
+			"policy of a template", 400, nil, `{"code":"InvalidTemplateDeployment","message":"x","details":[{"code":"RequestDisallowedByPolicy","message":"y"}]}`,
 			cloud.Invalid, 0, "RequestDisallowedByPolicy",
 		},
 		{
-			"capacity, in the words of AKS", 0, nil, `{"status":"Failed","error":{"code":"ReconcileVMSSAgentPoolFailed","message":"autorest/azure: ` +
+			"capacity, reported by AKS", 0, nil, `{"status":"Failed","error":{"code":"ReconcileVMSSAgentPoolFailed","message":"autorest/azure: ` +
 				`Service returned an error. Status=<nil> Code=\"ZonalAllocationFailed\" Message=\"Allocation failed.\""}}`,
 			cloud.NoCapacity, 0, "ZonalAllocationFailed",
 		},
 		{
-			"quota, in the words of AKS", 0, nil, `{"error":{"code":"ReconcileVMSSAgentPoolFailed","message":"Code=\"OperationNotAllowed\" Message=\"` +
+			"quota, reported by AKS", 0, nil, `{"error":{"code":"ReconcileVMSSAgentPoolFailed","message":"Code=\"OperationNotAllowed\" Message=\"` +
 				`Operation could not be completed as it results in exceeding approved standardDv3Family Cores quota.\""}}`,
 			cloud.NoQuota, 0, "",
 		},
-		{"no machines to give", 409, nil, nested("ZonalAllocationFailed", "x"), cloud.NoCapacity, 0, ""},
-		{"no such subscription", 404, nil, nested("SubscriptionNotFound", "x"), cloud.Invalid, 0, "not of the credential's tenant"},
+		{"no capacity", 409, nil, nested("ZonalAllocationFailed", "x"), cloud.NoCapacity, 0, ""},
+		{"no such subscription", 404, nil, nested("SubscriptionNotFound", "x"), cloud.Invalid, 0, "the credential is of another tenant"},
 		{"no such resource group", 404, nil, nested("ResourceGroupNotFound", "x"), cloud.Invalid, 0, "the resource group does not exist"},
 		{"a bad request", 400, nil, nested("InvalidParameter", "x"), cloud.Invalid, 0, ""},
-		{"changed since it was read", 412, nil, `{"code":"EtagMismatch","message":"x"}`, "", changedPause, "has changed since it was read"},
+		{"changed since it was read", 412, nil, `{"code":"EtagMismatch","message":"x"}`, "", changedRetryDelay, "has changed since it was read"},
 		{"throttled", 429, http.Header{"Retry-After": {"7"}}, nested("TooManyRequests", "x"), "", 7 * time.Second, ""},
-		{"throttled, without a time", 429, nil, "", "", defaultPause, ""},
+		{"throttled, without a time", 429, nil, "", "", defaultRetryDelay, ""},
 		{"throttled, in milliseconds too", 429, http.Header{"Retry-After": {"7"}, "X-Ms-Retry-After-Ms": {"6500"}}, "", "", 6500 * time.Millisecond, ""},
-		{"throttled for ever", 429, http.Header{"Retry-After": {"99999999"}}, "", "", time.Hour, ""},
-		{"to come later", 503, http.Header{"Retry-After": {"3"}}, "", "", 3 * time.Second, ""},
+		{"throttled, delay capped", 429, http.Header{"Retry-After": {"99999999"}}, "", "", time.Hour, ""},
+		{"unavailable with Retry-After", 503, http.Header{"Retry-After": {"3"}}, "", "", 3 * time.Second, ""},
 		{
 			"AKS is busy", 409, nil, `{"code":"OperationNotAllowed","message":"Another agentpool operation is in progress"}`,
-			"", busyPause, "Another agentpool operation",
+			"", busyRetryDelay, "Another agentpool operation",
 		},
-		{"compute is busy", 409, nil, nested("AnotherOperationInProgress", "x"), "", busyPause, ""},
-		{"its own trouble", 500, nil, nested("InternalServerError", "x"), "", 0, "500 InternalServerError"},
-		{"a page of somebody else", 404, nil, "<html>\x1b[31m</html>", "", 0, "404: <html> [31m</html>"},
+		{"compute is busy", 409, nil, nested("AnotherOperationInProgress", "x"), "", busyRetryDelay, ""},
+		{"server error", 500, nil, nested("InternalServerError", "x"), "", 0, "500 InternalServerError"},
+		{"page of a proxy", 404, nil, "<html>\x1b[31m</html>", "", 0, "404: <html> [31m</html>"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := classify(parseError(tc.status, []byte(tc.body)), tc.header)
+			err := toProviderError(parseErrorBody(tc.status, []byte(tc.body)), tc.header)
 			var throttled *cloud.ThrottledError
 			after := time.Duration(0)
 			if errors.As(err, &throttled) {
 				after = throttled.After
 			}
 			if cloud.RefusalOf(err) != tc.refusal || after != tc.after || !strings.Contains(err.Error(), tc.says) || cloud.IsNotFound(err) {
-				t.Errorf("error %v (refusal %q, after %v), want %q, %v, saying %q",
+				t.Errorf("error %v (refusal %q, after %v), want %q, %v and text %q",
 					err, cloud.RefusalOf(err), after, tc.refusal, tc.after, tc.says)
 			}
 		})
 	}
 }
 
-func TestI7OnlyAzuresOwnWordIsGone(t *testing.T) {
+func TestI7OnlyAzureErrorCodeMeansGone(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"error":{"code":"ResourceNotFound","message":"x"}}`:       true,
 		`{"code":"NotFound","message":"x"}`:                         true,
@@ -112,12 +112,12 @@ func TestI7OnlyAzuresOwnWordIsGone(t *testing.T) {
 		`{}`:                                                        false,
 		``:                                                          false,
 	} {
-		err := fmt.Errorf("reading: %w", classify(parseError(http.StatusNotFound, []byte(body)), nil))
-		if gone(err) != want {
+		err := fmt.Errorf("reading: %w", toProviderError(parseErrorBody(http.StatusNotFound, []byte(body)), nil))
+		if isGone(err) != want {
 			t.Errorf("a 404 with %s is gone: %v, want %v", body, !want, want)
 		}
 		for _, status := range []int{200, 400, 403, 409, 410, 500} {
-			if gone(classify(parseError(status, []byte(body)), nil)) {
+			if isGone(toProviderError(parseErrorBody(status, []byte(body)), nil)) {
 				t.Errorf("a %d with %s is gone", status, body)
 			}
 		}
@@ -130,12 +130,12 @@ func FuzzParseError(f *testing.F) {
 	f.Add(403, `{"error":{"code":"AuthorizationFailed","message":"perform action 'a' over scope 'b'"}}`)
 	f.Add(500, `<html>`)
 	f.Fuzz(func(t *testing.T, status int, body string) {
-		err := classify(parseError(status, []byte(body)), nil)
+		err := toProviderError(parseErrorBody(status, []byte(body)), nil)
 		text := err.Error()
-		if len(text) > 4*(maxMessage+maxCode) || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\x1b\n\r") {
+		if len(text) > 4*(maxMessageLength+maxCodeLength) || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\x1b\n\r") {
 			t.Errorf("the error of %d %q is %q", status, body, text)
 		}
-		if gone(err) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
+		if isGone(err) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
 			t.Errorf("I7: %d %q is gone", status, body)
 		}
 	})
@@ -163,7 +163,7 @@ func FuzzDecodeOperation(f *testing.F) {
 				t.Errorf("operation %q leads to %s", id, request.URL)
 			}
 		}
-		if again, err := decodeOperation(o.encode(time.Time{}).ID, host); err != nil || again != o {
+		if again, err := decodeOperation(o.toCloudOperation(time.Time{}).ID, host); err != nil || again != o {
 			t.Errorf("%q is %+v, written again %+v, %v", id, o, again, err)
 		}
 	})
@@ -175,7 +175,7 @@ func FuzzReadOperation(f *testing.F) {
 	f.Add(404, `{"error":{"code":"OperationNotFound"}}`)
 	f.Add(202, ``)
 	f.Fuzz(func(t *testing.T, code int, body string) {
-		status, forgotten, err := readOperation(code, http.Header{}, []byte(body))
+		status, forgotten, err := parseStatusResponse(code, http.Header{}, []byte(body))
 		switch {
 		case err != nil && (status.Done || forgotten):
 			t.Errorf("%d %q: both %+v and %v", code, body, status, err)
@@ -187,13 +187,13 @@ func FuzzReadOperation(f *testing.F) {
 	})
 }
 
-func TestOperationAnsweredWith4xxHasEnded(t *testing.T) {
+func TestOperationFailsOn4xxResponse(t *testing.T) {
 	for code := 400; code < 500; code++ {
-		status, forgotten, err := readOperation(code, http.Header{}, []byte(`{"error":{"code":"VMExtensionProvisioningError","message":"x"}}`))
+		status, forgotten, err := parseStatusResponse(code, http.Header{}, []byte(`{"error":{"code":"VMExtensionProvisioningError","message":"x"}}`))
 		switch code {
 		case 401, 403, 407, 408, 429:
 			if err == nil || status.Done {
-				t.Errorf("%d: %+v, %v; want an error, as it says nothing of the operation", code, status, err)
+				t.Errorf("%d: %+v, %v; want an error, because it is not about the operation", code, status, err)
 			}
 		case 404:
 			if err != nil || !forgotten {
@@ -206,14 +206,14 @@ func TestOperationAnsweredWith4xxHasEnded(t *testing.T) {
 		}
 	}
 	for _, code := range []string{"OperationPreempted", "AnotherOperationInProgress", "Conflict"} {
-		status, _, err := readOperation(409, http.Header{}, []byte(`{"error":{"code":"`+code+`","message":"x"}}`))
+		status, _, err := parseStatusResponse(409, http.Header{}, []byte(`{"error":{"code":"`+code+`","message":"x"}}`))
 		if err != nil || !status.Done || status.Err == nil {
 			t.Errorf("%s: %+v, %v; want it done, and failed", code, status, err)
 		}
 	}
 }
 
-func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
+func TestOperationURLOnOtherHostIsRefused(t *testing.T) {
 	for _, address := range []string{
 		"https://example.com/operations/1", "http://management.azure.com/operations/1", "//management.azure.com/x",
 		"https://management.azure.com.example.com/", "https://x@management.azure.com/", "https://management.azure.com:444/", "::",
@@ -226,9 +226,9 @@ func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// ARM spells the next page of a list of machines, and some operations, with the port that https has anyway; see
+// ARM adds the default port to the link to the next page, and to some status URLs, see
 // https://github.com/Azure/azure-sdk-for-java/issues/36506.
-func TestCredentialReachesARMHoweverItsAddressIsSpelled(t *testing.T) {
+func TestCredentialIsSentOnlyToARM(t *testing.T) {
 	const arm = "https://management.azure.com"
 	for _, c := range []struct {
 		endpoint, address string
@@ -257,8 +257,8 @@ func TestCredentialReachesARMHoweverItsAddressIsSpelled(t *testing.T) {
 		t.Run(c.endpoint+" "+c.address, func(t *testing.T) {
 			endpoint, err := url.Parse(c.endpoint)
 			must.NoError(t, err)
-			wire := &cannedARM{}
-			pipeline := runtime.NewPipeline("test", "v1.0.0", runtime.PipelineOptions{PerCall: []policy.Policy{onlyTo{endpoint}}},
+			wire := &emptyARM{}
+			pipeline := runtime.NewPipeline("test", "v1.0.0", runtime.PipelineOptions{PerCall: []policy.Policy{singleHostPolicy{endpoint}}},
 				&policy.ClientOptions{Transport: wire})
 			request, err := runtime.NewRequest(t.Context(), http.MethodGet, c.address)
 			must.NoError(t, err)
@@ -267,7 +267,7 @@ func TestCredentialReachesARMHoweverItsAddressIsSpelled(t *testing.T) {
 				_ = response.Body.Close()
 			}
 			if is := err == nil && wire.asked == 1; is != c.same || !is && wire.asked > 0 {
-				t.Errorf("it is asked: %t, %d times, with the error %v; want %t", is, wire.asked, err, c.same)
+				t.Errorf("sent: %t, %d requests, error %v; want %t", is, wire.asked, err, c.same)
 			}
 			if endpoint.Scheme != "https" {
 				return
@@ -275,16 +275,16 @@ func TestCredentialReachesARMHoweverItsAddressIsSpelled(t *testing.T) {
 			id, err := json.Marshal(operation{URL: c.address})
 			must.NoError(t, err)
 			if _, err := decodeOperation(string(id), endpoint.Host); (err == nil) != c.same {
-				t.Errorf("an operation at it says %v; want it taken: %t", err, c.same)
+				t.Errorf("operation with this URL: %v; want accepted: %t", err, c.same)
 			}
 		})
 	}
 }
 
-// cannedARM answers every request with an empty object.
-type cannedARM struct{ asked int }
+// emptyARM answers every request with an empty object.
+type emptyARM struct{ asked int }
 
-func (c *cannedARM) Do(r *http.Request) (*http.Response, error) {
+func (c *emptyARM) Do(r *http.Request) (*http.Response, error) {
 	c.asked++
 	return &http.Response{StatusCode: http.StatusOK, Request: r, Body: io.NopCloser(strings.NewReader("{}"))}, nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// group is where a group is found: a scale set, or an agent pool of a managed cluster.
+// group identifies a scale set, or an agent pool of a managed cluster.
 type group struct {
-	name          string // as the user calls it
+	name          string // in NodeGroups
 	resourceGroup string
 	scaleSet      string
 	cluster, pool string
@@ -23,7 +23,7 @@ type group struct {
 
 func (g group) isPool() bool { return g.pool != "" }
 
-// key tells groups apart, whatever they are called.
+// key identifies the Azure resource, independent of name.
 func (g group) key() string {
 	return strings.ToLower(strings.Join([]string{g.resourceGroup, g.scaleSet, g.cluster, g.pool}, "/"))
 }
@@ -35,7 +35,7 @@ func (g group) String() string {
 	return fmt.Sprintf("scale set %s in resource group %s", g.scaleSet, g.resourceGroup)
 }
 
-func (p *Provider) configured(c GroupConfig) group {
+func (p *Provider) groupFromConfig(c GroupConfig) group {
 	g := group{name: c.Name, resourceGroup: c.ResourceGroup, scaleSet: c.ScaleSet, cluster: c.Cluster, pool: c.AgentPool}
 	if g.resourceGroup == "" {
 		g.resourceGroup = p.config.ResourceGroup
@@ -43,24 +43,24 @@ func (p *Provider) configured(c GroupConfig) group {
 	return g
 }
 
-// group finds a group by its name: one of the configuration, or else a scale set of the configured resource group.
-func (p *Provider) group(name string) (group, error) {
-	for _, g := range p.groups {
+// findGroup returns the configured group of that name, or else the scale set of that name in the configured resource group.
+func (p *Provider) findGroup(name string) (group, error) {
+	for _, g := range p.configuredGroups {
 		if strings.EqualFold(g.name, name) {
 			return g, nil
 		}
 	}
-	if !resourceName.MatchString(name) {
+	if !resourceNamePattern.MatchString(name) {
 		return group{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"group %q: want the name of one of azure groups, or of a scale set in resource group %s", name, p.config.ResourceGroup)}
+			"group %q: want the name of a configured azure group, or of a scale set in resource group %s", name, p.config.ResourceGroup)}
 	}
 	return group{name: name, resourceGroup: p.config.ResourceGroup, scaleSet: name}, nil
 }
 
-// groupOfSet gives what the group of a scale set is called: by the configuration, or by the set's own name. One of
-// another resource group that the configuration does not name is no group here.
-func (p *Provider) groupOfSet(resourceGroup, set string) string {
-	for _, g := range p.groups {
+// groupNameOfScaleSet returns the group name of a scale set: the configured name, or else the scale set's name. It returns "" if
+// the scale set is in another resource group and not configured.
+func (p *Provider) groupNameOfScaleSet(resourceGroup, set string) string {
+	for _, g := range p.configuredGroups {
 		if strings.EqualFold(g.scaleSet, set) && strings.EqualFold(g.resourceGroup, resourceGroup) {
 			return g.name
 		}
@@ -71,75 +71,76 @@ func (p *Provider) groupOfSet(resourceGroup, set string) string {
 	return ""
 }
 
-// errGroup gives the error of a read or change of a group: [cloud.NotFoundError] where Azure says that it does not exist.
-func errGroup(g group, doing string, err error) error {
-	return goneGroup(g, ofSDK(fmt.Sprintf("%s %s", doing, g), err))
+// groupRequestError converts the error of a request for a group: [cloud.NotFoundError] if Azure says that it does not exist.
+func groupRequestError(g group, doing string, err error) error {
+	return toGroupNotFound(g, fromSDKError(fmt.Sprintf("%s %s", doing, g), err))
 }
 
-// goneGroup names the group where an error says that what was asked for does not exist.
-func goneGroup(g group, err error) error {
-	if gone(err) {
+// toGroupNotFound returns a [cloud.NotFoundError] for the group if err means that it does not exist.
+func toGroupNotFound(g group, err error) error {
+	if isGone(err) {
 		return fmt.Errorf("%w (%s)", &cloud.NotFoundError{Kind: "group", Name: g.name}, g)
 	}
 	return err
 }
 
-func (p *Provider) getSet(ctx context.Context, g group) (armcompute.VirtualMachineScaleSet, error) {
-	answer, err := p.clients.sets.Get(ctx, g.resourceGroup, g.scaleSet, nil)
+func (p *Provider) getScaleSet(ctx context.Context, g group) (armcompute.VirtualMachineScaleSet, error) {
+	answer, err := p.clients.scaleSets.Get(ctx, g.resourceGroup, g.scaleSet, nil)
 	if err != nil {
-		return answer.VirtualMachineScaleSet, errGroup(g, "reading", err)
+		return answer.VirtualMachineScaleSet, groupRequestError(g, "reading", err)
 	}
 	return answer.VirtualMachineScaleSet, nil
 }
 
-func setGroup(g group, set armcompute.VirtualMachineScaleSet) (cloud.Group, error) {
+func groupOfScaleSet(g group, set armcompute.VirtualMachineScaleSet) (cloud.Group, error) {
 	if set.SKU == nil || set.SKU.Capacity == nil {
 		return cloud.Group{}, fmt.Errorf("reading %s: %w: it has no sku.capacity", g, errIncomplete)
 	}
 	size := cloud.Group{Name: g.name, Size: int(*set.SKU.Capacity)}
 	if set.Properties != nil {
-		size.Refills = isIdle(value(set.Properties.ProvisioningState))
+		size.Refills = isIdle(deref(set.Properties.ProvisioningState))
 	}
 	return size, nil
 }
 
-// isIdle reports a provisioning state in which nothing is changing a group. What is not known to be one is not.
+// isIdle reports whether no change of a group is in progress. For an unknown provisioning state it returns false.
 func isIdle(provisioning string) bool {
 	return slices.Contains([]string{"succeeded", "failed", "canceled"}, strings.ToLower(provisioning))
 }
 
-// errIncomplete is an answer that lacks what Azure always gives: not one of Azure, or not all of it (I7).
-var errIncomplete = errors.New("the answer is incomplete")
+// errIncomplete means that a response lacks a required field. It may be truncated or not from Azure (I7).
+var errIncomplete = errors.New("the response is incomplete")
 
 func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.AgentPool, error) {
 	answer, err := p.clients.pools.Get(ctx, g.resourceGroup, g.cluster, g.pool, nil)
 	if err != nil {
-		return answer.AgentPool, errGroup(g, "reading", err)
+		return answer.AgentPool, groupRequestError(g, "reading", err)
 	}
-	if answer.Properties == nil || answer.Properties.Count == nil && !ofSingleVMs(answer.AgentPool) {
+	if answer.Properties == nil || answer.Properties.Count == nil && !isSingleVMPool(answer.AgentPool) {
 		return answer.AgentPool, fmt.Errorf("reading %s: %w: it has no properties.count", g, errIncomplete)
 	}
 	return answer.AgentPool, nil
 }
 
-// poolGroup gives a pool's size. A pool that has no single count is as large as its list of machines.
-func (p *Provider) poolGroup(ctx context.Context, g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
-	size := cloud.Group{Name: g.name, Size: int(value(pool.Properties.Count)), Refills: isIdle(value(pool.Properties.ProvisioningState))}
-	if ofSingleVMs(pool) {
-		machines, err := p.listPool(ctx, g)
+// groupOfPool returns the size of an agent pool. For a pool of type VirtualMachines, which has no count, it counts the
+// instances.
+func (p *Provider) groupOfPool(ctx context.Context, g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
+	size := cloud.Group{Name: g.name, Size: int(deref(pool.Properties.Count)), Refills: isIdle(deref(pool.Properties.ProvisioningState))}
+	if isSingleVMPool(pool) {
+		machines, err := p.listPoolInstances(ctx, g)
 		if err != nil {
 			return cloud.Group{}, err
 		}
-		size.Size = len(slices.DeleteFunc(machines, func(m found) bool { return m.State == cloud.Deleting }))
+		size.Size = len(slices.DeleteFunc(machines, func(m vmInstance) bool { return m.State == cloud.Deleting }))
 	}
-	if value(pool.Properties.EnableAutoScaling) {
-		size.Min, size.Max = int(value(pool.Properties.MinCount)), int(value(pool.Properties.MaxCount))
+	if deref(pool.Properties.EnableAutoScaling) {
+		size.Min, size.Max = int(deref(pool.Properties.MinCount)), int(deref(pool.Properties.MaxCount))
 	}
 	return size, nil
 }
 
-// value gives what a pointer points to, or else the zero value.
-func value[T any](pointer *T) T {
+// deref dereferences a pointer; nil is the zero value.
+func deref[T any](pointer *T) T {
 	if pointer == nil {
 		var zero T
 		return zero

@@ -18,22 +18,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Grow raises the capacity of a scale set or the count of an agent pool, see growTo. The change is made only of the size that was
-// read (If-Match), so that no deletion and no other Grow in between is undone. It is one request, which is never repeated
-// here: when its answer is lost, or the size has changed since it was read, the caller reads the size and decides anew. The
-// machines of a group are all of one size, so that an order that names another one is refused.
+// Grow increases the capacity of a scale set or the count of an agent pool, see targetSize. The request has an If-Match
+// header, so that it cannot undo a concurrent deletion or Grow. It is sent once. If the response is lost or the size
+// has changed, the caller reads the size and decides again. All instances of a group have one VM size, so a request for
+// another template is refused.
 func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
 	}
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	lock := p.lockOf(g)
+	lock := p.growLock(g)
 	lock.Lock()
 	defer lock.Unlock()
-	grow := p.growSet
+	grow := p.growScaleSet
 	if g.isPool() {
 		grow = p.growPool
 	}
@@ -42,35 +42,35 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	return operation{URL: url}.encode(started), nil
+	return operation{URL: url}.toCloudOperation(started), nil
 }
 
-func (p *Provider) lockOf(g group) *sync.Mutex {
+func (p *Provider) growLock(g group) *sync.Mutex {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.growing[g.key()] == nil {
-		p.growing[g.key()] = &sync.Mutex{}
+	if p.growLocks[g.key()] == nil {
+		p.growLocks[g.key()] = &sync.Mutex{}
 	}
-	return p.growing[g.key()]
+	return p.growLocks[g.key()]
 }
 
-// once has the requests of a context sent once, and captures the answer. The SDK would repeat a PATCH or PUT after a lost
-// answer, and the second one meets the ETag that the first one has made.
-func (p *Provider) once(ctx context.Context, response **http.Response) context.Context {
+// withoutRetries disables retries for a context and captures the response. The SDK would repeat a PATCH or PUT after a lost
+// response, and the repetition would fail because of the new ETag.
+func (p *Provider) withoutRetries(ctx context.Context, response **http.Response) context.Context {
 	ctx = policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: -1, TryTimeout: p.config.requestTimeout()})
 	return policy.WithCaptureResponse(ctx, response)
 }
 
-// accepted reports a change that Azure has accepted, by a status that the SDK does not know of this request.
-func accepted(response *http.Response, err error) bool {
+// isAccepted reports whether Azure accepted a change with a 2xx status that the SDK does not expect.
+func isAccepted(response *http.Response, err error) bool {
 	var answer *azcore.ResponseError
-	return errors.As(err, &answer) && answer.StatusCode/100 == 2 && followURL(response) != ""
+	return errors.As(err, &answer) && answer.StatusCode/100 == 2 && statusURL(response) != ""
 }
 
-// errWrite gives the error of a change of a group's size. An answer that says neither yes nor no is a plain error, also
-// where it asks to wait: the change may have been made.
-func errWrite(g group, doing string, err error) error {
-	err = errGroup(g, doing, err)
+// resizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
+// change may have happened.
+func resizeError(g group, doing string, err error) error {
+	err = groupRequestError(g, doing, err)
 	var api *apiError
 	if errors.As(err, &api) && (api.Status >= http.StatusInternalServerError || api.Status == http.StatusRequestTimeout) {
 		return fmt.Errorf("%s %s: %w", doing, g, api)
@@ -78,38 +78,38 @@ func errWrite(g group, doing string, err error) error {
 	return err
 }
 
-func (p *Provider) growSet(ctx context.Context, g group, order cloud.Order) (string, error) {
-	set, err := p.getSet(ctx, g)
+func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Order) (string, error) {
+	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return "", err
 	}
-	now, err := setGroup(g, set)
+	now, err := groupOfScaleSet(g, set)
 	if err != nil {
 		return "", err
 	}
-	if err := checkSize(g, value(set.SKU.Name), order); err != nil {
+	if err := checkVMSize(g, deref(set.SKU.Name), order); err != nil {
 		return "", err
 	}
-	size, err := growTo(g, now, order, func() ([]found, error) { return p.listMachines(ctx, g, set) })
+	size, err := targetSize(g, now, order, func() ([]vmInstance, error) { return p.listScaleSetInstances(ctx, g, set) })
 	if err != nil {
 		return "", err
 	}
 	var response *http.Response
-	_, err = p.clients.sets.BeginUpdate(p.once(ctx, &response), g.resourceGroup, g.scaleSet,
+	_, err = p.clients.scaleSets.BeginUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.scaleSet,
 		armcompute.VirtualMachineScaleSetUpdate{SKU: &armcompute.SKU{
 			Name: set.SKU.Name, Tier: set.SKU.Tier, Capacity: to.Ptr(int64(size)),
 		}}, &armcompute.VirtualMachineScaleSetsClientBeginUpdateOptions{IfMatch: set.Etag})
-	if err != nil && !accepted(response, err) {
-		return "", errWrite(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
+	if err != nil && !isAccepted(response, err) {
+		return "", resizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
 	}
-	return followURL(response), nil
+	return statusURL(response), nil
 }
 
-// growTo gives the size to ask for. Azure keeps a raised size when it finds later that it has no capacity, so that the size
-// may count machines that nothing is making. Those that the order says are Unmade are asked for by the size that counts them
-// already, see ADR 11. Where they are not missing, or something is changing the group, the order is from another reading of
-// the group, and is to be decided on anew. The size is never below the present one: that would delete machines.
-func growTo(g group, now cloud.Group, order cloud.Order, list func() ([]found, error)) (int, error) {
+// targetSize returns the size to request. If Azure has no capacity, it keeps the increased size, which then includes
+// missing instances. The instances of Unmade are already part of the size, see ADR 11. If fewer instances are missing,
+// or a change of the group is in progress, the caller has old data, and targetSize returns a [cloud.ThrottledError]. The
+// result is never below the current size, because that would delete instances.
+func targetSize(g group, now cloud.Group, order cloud.Order, list func() ([]vmInstance, error)) (int, error) {
 	if order.Unmade == 0 {
 		return now.Size + order.Count, nil
 	}
@@ -124,19 +124,19 @@ func growTo(g group, now cloud.Group, order cloud.Order, list func() ([]found, e
 		}
 	}
 	if !now.Refills || missing < order.Unmade {
-		return 0, &cloud.ThrottledError{After: followPause, Err: fmt.Errorf(
-			"growing %s: its size of %d was read to count %d machines that it does not have, and it has changed since", g, now.Size, order.Unmade)}
+		return 0, &cloud.ThrottledError{After: deletionPollInterval, Err: fmt.Errorf(
+			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, now.Size, order.Unmade)}
 	}
 	return now.Size + order.Count - order.Unmade, nil
 }
 
-// checkSize refuses an order of machines that are not of the size that a group's are.
-func checkSize(g group, size string, order cloud.Order) error {
+// checkVMSize refuses a request for another VM size than the group's.
+func checkVMSize(g group, size string, order cloud.Order) error {
 	if order.Template == "" || strings.EqualFold(order.Template, size) {
 		return nil
 	}
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-		"growing %s by machines of size %s: its machines are of size %s", g, order.Template, size)}
+		"growing %s with VM size %s: its instances have size %s", g, order.Template, size)}
 }
 
 func (p *Provider) growPool(ctx context.Context, g group, order cloud.Order) (string, error) {
@@ -147,14 +147,14 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.Order) (st
 	if err := checkCanGrow(g, pool); err != nil {
 		return "", err
 	}
-	now, err := p.poolGroup(ctx, g, pool)
+	now, err := p.groupOfPool(ctx, g, pool)
 	if err != nil {
 		return "", err
 	}
-	if err := checkSize(g, value(pool.Properties.VMSize), order); err != nil {
+	if err := checkVMSize(g, deref(pool.Properties.VMSize), order); err != nil {
 		return "", err
 	}
-	size, err := growTo(g, now, order, func() ([]found, error) { return p.listPool(ctx, g) })
+	size, err := targetSize(g, now, order, func() ([]vmInstance, error) { return p.listPoolInstances(ctx, g) })
 	if err != nil {
 		return "", err
 	}
@@ -166,13 +166,13 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.Order) (st
 	return p.putPool(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
 }
 
-// putPool writes an agent pool back, if it is still as it was read.
+// putPool writes an agent pool if it is unchanged since it was read.
 func (p *Provider) putPool(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (string, error) {
 	var response *http.Response
-	_, err := p.clients.pools.BeginCreateOrUpdate(p.once(ctx, &response), g.resourceGroup, g.cluster, g.pool,
+	_, err := p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
 		pool, &armcontainerservice.AgentPoolsClientBeginCreateOrUpdateOptions{IfMatch: pool.Properties.ETag})
-	if err != nil && !accepted(response, err) {
-		return "", errWrite(g, doing, err)
+	if err != nil && !isAccepted(response, err) {
+		return "", resizeError(g, doing, err)
 	}
-	return followURL(response), nil
+	return statusURL(response), nil
 }

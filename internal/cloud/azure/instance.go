@@ -16,26 +16,26 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// found is a machine as Azure describes it, and what its deletion needs to know.
-type found struct {
+// vmInstance is an instance as Azure describes it, with the data for its deletion.
+type vmInstance struct {
 	cloud.Instance
 	id       providerid.ID
-	flexible string // the flexible scale set that it is in, if any
-	// detaches are the disks and network interfaces that Azure leaves behind when it deletes a machine on its own.
-	detaches []string
+	flexible string // the flexible scale set of the instance, if any
+	// detachedResources lists the disks and network interfaces that Azure keeps when it deletes a single virtual machine.
+	detachedResources []string
 }
 
-// Instances lists the machines of a group.
+// Instances lists the instances of a group.
 func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return nil, err
 	}
-	var machines []found
+	var machines []vmInstance
 	if g.isPool() {
-		machines, err = p.listPool(ctx, g)
+		machines, err = p.listPoolInstances(ctx, g)
 	} else {
-		machines, err = p.listSet(ctx, g)
+		machines, err = p.listScaleSet(ctx, g)
 	}
 	if err != nil {
 		return nil, err
@@ -48,39 +48,38 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// listSet lists a scale set. That it exists and of which kind it is, is asked first: a list of the machines of a
-// flexible scale set that does not exist is empty, and so is that of a uniform one.
-func (p *Provider) listSet(ctx context.Context, g group) ([]found, error) {
-	set, err := p.getSet(ctx, g)
+// listScaleSet lists the instances of a scale set. It reads the scale set first: Azure returns an empty list for a scale set
+// that does not exist, uniform or flexible.
+func (p *Provider) listScaleSet(ctx context.Context, g group) ([]vmInstance, error) {
+	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	return p.listMachines(ctx, g, set)
+	return p.listScaleSetInstances(ctx, g, set)
 }
 
-// listMachines lists the machines of a scale set that has been read.
-func (p *Provider) listMachines(ctx context.Context, g group, set armcompute.VirtualMachineScaleSet) ([]found, error) {
+func (p *Provider) listScaleSetInstances(ctx context.Context, g group, set armcompute.VirtualMachineScaleSet) ([]vmInstance, error) {
 	if set.Properties == nil {
 		return nil, fmt.Errorf("reading %s: %w: it has no properties", g, errIncomplete)
 	}
-	if value(set.Properties.OrchestrationMode) == armcompute.OrchestrationModeFlexible {
-		return p.listFlexible(ctx, g)
+	if deref(set.Properties.OrchestrationMode) == armcompute.OrchestrationModeFlexible {
+		return p.listFlexibleInstances(ctx, g)
 	}
-	return p.listUniform(ctx, g)
+	return p.listUniformInstances(ctx, g)
 }
 
-func (p *Provider) listUniform(ctx context.Context, g group) ([]found, error) {
+func (p *Provider) listUniformInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	pager := p.clients.instances.NewListPager(g.resourceGroup, g.scaleSet,
 		&armcompute.VirtualMachineScaleSetVMsClientListOptions{Expand: to.Ptr("instanceView")})
 	instances := func(r armcompute.VirtualMachineScaleSetVMsClientListResponse) []*armcompute.VirtualMachineScaleSetVM {
 		return r.Value
 	}
-	all, err := listAll(ctx, fmt.Sprintf("listing the instances of %s", g), pager, instances, ofScaleSetVM)
-	return all, goneGroup(g, err)
+	all, err := listAllPages(ctx, fmt.Sprintf("listing the instances of %s", g), pager, instances, fromScaleSetVM)
+	return all, toGroupNotFound(g, err)
 }
 
-// listFlexible lists the machines of a flexible scale set, which are virtual machines that name their set.
-func (p *Provider) listFlexible(ctx context.Context, g group) ([]found, error) {
+// listFlexibleInstances lists the instances of a flexible scale set, which are virtual machines with a reference to it.
+func (p *Provider) listFlexibleInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	setID := fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachineScaleSets/%s",
 		p.config.Subscription, g.resourceGroup, g.scaleSet)
 	pager := p.clients.vms.NewListPager(g.resourceGroup, &armcompute.VirtualMachinesClientListOptions{
@@ -88,20 +87,19 @@ func (p *Provider) listFlexible(ctx context.Context, g group) ([]found, error) {
 		Expand: to.Ptr(armcompute.ExpandTypeForListVMsInstanceView),
 	})
 	vms := func(r armcompute.VirtualMachinesClientListResponse) []*armcompute.VirtualMachine { return r.Value }
-	machines, err := listAll(ctx, fmt.Sprintf("listing the machines of %s", g), pager, vms, ofVM)
-	return slices.DeleteFunc(machines, func(m found) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), goneGroup(g, err)
+	machines, err := listAllPages(ctx, fmt.Sprintf("listing the instances of %s", g), pager, vms, fromVM)
+	return slices.DeleteFunc(machines, func(m vmInstance) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), toGroupNotFound(g, err)
 }
 
-// listAll reads every page of a list, and every item of a page: all of them or an error (I7). A page without a value is
-// an answer cut short.
-func listAll[Page, Item, T any](ctx context.Context, doing string, pager *runtime.Pager[Page],
+// listAllPages reads all pages of a list and returns all items or an error (I7). A page without a value is truncated.
+func listAllPages[Page, Item, T any](ctx context.Context, doing string, pager *runtime.Pager[Page],
 	items func(Page) []Item, read func(Item) (T, error),
 ) ([]T, error) {
 	var all []T
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
 		if err != nil {
-			return nil, ofSDK(doing, err)
+			return nil, fromSDKError(doing, err)
 		}
 		list := items(page)
 		if list == nil {
@@ -118,181 +116,183 @@ func listAll[Page, Item, T any](ctx context.Context, doing string, pager *runtim
 	return all, nil
 }
 
-// Instance reads one machine.
+// Instance reads one instance.
 func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
-	id, err := p.own(providerID)
+	id, err := p.parseID(providerID)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	if err := p.justGone(id); err != nil {
+	if err := p.recentNotFound(id); err != nil {
 		return cloud.Instance{}, err
 	}
 	at := time.Now()
-	m, err := p.instance(ctx, id)
+	m, err := p.fetchInstance(ctx, id)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	if id.ScaleSet != "" || m.flexible != "" { // that a machine on its own is gone Azure does not say when it is asked to delete it
-		p.rememberRead(id, read{found: m, at: at})
+	if id.ScaleSet != "" || m.flexible != "" { // Azure accepts the deletion of a single VM that is gone without an error
+		p.cacheRead(id, recentRead{vmInstance: m, readAt: at})
 	}
-	member, inPool, err := p.member(ctx, id)
+	member, inPool, err := p.findPoolMember(ctx, id)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
 	if inPool {
 		m.Group = member.pool.name
-		keeps, err := p.poolKeeps(ctx, member.pool)
+		protectedReason, err := p.poolProtectionReason(ctx, member.pool)
 		if err != nil {
 			return cloud.Instance{}, err
 		}
-		m.keep(keeps)
+		m.protect(protectedReason)
 	}
 	return m.Instance, nil
 }
 
-// read is what was read of a machine, and when.
-type read struct {
-	found
-	gone error // says that there is no such machine
-	at   time.Time
+// recentRead is a cached read of an instance.
+type recentRead struct {
+	vmInstance
+	notFound error // set if the instance does not exist
+	readAt   time.Time
 }
 
-// readHolds is for how long a read serves who asks for a machine's deletion, and for the rights to it, right after Instance, and
-// who asks for the machine right after Status has found that it is gone.
-const readHolds = 5 * time.Second
+// maxReadAge is how long a read is reused: by Delete and by the permission check after Instance, and by Instance after
+// Status has found that the instance is gone.
+const maxReadAge = 5 * time.Second
 
-func (p *Provider) rememberRead(id providerid.ID, r read) {
+func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.reads, func(_ string, old read) bool { return time.Since(old.at) >= readHolds })
-	p.reads[id.String()] = r
+	maps.DeleteFunc(p.recentReads, func(_ string, old recentRead) bool { return time.Since(old.readAt) >= maxReadAge })
+	p.recentReads[id.String()] = r
 }
 
-// recent gives a machine as Instance has just read it, or else reads it.
-func (p *Provider) recent(ctx context.Context, id providerid.ID) (found, error) {
+// recentInstance returns an instance from a recent read, or reads it.
+func (p *Provider) recentInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	p.mu.Lock()
-	r, is := p.reads[id.String()]
+	r, found := p.recentReads[id.String()]
 	p.mu.Unlock()
-	if is && r.gone == nil && time.Since(r.at) < readHolds {
-		return r.found, nil
+	if found && r.notFound == nil && time.Since(r.readAt) < maxReadAge {
+		return r.vmInstance, nil
 	}
-	return p.instance(ctx, id)
+	return p.fetchInstance(ctx, id)
 }
 
-// justGone is the answer that a machine is gone which Status has got a moment ago, once; nil without one.
-func (p *Provider) justGone(id providerid.ID) error {
+// recentNotFound returns the error of a recent Status that found the instance gone, once, and nil otherwise.
+func (p *Provider) recentNotFound(id providerid.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.reads[id.String()]
-	if r.gone == nil || time.Since(r.at) >= readHolds {
+	r := p.recentReads[id.String()]
+	if r.notFound == nil || time.Since(r.readAt) >= maxReadAge {
 		return nil
 	}
-	delete(p.reads, id.String())
-	return r.gone
+	delete(p.recentReads, id.String())
+	return r.notFound
 }
 
-// forget has the next one who asks for a machine read it.
-func (p *Provider) forget(id providerid.ID) {
+// forgetRead removes the cached read of an instance.
+func (p *Provider) forgetRead(id providerid.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.reads, id.String())
+	delete(p.recentReads, id.String())
 }
 
-// ProvesGone is true of every machine of the subscription: Instance asks compute for it by its resource ID, whichever group
-// it is in, and AKS only afterwards, about a machine that there is. That holds for an instance of a uniform scale set, a
-// machine of a flexible one, also when it was detached, which leaves its ID as it is, one that AKS manages by itself, and
-// one on its own. A machine that the credential may not read is AuthorizationFailed, and one whose subscription or resource
-// group does not answer no [cloud.NotFoundError] either, see goneCodes.
+// ProvesGone returns true for every provider ID of the subscription. Instance reads the resource ID from compute,
+// independent of the group. It asks AKS only afterwards, about an instance that exists. That holds for
+// uniform and flexible scale sets, also for a detached instance, which keeps its ID, for instances that AKS manages one
+// by one, and for single virtual machines.
 //
-// A machine that was moved to another resource group has another ID there. Its Node, which keeps the old one, is without a
-// machine to Azure's own cloud-provider too, which deletes it as soon as it is not Ready.
+// If the credential may not read the instance, the error is AuthorizationFailed. An unknown subscription or resource
+// group is not a [cloud.NotFoundError] either, see goneCodes.
+//
+// An instance that moved to another resource group has a new ID. Its Node keeps the old ID. The cloud provider of Azure
+// itself deletes such a Node as soon as it is not Ready.
 func (p *Provider) ProvesGone(providerID string) bool {
-	_, err := p.own(providerID)
+	_, err := p.parseID(providerID)
 	return err == nil
 }
 
-// instance reads a machine and names its group, were it not in an agent pool.
-func (p *Provider) instance(ctx context.Context, id providerid.ID) (found, error) {
-	doing := "reading machine " + id.String()
+// fetchInstance reads an instance. Group is its scale set, even if it belongs to an agent pool.
+func (p *Provider) fetchInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
+	doing := "reading instance " + id.String()
 	failed := func(err error) error {
-		if err = ofSDK(doing, err); gone(err) {
+		if err = fromSDKError(doing, err); isGone(err) {
 			return fmt.Errorf("%w (%w)", &cloud.NotFoundError{Kind: "instance", Name: id.String()}, err)
 		}
 		return err
 	}
-	var m found
+	var m vmInstance
 	if id.ScaleSet != "" {
 		answer, err := p.clients.instances.Get(ctx, id.ResourceGroup, id.ScaleSet, id.Name,
 			&armcompute.VirtualMachineScaleSetVMsClientGetOptions{Expand: to.Ptr(armcompute.InstanceViewTypesInstanceView)})
 		if err != nil {
 			return m, failed(err)
 		}
-		if m, err = ofScaleSetVM(&answer.VirtualMachineScaleSetVM); err != nil {
+		if m, err = fromScaleSetVM(&answer.VirtualMachineScaleSetVM); err != nil {
 			return m, fmt.Errorf("%s: %w", doing, err)
 		}
-		m.Group = p.groupOfSet(id.ResourceGroup, id.ScaleSet)
+		m.Group = p.groupNameOfScaleSet(id.ResourceGroup, id.ScaleSet)
 	} else {
 		answer, err := p.clients.vms.Get(ctx, id.ResourceGroup, id.Name,
 			&armcompute.VirtualMachinesClientGetOptions{Expand: to.Ptr(armcompute.InstanceViewTypesInstanceView)})
 		if err != nil {
 			return m, failed(err)
 		}
-		if m, err = ofVM(&answer.VirtualMachine); err != nil {
+		if m, err = fromVM(&answer.VirtualMachine); err != nil {
 			return m, fmt.Errorf("%s: %w", doing, err)
 		}
 		if m.flexible != "" {
-			m.Group = p.groupOfSet(id.ResourceGroup, m.flexible)
+			m.Group = p.groupNameOfScaleSet(id.ResourceGroup, m.flexible)
 		}
 	}
 	if !m.id.Same(id) {
-		return m, fmt.Errorf("%s: the answer is about %s", doing, m.id)
+		return m, fmt.Errorf("%s: the response is about %s", doing, m.id)
 	}
-	return m, m.crossCheck()
+	return m, m.checkComputerName()
 }
 
-// ofScaleSetVM reads an instance of a uniform scale set. One without ID or state is an answer cut short.
-func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
+// fromScaleSetVM converts an instance of a uniform scale set. An instance without ID or state is a truncated response.
+func fromScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (vmInstance, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
-		return found{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
+		return vmInstance{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
 	}
 	properties := vm.Properties
-	m, err := identified(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
+	m, err := newVMInstance(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
 	if err != nil {
-		return found{}, err
+		return vmInstance{}, err
 	}
-	m.UniqueID = value(properties.VMID)
+	m.UniqueID = deref(properties.VMID)
 	if vm.SKU != nil {
-		m.Type = value(vm.SKU.Name)
+		m.Type = deref(vm.SKU.Name)
 	}
 	var statuses []*armcompute.InstanceViewStatus
 	if properties.InstanceView != nil {
 		statuses = properties.InstanceView.Statuses
 	}
-	m.readState(value(properties.ProvisioningState), statuses)
-	if policy := properties.ProtectionPolicy; policy != nil && value(policy.ProtectFromScaleSetActions) && m.State != cloud.Deleting {
+	m.setState(deref(properties.ProvisioningState), statuses)
+	if policy := properties.ProtectionPolicy; policy != nil && deref(policy.ProtectFromScaleSetActions) && m.State != cloud.Deleting {
 		m.Kept, m.KeptReason = true, "its protection policy has protectFromScaleSetActions"
 	}
 	return m, nil
 }
 
-// KeepsMachines implements [cloud.Keeper]: an instance of a uniform scale set, an agent pool's too, is kept whose protection
-// policy has protectFromScaleSetActions, since neither the scale set nor AKS deletes it. protectFromScaleIn does not keep
-// one: it is about whom Azure chooses itself. A machine of an agent pool with the scaleDownMode Deallocate is kept too.
+// KeepsMachines implements [cloud.Keeper]. The scale set and AKS both refuse to delete an instance with
+// protectFromScaleSetActions in its protection policy. protectFromScaleIn does not protect against a deletion by ID.
+// Instances of an agent pool with scaleDownMode Deallocate are protected too.
 func (p *Provider) KeepsMachines() {}
 
-// ofVM reads a virtual machine on its own or of a flexible scale set.
-func ofVM(vm *armcompute.VirtualMachine) (found, error) {
+// fromVM converts a virtual machine, single or of a flexible scale set.
+func fromVM(vm *armcompute.VirtualMachine) (vmInstance, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
-		return found{}, fmt.Errorf("%w: a machine has no ID or no properties", errIncomplete)
+		return vmInstance{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
 	}
 	properties := vm.Properties
-	m, err := identified(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
+	m, err := newVMInstance(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
 	if err != nil {
-		return found{}, err
+		return vmInstance{}, err
 	}
-	m.UniqueID = value(properties.VMID)
+	m.UniqueID = deref(properties.VMID)
 	if properties.HardwareProfile != nil {
-		m.Type = string(value(properties.HardwareProfile.VMSize))
+		m.Type = string(deref(properties.HardwareProfile.VMSize))
 	}
 	if set := properties.VirtualMachineScaleSet; set != nil && set.ID != nil {
 		m.flexible = (*set.ID)[strings.LastIndex(*set.ID, "/")+1:]
@@ -301,16 +301,16 @@ func ofVM(vm *armcompute.VirtualMachine) (found, error) {
 	if properties.InstanceView != nil {
 		statuses = properties.InstanceView.Statuses
 	}
-	m.readState(value(properties.ProvisioningState), statuses)
-	m.detaches = detachesOf(properties)
+	m.setState(deref(properties.ProvisioningState), statuses)
+	m.detachedResources = listDetachedResources(properties)
 	return m, nil
 }
 
-// detachesOf names a machine's disks and network interfaces that have another deleteOption than Delete.
-func detachesOf(properties *armcompute.VirtualMachineProperties) (names []string) {
+// listDetachedResources lists the disks and network interfaces with a deleteOption other than Delete.
+func listDetachedResources(properties *armcompute.VirtualMachineProperties) (names []string) {
 	disk := func(kind string, name *string, option *armcompute.DiskDeleteOptionTypes) {
-		if value(option) != armcompute.DiskDeleteOptionTypesDelete {
-			names = append(names, kind+" "+value(name))
+		if deref(option) != armcompute.DiskDeleteOptionTypesDelete {
+			names = append(names, kind+" "+deref(name))
 		}
 	}
 	if storage := properties.StorageProfile; storage != nil {
@@ -325,61 +325,61 @@ func detachesOf(properties *armcompute.VirtualMachineProperties) (names []string
 	}
 	if network := properties.NetworkProfile; network != nil {
 		for _, nic := range network.NetworkInterfaces {
-			if nic == nil || nic.Properties != nil && value(nic.Properties.DeleteOption) == armcompute.DeleteOptionsDelete {
+			if nic == nil || nic.Properties != nil && deref(nic.Properties.DeleteOption) == armcompute.DeleteOptionsDelete {
 				continue
 			}
-			id := value(nic.ID)
+			id := deref(nic.ID)
 			names = append(names, "network interface "+id[strings.LastIndex(id, "/")+1:])
 		}
 	}
 	return names
 }
 
-// identified is a machine as far as both kinds of answer describe it alike.
-func identified(resource string, name *string, zones []*string, tags map[string]*string, created *time.Time,
+// newVMInstance converts the fields that both kinds of responses share.
+func newVMInstance(resource string, name *string, zones []*string, tags map[string]*string, created *time.Time,
 	system *armcompute.OSProfile,
-) (found, error) {
+) (vmInstance, error) {
 	id, err := providerid.ParseResource(resource)
 	if err != nil {
-		return found{}, err
+		return vmInstance{}, err
 	}
-	m := found{id: id, Instance: cloud.Instance{
-		ProviderID: id.String(), Name: value(name), Zone: first(zones), Tags: text(tags), Created: value(created),
+	m := vmInstance{id: id, Instance: cloud.Instance{
+		ProviderID: id.String(), Name: deref(name), Zone: firstValue(zones), Tags: toTags(tags), Created: deref(created),
 	}}
 	if system != nil {
-		m.ComputerName = value(system.ComputerName)
+		m.ComputerName = deref(system.ComputerName)
 	}
 	return m, nil
 }
 
-// readState reads how far a machine's life has come from its provisioning state, and whether it runs from the statuses of
-// its instance view, which it may lack. The message is Azure's own of a failure.
-func (m *found) readState(provisioning string, statuses []*armcompute.InstanceViewStatus) {
+// setState sets the state from the provisioning state and the instance view, which may be missing, and the message of
+// a failure.
+func (m *vmInstance) setState(provisioning string, statuses []*armcompute.InstanceViewStatus) {
 	const failed = "provisioningstate/failed"
 	power, reason := "", ""
 	for _, s := range statuses {
 		if s == nil {
 			continue
 		}
-		code := value(s.Code)
+		code := deref(s.Code)
 		if state, ok := strings.CutPrefix(strings.ToLower(code), "powerstate/"); ok {
 			power = state
 		}
 		if strings.EqualFold(provisioning, "failed") && strings.HasPrefix(strings.ToLower(code), failed) {
 			reason = strings.TrimPrefix(strings.ToLower(code)[len(failed):], "/")
-			failure := apiError{Code: code[strings.LastIndex(code, "/")+1:], Message: value(s.Message)}
-			m.Refusal, m.Message = failure.refusal(), cloud.Printable(code+": "+failure.Message, maxMessage)
+			failure := apiError{Code: code[strings.LastIndex(code, "/")+1:], Message: deref(s.Message)}
+			m.Refusal, m.Message = failure.refusalReason(), cloud.Printable(code+": "+failure.Message, maxMessageLength)
 		}
 	}
-	if m.State = stateOf(provisioning, power, reason); m.State != cloud.Failed {
+	if m.State = toState(provisioning, power, reason); m.State != cloud.Failed {
 		m.Refusal, m.Message = "", ""
 	}
 }
 
-// stateOf combines a machine's provisioning state, its power state and the code of its failure; each may be empty. Failed is the result
-// of the last operation: a machine that runs has been made, and something else failed afterwards. It is believed only of a machine
-// that is known not to run, as one that could not be made.
-func stateOf(provisioning, power, reason string) cloud.State {
+// toState combines the provisioning state, the power state and the failure code. Each may be empty. The provisioning
+// state Failed is the result of the last operation. A running instance was created, and a later operation failed. So
+// the result is Failed only if the instance is known not to run, or was never created.
+func toState(provisioning, power, reason string) cloud.State {
 	switch strings.ToLower(provisioning) {
 	case "creating":
 		return cloud.Pending
@@ -392,7 +392,7 @@ func stateOf(provisioning, power, reason string) cloud.State {
 		case "stopped", "stopping", "deallocated", "deallocating":
 			return cloud.Failed
 		case "":
-			if reason != "" && !failsWhileRunning(reason) {
+			if reason != "" && !canFailWhileRunning(reason) {
 				return cloud.Failed
 			}
 		}
@@ -406,26 +406,27 @@ func stateOf(provisioning, power, reason string) cloud.State {
 	return cloud.Unknown
 }
 
-// failsWhileRunning reports whether a code is of a failure in a machine that runs. Azure leaves the power state out of an instance
-// view now and then (https://learn.microsoft.com/azure/virtual-machines/states-billing), so that it may run all the same.
-func failsWhileRunning(code string) bool {
+// canFailWhileRunning reports whether a failure code occurs on running instances. Azure sometimes omits the power state
+// from the instance view (https://learn.microsoft.com/azure/virtual-machines/states-billing), so the instance may be
+// running.
+func canFailWhileRunning(code string) bool {
 	return slices.ContainsFunc([]string{"vmextension", "vmagent", "osprovisioning"}, func(prefix string) bool { return strings.HasPrefix(code, prefix) })
 }
 
-func first(list []*string) string {
+func firstValue(list []*string) string {
 	if len(list) == 0 {
 		return ""
 	}
-	return value(list[0])
+	return deref(list[0])
 }
 
-func text(tags map[string]*string) map[string]string {
+func toTags(tags map[string]*string) map[string]string {
 	plain := make(map[string]string, len(tags))
 	for k, v := range maps.All(tags) {
-		plain[k] = value(v)
+		plain[k] = deref(v)
 	}
 	return plain
 }
 
-// followPause is how long a machine that is being deleted is left alone between two looks.
-const followPause = 5 * time.Second
+// deletionPollInterval is the polling interval for an instance that is being deleted.
+const deletionPollInterval = 5 * time.Second

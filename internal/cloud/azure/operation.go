@@ -16,38 +16,38 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// operation is what a [cloud.Operation]'s ID says. It is our own form rather than the SDK's resume token, since it is
-// written down, and may be read by another version.
+// operation is the content of [cloud.Operation].ID. It does not use the resume token of the SDK, because it is stored
+// and another version may read it.
 type operation struct {
-	// URL is where ARM says how far it is; empty when the machine alone is to be watched.
+	// URL is the status URL in ARM; empty if only the instance has to be watched.
 	URL string `json:"url,omitempty"`
-	// Machine is the provider ID of the machine that is being deleted, whose absence is the proof; empty when the
-	// operation's own word is all there is.
+	// Machine is the provider ID of the instance that is being deleted. The deletion is complete when it is gone. Empty
+	// if only URL tells the result.
 	Machine string `json:"machine,omitempty"`
 }
 
-func (o operation) encode(started time.Time) cloud.Operation {
+func (o operation) toCloudOperation(started time.Time) cloud.Operation {
 	if o == (operation{}) {
 		return cloud.Operation{Started: started}
 	}
 	return cloud.NewOperation(o, started)
 }
 
-// decodeOperation reads an ID. Its URL has to be one of host: it was kept where others may have been able to write.
+// decodeOperation decodes an operation ID. Its URL has to be on host, because users may have changed the stored ID.
 func decodeOperation(id, host string) (operation, error) {
 	var o operation
 	if err := cloud.DecodeOperation(id, &o); err != nil {
 		return operation{}, err
 	}
-	if err := o.check(id, host); err != nil {
+	if err := o.validate(id, host); err != nil {
 		return operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
 	}
 	return o, nil
 }
 
-func (o operation) check(id, host string) error {
+func (o operation) validate(id, host string) error {
 	if o == (operation{}) {
-		return fmt.Errorf("operation %.200q: says neither where to ask nor what to look at", id)
+		return fmt.Errorf("operation %.200q: want a url or a machine", id)
 	}
 	if o.URL == "" {
 		return nil
@@ -56,15 +56,15 @@ func (o operation) check(id, host string) error {
 	if err != nil {
 		return fmt.Errorf("operation: url %.200q: want a URL", o.URL)
 	}
-	if !sameServer(u, &url.URL{Scheme: "https", Host: host}) || u.User != nil {
-		return &elsewhereError{host: u.Host, want: host}
+	if !isSameServer(u, &url.URL{Scheme: "https", Host: host}) || u.User != nil {
+		return &foreignHostError{host: u.Host, want: host}
 	}
 	return nil
 }
 
-// followURL is where the answer to a request says that its operation can be followed; empty when it is done already.
-// Azure-AsyncOperation says more than Location, and comes first, as ARM's documentation wants.
-func followURL(response *http.Response) string {
+// statusURL returns the status URL from a response; empty if the operation is complete. Azure-AsyncOperation takes
+// precedence over Location, as ARM's documentation requires.
+func statusURL(response *http.Response) string {
 	if response == nil {
 		return ""
 	}
@@ -79,7 +79,7 @@ func followURL(response *http.Response) string {
 	return ""
 }
 
-// Status asks how far an operation is. A deletion is done when its machine is gone, or when it has failed.
+// Status returns the progress of an operation. A deletion is done when its instance is gone, or when it has failed.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
 	if op.ID == "" {
 		return cloud.Status{Done: true}, nil
@@ -91,9 +91,9 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	status := cloud.Status{Done: true}
 	if o.URL != "" {
 		var forgotten bool
-		status, forgotten, err = p.statuses.read(ctx, o.URL, p.ask)
+		status, forgotten, err = p.statuses.get(ctx, o.URL, p.fetchStatus)
 		if err != nil && ctx.Err() == nil {
-			return p.outcomeWithout(ctx, o, op.Started, err)
+			return p.statusWithoutURL(ctx, o, op.Started, err)
 		}
 		if err != nil || forgotten || !status.Done {
 			return status, err
@@ -102,67 +102,68 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	if o.Machine == "" {
 		return status, nil
 	}
-	return p.outcomeFor(ctx, o.Machine, status.Err)
+	return p.deletionStatus(ctx, o.Machine, status.Err)
 }
 
-// The longest times for which the address of an operation may answer with errors. After maxSilence the instance of a deletion
-// decides. After maxGrowing an operation that deletes no instance has failed.
+// The limits for a status URL that returns errors. After maxStatusFailure, the state of the instance decides about a
+// deletion. After maxGrowDuration, an operation without an instance has failed.
 const (
-	maxSilence = 10 * time.Minute
-	maxGrowing = time.Hour
+	maxStatusFailure = 10 * time.Minute
+	maxGrowDuration  = time.Hour
 )
 
-// broken reports an error of the server that an operation's address is of, which may pass or stay.
-func broken(err error) bool {
+// isServerError reports whether err is a 5xx response.
+func isServerError(err error) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Status >= http.StatusInternalServerError
 }
 
-// outcomeWithout gives the status of an operation that cannot be read. Each error ends it some time: an address may answer for
-// ever with a refusal, or with a page of a proxy. An instance that is neither gone nor being deleted can be deleted again.
-func (p *Provider) outcomeWithout(ctx context.Context, o operation, started time.Time, unread error) (cloud.Status, error) {
+// statusWithoutURL returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
+// may refuse forever, or return a page of a proxy. The deletion of an instance that still exists can be requested
+// again.
+func (p *Provider) statusWithoutURL(ctx context.Context, o operation, started time.Time, unread error) (cloud.Status, error) {
 	over := func(wait time.Duration) bool { return elapsed.Over(started, time.Now(), wait) }
 	switch {
-	case o.Machine == "" && over(maxGrowing):
+	case o.Machine == "" && over(maxGrowDuration):
 		return cloud.Status{Done: true, Err: unread}, nil
-	case o.Machine == "", !over(maxSilence) && !broken(unread):
+	case o.Machine == "", !over(maxStatusFailure) && !isServerError(unread):
 		return cloud.Status{}, unread
 	}
-	status, err := p.outcomeFor(ctx, o.Machine, unread)
-	if err == nil && status.Err != nil && !over(maxSilence) {
+	status, err := p.deletionStatus(ctx, o.Machine, unread)
+	if err == nil && status.Err != nil && !over(maxStatusFailure) {
 		return cloud.Status{}, unread
 	}
 	return status, err
 }
 
-// outcomeFor looks at the machine of a deletion whose operation, of several machines perhaps, has ended.
-func (p *Provider) outcomeFor(ctx context.Context, machine string, failure error) (cloud.Status, error) {
-	id, err := p.own(machine)
+// deletionStatus reads the instance of a deletion after its operation has ended. The operation may cover several instances.
+func (p *Provider) deletionStatus(ctx context.Context, machine string, failure error) (cloud.Status, error) {
+	id, err := p.parseID(machine)
 	if err != nil {
 		return cloud.Status{}, err
 	}
 	at := time.Now()
-	m, err := p.instance(ctx, id)
+	m, err := p.fetchInstance(ctx, id)
 	if cloud.IsNotFound(err) {
-		p.rememberRead(id, read{gone: err, at: at})
+		p.cacheRead(id, recentRead{notFound: err, readAt: at})
 		return cloud.Status{Done: true}, nil
 	}
 	if err != nil {
 		return cloud.Status{}, err
 	}
 	if m.State == cloud.Deleting {
-		return cloud.Status{After: followPause}, nil
+		return cloud.Status{After: deletionPollInterval}, nil
 	}
 	status := cloud.Status{Done: true, Err: failure}
 	if failure == nil {
-		status.Err = fmt.Errorf("machine %s is still there, %s %s", id, m.State, m.Message)
+		status.Err = fmt.Errorf("instance %s still exists, %s %s", id, m.State, m.Message)
 	}
 	return status, nil
 }
 
-// ask reads an operation's address once. See
-// https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations for the forms of the answer.
-func (p *Provider) ask(ctx context.Context, address string) (status cloud.Status, forgotten bool, err error) {
+// fetchStatus reads a status URL once. The response formats are in
+// https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
+func (p *Provider) fetchStatus(ctx context.Context, address string) (status cloud.Status, forgotten bool, err error) {
 	const doing = "following an operation"
 	request, err := runtime.NewRequest(ctx, http.MethodGet, address)
 	if err != nil {
@@ -170,20 +171,20 @@ func (p *Provider) ask(ctx context.Context, address string) (status cloud.Status
 	}
 	response, err := p.clients.arm.Pipeline().Do(request)
 	if err != nil {
-		return status, false, ofSDK(doing, err)
+		return status, false, fromSDKError(doing, err)
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
+	defer func() { _ = response.Body.Close() }() // the body was read or is not needed
 	body, err := runtime.Payload(response)
 	if err != nil {
-		return status, false, ofSDK(doing, err)
+		return status, false, fromSDKError(doing, err)
 	}
-	return readOperation(response.StatusCode, response.Header, body)
+	return parseStatusResponse(response.StatusCode, response.Header, body)
 }
 
-// endsOperation reports an answer by which a failed operation ends that is asked by its Location: any 4xx but those about
-// the request itself. A conflict, such as OperationPreempted, is what the operation failed of: no question is in the way of another
-// operation. A 404 without a code of Azure's is from something in between.
-func endsOperation(code int) bool {
+// isOperationFailure reports whether an error response of a Location URL means that the operation has failed. That is any
+// 4xx, except those about the request itself. A conflict such as OperationPreempted is the failure of the operation,
+// because a read conflicts with nothing. A 404 without a code of Azure comes from a proxy.
+func isOperationFailure(code int) bool {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired,
 		http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -192,22 +193,22 @@ func endsOperation(code int) bool {
 	return code >= 400 && code < 500
 }
 
-// readOperation reads what an operation's address answered.
-func readOperation(code int, header http.Header, body []byte) (status cloud.Status, forgotten bool, err error) {
+// parseStatusResponse parses the response of a status URL.
+func parseStatusResponse(code int, header http.Header, body []byte) (status cloud.Status, forgotten bool, err error) {
 	const doing = "following an operation"
 	switch {
 	case code == http.StatusAccepted:
-		return cloud.Status{After: retryAfter(header, time.Now())}, false, nil
+		return cloud.Status{After: parseRetryDelay(header, time.Now())}, false, nil
 	case code == http.StatusNoContent:
 		return cloud.Status{Done: true}, false, nil
-	case code == http.StatusNotFound && parseError(code, body).Code != "":
+	case code == http.StatusNotFound && parseErrorBody(code, body).Code != "":
 		return cloud.Status{Done: true}, true, nil
 	case code != http.StatusOK && code != http.StatusCreated:
-		failure := parseError(code, body)
-		if endsOperation(code) {
-			return cloud.Status{Done: true, Err: classify(failure, header)}, false, nil
+		failure := parseErrorBody(code, body)
+		if isOperationFailure(code) {
+			return cloud.Status{Done: true, Err: toProviderError(failure, header)}, false, nil
 		}
-		return status, false, fmt.Errorf("%s: %w", doing, classify(failure, header))
+		return status, false, fmt.Errorf("%s: %w", doing, toProviderError(failure, header))
 	}
 	if len(body) == 0 {
 		return cloud.Status{Done: true}, false, nil
@@ -216,17 +217,17 @@ func readOperation(code int, header http.Header, body []byte) (status cloud.Stat
 		Status string `json:"status"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, cloud.Printable(string(body), maxMessage))
+		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, cloud.Printable(string(body), maxMessageLength))
 	}
 	switch strings.ToLower(answer.Status) {
-	case "", "succeeded": // a Location answers with the resource itself at the end
+	case "", "succeeded": // a Location URL returns the resource at the end
 		return cloud.Status{Done: true}, false, nil
 	case "failed", "canceled":
-		failure := parseError(0, body)
+		failure := parseErrorBody(0, body)
 		if failure.Code == "" {
 			failure.Code = answer.Status
 		}
-		return cloud.Status{Done: true, Err: classify(failure, nil)}, false, nil
+		return cloud.Status{Done: true, Err: toProviderError(failure, nil)}, false, nil
 	}
-	return cloud.Status{After: retryAfter(header, time.Now())}, false, nil
+	return cloud.Status{After: parseRetryDelay(header, time.Now())}, false, nil
 }

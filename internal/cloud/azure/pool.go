@@ -12,29 +12,29 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// member is a machine of an agent pool.
-type member struct {
+// poolMember is an instance of an agent pool.
+type poolMember struct {
 	pool group
-	name string // by which AKS knows it
+	name string // the name in AKS
 	id   providerid.ID
 }
 
-// listPool lists an agent pool: AKS says which machines it has, compute in which state they are. Both lists are read to
-// their end. A machine that only AKS knows is in no known state.
-func (p *Provider) listPool(ctx context.Context, g group) ([]found, error) {
-	members, err := p.poolMembers(ctx, g)
+// listPoolInstances lists an agent pool. AKS reports its instances, compute reports their states. Both lists are read
+// completely. An instance that only AKS reports has the state Unknown.
+func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance, error) {
+	members, err := p.listPoolMembers(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	keeps, err := p.poolKeeps(ctx, g)
+	protectedReason, err := p.poolProtectionReason(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	known := map[string]found{}
-	for _, set := range scaleSetsOf(members) {
-		machines, err := p.listUniform(ctx, set)
+	known := map[string]vmInstance{}
+	for _, set := range uniformScaleSets(members) {
+		machines, err := p.listUniformInstances(ctx, set)
 		if cloud.IsNotFound(err) {
-			continue // a scale set that is gone has no machine in any state
+			continue // a scale set that is gone has no instances
 		}
 		if err != nil {
 			return nil, fmt.Errorf("listing %s: %w", g, err)
@@ -43,94 +43,94 @@ func (p *Provider) listPool(ctx context.Context, g group) ([]found, error) {
 			known[m.ProviderID] = m
 		}
 	}
-	machines := make([]found, 0, len(members))
+	machines := make([]vmInstance, 0, len(members))
 	for _, member := range members {
 		m, ok := known[member.id.String()]
 		if !ok && member.id.ScaleSet == "" {
-			if m, err = p.instance(ctx, member.id); err != nil && !cloud.IsNotFound(err) {
+			if m, err = p.fetchInstance(ctx, member.id); err != nil && !cloud.IsNotFound(err) {
 				return nil, fmt.Errorf("listing %s: %w", g, err)
 			}
 			ok = err == nil
 		}
 		if !ok {
-			m = found{id: member.id, Instance: cloud.Instance{
+			m = vmInstance{id: member.id, Instance: cloud.Instance{
 				ProviderID: member.id.String(), Name: member.id.Resource(), ComputerName: member.name, State: cloud.Unknown,
 			}}
 		}
-		m.keep(keeps)
+		m.protect(protectedReason)
 		machines = append(machines, m)
 	}
 	return machines, nil
 }
 
-// keep notes why a machine's pool would not have it deleted; empty is no reason.
-func (m *found) keep(reason string) {
+// protect marks an instance as protected by its pool; an empty reason changes nothing.
+func (m *vmInstance) protect(reason string) {
 	if reason != "" && !m.Kept && m.State != cloud.Deleting {
 		m.Kept, m.KeptReason = true, reason
 	}
 }
 
-// modeTime is for how long the settings of an agent pool are remembered by which its machines are kept.
-const modeTime = time.Minute
+// poolProtectionTTL is how long the protection setting of an agent pool is cached.
+const poolProtectionTTL = time.Minute
 
-// poolMode is why AKS would not delete a pool's machines, and when that was read.
-type poolMode struct {
-	keeps string
-	at    time.Time
+// poolProtection is why AKS would not delete the instances of a pool, and the time of the read.
+type poolProtection struct {
+	reason string
+	readAt time.Time
 }
 
-// poolKeeps says why AKS would not delete the machines of a pool; empty when it would, or when there is no such pool.
-func (p *Provider) poolKeeps(ctx context.Context, g group) (string, error) {
+// poolProtectionReason returns why AKS would not delete the instances of a pool. It returns "" if AKS would, or if the pool does
+// not exist.
+func (p *Provider) poolProtectionReason(ctx context.Context, g group) (string, error) {
 	p.mu.Lock()
-	mode, known := p.modes[g.key()]
+	mode, known := p.poolProtections[g.key()]
 	p.mu.Unlock()
-	if known && time.Since(mode.at) < modeTime {
-		return mode.keeps, nil
+	if known && time.Since(mode.readAt) < poolProtectionTTL {
+		return mode.reason, nil
 	}
 	pool, err := p.getPool(ctx, g)
 	if err != nil && !cloud.IsNotFound(err) {
 		return "", err
 	}
-	mode = poolMode{at: time.Now()}
-	if err == nil && deallocates(pool) {
-		mode.keeps = deallocateReason
+	mode = poolProtection{readAt: time.Now()}
+	if err == nil && isDeallocatePool(pool) {
+		mode.reason = deallocateReason
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.modes[g.key()] = mode
-	return mode.keeps, nil
+	p.poolProtections[g.key()] = mode
+	return mode.reason, nil
 }
 
-// deallocateReason says why the machines of a pool with the scaleDownMode Deallocate are kept.
-const deallocateReason = "its agent pool has the scaleDownMode Deallocate, so that AKS stops machines instead of deleting them " +
+const deallocateReason = "its agent pool has the scaleDownMode Deallocate, so AKS stops instances and does not delete them " +
 	"(set it to Delete: az aks nodepool update --scale-down-mode Delete)"
 
-func deallocates(pool armcontainerservice.AgentPool) bool {
-	return strings.EqualFold(string(value(pool.Properties.ScaleDownMode)), string(armcontainerservice.ScaleDownModeDeallocate))
+func isDeallocatePool(pool armcontainerservice.AgentPool) bool {
+	return strings.EqualFold(string(deref(pool.Properties.ScaleDownMode)), string(armcontainerservice.ScaleDownModeDeallocate))
 }
 
-// ofSingleVMs reports an agent pool that AKS makes of virtual machines, and counts by size.
-func ofSingleVMs(pool armcontainerservice.AgentPool) bool {
-	return strings.EqualFold(string(value(pool.Properties.Type)), "VirtualMachines")
+// isSingleVMPool reports whether AKS builds the agent pool from single virtual machines, which it counts per VM size.
+func isSingleVMPool(pool armcontainerservice.AgentPool) bool {
+	return strings.EqualFold(string(deref(pool.Properties.Type)), "VirtualMachines")
 }
 
-// checkCanGrow refuses pools that Slipway cannot make larger: in one kind machines come back under their old names, the other
-// has no single count.
+// checkCanGrow refuses pools that Slipway cannot grow. A pool with scaleDownMode Deallocate restarts instances under
+// their old names. A pool of type VirtualMachines has no single count.
 func checkCanGrow(g group, pool armcontainerservice.AgentPool) error {
 	switch {
-	case deallocates(pool):
+	case isDeallocatePool(pool):
 		return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"%s has the scaleDownMode Deallocate, by which AKS starts old machines again: want Delete", g)}
-	case ofSingleVMs(pool):
+			"%s has the scaleDownMode Deallocate, so AKS restarts stopped instances: want Delete", g)}
+	case isSingleVMPool(pool):
 		return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"%s is of type VirtualMachines, whose machines AKS counts by size: want VirtualMachineScaleSets, or scale it with AKS", g)}
+			"%s is of type VirtualMachines, which has no single count: want VirtualMachineScaleSets, or scale it with AKS", g)}
 	}
 	return nil
 }
 
-// scaleSetsOf gives the uniform scale sets that machines are in. A pool has one, or none when AKS manages its machines
-// one by one.
-func scaleSetsOf(members []member) []group {
+// uniformScaleSets returns the uniform scale sets of the instances. A pool has one, or none if AKS manages its instances one
+// by one.
+func uniformScaleSets(members []poolMember) []group {
 	var sets []group
 	seen := map[string]bool{}
 	for _, m := range members {
@@ -143,61 +143,61 @@ func scaleSetsOf(members []member) []group {
 	return sets
 }
 
-// poolMembers asks AKS for the machines of a pool, and remembers them.
-func (p *Provider) poolMembers(ctx context.Context, g group) ([]member, error) {
-	pager := p.clients.machines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
+// listPoolMembers lists the instances of a pool in AKS and caches them.
+func (p *Provider) listPoolMembers(ctx context.Context, g group) ([]poolMember, error) {
+	pager := p.clients.poolMachines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
 	machines := func(r armcontainerservice.MachinesClientListResponse) []*armcontainerservice.Machine { return r.Value }
-	doing := fmt.Sprintf("listing the machines of %s", g)
-	members, err := listAll(ctx, doing, pager, machines, func(m *armcontainerservice.Machine) (member, error) {
+	doing := fmt.Sprintf("listing the instances of %s", g)
+	members, err := listAllPages(ctx, doing, pager, machines, func(m *armcontainerservice.Machine) (poolMember, error) {
 		if m == nil || m.Name == nil || m.Properties == nil || m.Properties.ResourceID == nil {
-			return member{}, fmt.Errorf("%w: a machine has no name or no resource ID", errIncomplete)
+			return poolMember{}, fmt.Errorf("%w: an instance has no name or no resource ID", errIncomplete)
 		}
 		id, err := providerid.ParseResource(*m.Properties.ResourceID)
 		if err != nil {
-			return member{}, fmt.Errorf("machine %s: %w", *m.Name, err)
+			return poolMember{}, fmt.Errorf("instance %s: %w", *m.Name, err)
 		}
-		return member{pool: g, name: *m.Name, id: id}, nil
+		return poolMember{pool: g, name: *m.Name, id: id}, nil
 	})
 	if err != nil {
-		return nil, goneGroup(g, err)
+		return nil, toGroupNotFound(g, err)
 	}
-	p.remember(g, members)
+	p.cachePoolMembers(g, members)
 	return members, nil
 }
 
-// remember replaces what was known of a pool.
-func (p *Provider) remember(g group, members []member) {
+// cachePoolMembers replaces the cached instances of a pool.
+func (p *Provider) cachePoolMembers(g group, members []poolMember) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, m := range p.members {
+	for id, m := range p.memberCache {
 		if m.pool == g {
-			delete(p.members, id)
+			delete(p.memberCache, id)
 		}
 	}
 	for _, m := range members {
-		p.members[m.id.String()] = m
+		p.memberCache[m.id.String()] = m
 	}
 }
 
-// member finds the agent pool that a machine is in, among those of the configuration. A machine that is in none was
-// looked for in all of them: one that could not be read is an error, since a deletion would go past AKS otherwise.
-func (p *Provider) member(ctx context.Context, id providerid.ID) (member, bool, error) {
+// findPoolMember returns the configured agent pool of an instance. If the instance is not cached, it reads all pools. A failed
+// read is an error, because the deletion would otherwise bypass AKS.
+func (p *Provider) findPoolMember(ctx context.Context, id providerid.ID) (poolMember, bool, error) {
 	p.mu.Lock()
-	m, ok := p.members[id.String()]
+	m, ok := p.memberCache[id.String()]
 	p.mu.Unlock()
 	if ok {
 		return m, true, nil
 	}
-	for _, g := range p.groups {
+	for _, g := range p.configuredGroups {
 		if !g.isPool() {
 			continue
 		}
-		members, err := p.poolMembers(ctx, g)
+		members, err := p.listPoolMembers(ctx, g)
 		if cloud.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
-			return member{}, false, fmt.Errorf("looking for machine %s: %w", id, err)
+			return poolMember{}, false, fmt.Errorf("finding the agent pool of instance %s: %w", id, err)
 		}
 		for _, m := range members {
 			if m.id.Same(id) {
@@ -205,5 +205,5 @@ func (p *Provider) member(ctx context.Context, id providerid.ID) (member, bool, 
 			}
 		}
 	}
-	return member{}, false, nil
+	return poolMember{}, false, nil
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// TestI7InstanceFailedOnlyIfKnownStopped has machines whose last operation failed: if the machine runs, it may have been an extension's.
+// TestI7InstanceFailedOnlyIfKnownStopped reads instances with a failed last operation. On a running instance, an
+// extension may have failed.
 func TestI7InstanceFailedOnlyIfKnownStopped(t *testing.T) {
-	const prefix = "/subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/"
+	const prefix = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/"
 	view := func(codes ...string) string {
 		statuses := ""
 		for i, code := range codes {
@@ -27,23 +28,23 @@ func TestI7InstanceFailedOnlyIfKnownStopped(t *testing.T) {
 		want    cloud.State
 		refusal cloud.Refusal
 	}{
-		"no instance view":                        {"", cloud.Unknown, ""},
-		"an empty instance view":                  {view(), cloud.Unknown, ""},
-		"a view without code or power state":      {view("ProvisioningState/failed"), cloud.Unknown, ""},
-		"an extension, no power state":            {view(failed + "VMExtensionProvisioningError"), cloud.Unknown, ""},
-		"the operating system, no power state":    {view(failed + "OSProvisioningTimedOut"), cloud.Unknown, ""},
-		"the agent, no power state":               {view(failed + "VMAgentStatusCommunicationError"), cloud.Unknown, ""},
-		"an extension, it runs":                   {view(failed+"VMExtensionProvisioningError", "PowerState/running"), cloud.Running, ""},
-		"a power state that Azure does not know":  {view(failed+"InternalExecutionError", "PowerState/unknown"), cloud.Unknown, ""},
-		"an extension, it is stopped":             {view(failed+"VMExtensionProvisioningError", "PowerState/stopped"), cloud.Failed, ""},
-		"it is deallocated":                       {view(failed+"InternalExecutionError", "PowerState/deallocated"), cloud.Failed, ""},
-		"no capacity, it was never made":          {view(failed + "AllocationFailed"), cloud.Failed, cloud.NoCapacity},
-		"an error of Azure's, it was never made":  {view(failed + "InternalExecutionError"), cloud.Failed, ""},
-		"no power state, in Azure's other casing": {view("provisioningState/Failed/vmextensionprovisioningerror"), cloud.Unknown, ""},
+		"no instance view":                     {"", cloud.Unknown, ""},
+		"an empty instance view":               {view(), cloud.Unknown, ""},
+		"a view without code or power state":   {view("ProvisioningState/failed"), cloud.Unknown, ""},
+		"an extension, no power state":         {view(failed + "VMExtensionProvisioningError"), cloud.Unknown, ""},
+		"the operating system, no power state": {view(failed + "OSProvisioningTimedOut"), cloud.Unknown, ""},
+		"the agent, no power state":            {view(failed + "VMAgentStatusCommunicationError"), cloud.Unknown, ""},
+		"an extension, running":                {view(failed+"VMExtensionProvisioningError", "PowerState/running"), cloud.Running, ""},
+		"an unknown power state":               {view(failed+"InternalExecutionError", "PowerState/unknown"), cloud.Unknown, ""},
+		"an extension, stopped":                {view(failed+"VMExtensionProvisioningError", "PowerState/stopped"), cloud.Failed, ""},
+		"deallocated":                          {view(failed+"InternalExecutionError", "PowerState/deallocated"), cloud.Failed, ""},
+		"no capacity, never created":           {view(failed + "AllocationFailed"), cloud.Failed, cloud.NoCapacity},
+		"an internal error, never created":     {view(failed + "InternalExecutionError"), cloud.Failed, ""},
+		"no power state, other letter case":    {view("provisioningState/Failed/vmextensionprovisioningerror"), cloud.Unknown, ""},
 	} {
 		for _, resource := range []string{prefix + "virtualMachineScaleSets/pool/virtualMachines/1", prefix + "virtualMachines/alone"} {
 			t.Run(name, func(t *testing.T) {
-				p := talkingTo(t, func(w http.ResponseWriter, _ *http.Request) {
+				p := newTestProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Type", "application/json")
 					_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Failed"%s}}`, resource, c.view)
 				})

@@ -14,14 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Templates gives the one size that a group's machines have, with the shape that the configuration declares, and what an
-// agent pool says of its Nodes: labels, taints, and how many pods. ARM does not say with the group how much memory a size has.
+// Templates returns the group's only template. Its shape is the configured one, plus the labels, taints and maximum of
+// pods of an agent pool. ARM does not report the memory of a size with the group.
 func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return nil, err
 	}
-	template := cloud.Template{Shape: p.shapeOf(g)}
+	template := cloud.Template{Shape: p.configuredShape(g)}
 	if g.isPool() {
 		pool, err := p.getPool(ctx, g)
 		if err != nil {
@@ -30,27 +30,27 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 		if err := checkCanGrow(g, pool); err != nil {
 			return nil, err
 		}
-		template.Name = value(pool.Properties.VMSize)
-		if err := addPool(&template.Shape, g, pool); err != nil {
+		template.Name = deref(pool.Properties.VMSize)
+		if err := addPoolShape(&template.Shape, g, pool); err != nil {
 			return nil, err
 		}
 	} else {
-		set, err := p.getSet(ctx, g)
+		set, err := p.getScaleSet(ctx, g)
 		if err != nil {
 			return nil, err
 		}
 		if set.SKU != nil {
-			template.Name = value(set.SKU.Name)
+			template.Name = deref(set.SKU.Name)
 		}
 	}
 	if template.Name == "" {
-		return nil, fmt.Errorf("reading %s: %w: it has no size of machines", g, errIncomplete)
+		return nil, fmt.Errorf("reading %s: %w: it has no VM size", g, errIncomplete)
 	}
 	return []cloud.Template{template}, nil
 }
 
-// shapeOf gives what the configuration declares of a group.
-func (p *Provider) shapeOf(g group) cloud.Shape {
+// configuredShape returns the configured shape of a group.
+func (p *Provider) configuredShape(g group) cloud.Shape {
 	for _, c := range p.config.Groups {
 		if strings.EqualFold(c.Name, g.name) {
 			return c.Nodes
@@ -59,7 +59,7 @@ func (p *Provider) shapeOf(g group) cloud.Shape {
 	return cloud.Shape{}
 }
 
-// The labels that AKS sets on the Nodes of a pool; the last one is a taint of a Spot pool too. See
+// The labels that AKS sets on the Nodes of a pool. priorityLabel is also a taint of Spot pools. See
 // https://learn.microsoft.com/azure/aks/use-labels.
 const (
 	poolLabel     = "agentpool"
@@ -69,26 +69,27 @@ const (
 	spotPriority  = "spot"
 )
 
-// addPool adds to what is declared what AKS says of a pool's Nodes. What is declared comes first.
-func addPool(shape *cloud.Shape, g group, pool armcontainerservice.AgentPool) error {
+// addPoolShape adds the labels, taints and maximum of pods of an agent pool to shape. The configured values of shape take
+// precedence.
+func addPoolShape(shape *cloud.Shape, g group, pool armcontainerservice.AgentPool) error {
 	properties := pool.Properties
 	labels := map[string]string{poolLabel: g.pool, akspoolLabel: g.pool}
-	if mode := value(properties.Mode); mode != "" {
+	if mode := deref(properties.Mode); mode != "" {
 		labels[modeLabel] = strings.ToLower(string(mode))
 	}
-	if os := value(properties.OSType); os != "" {
+	if os := deref(properties.OSType); os != "" {
 		labels[corev1.LabelOSStable] = strings.ToLower(string(os))
 	}
 	taints := slices.Clone(shape.Taints)
-	if value(properties.ScaleSetPriority) == armcontainerservice.ScaleSetPrioritySpot {
+	if deref(properties.ScaleSetPriority) == armcontainerservice.ScaleSetPrioritySpot {
 		labels[priorityLabel] = spotPriority
 		taints = addTaint(taints, corev1.Taint{Key: priorityLabel, Value: spotPriority, Effect: corev1.TaintEffectNoSchedule})
 	}
 	for key, v := range properties.NodeLabels {
-		labels[key] = value(v)
+		labels[key] = deref(v)
 	}
 	for _, text := range properties.NodeTaints {
-		taint, err := parseTaint(value(text))
+		taint, err := parseTaint(deref(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", g, err)
 		}
@@ -96,7 +97,7 @@ func addPool(shape *cloud.Shape, g group, pool armcontainerservice.AgentPool) er
 	}
 	maps.Copy(labels, shape.Labels)
 	shape.Labels, shape.Taints = labels, taints
-	if n := value(properties.MaxPods); n > 0 {
+	if n := deref(properties.MaxPods); n > 0 {
 		capacity := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n), resource.DecimalSI)}
 		maps.Copy(capacity, shape.Capacity)
 		shape.Capacity = capacity
@@ -104,7 +105,7 @@ func addPool(shape *cloud.Shape, g group, pool armcontainerservice.AgentPool) er
 	return nil
 }
 
-// addTaint adds a taint, unless there is one of its key and effect.
+// addTaint appends a taint unless the list has one with the same key and effect.
 func addTaint(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	if slices.ContainsFunc(taints, func(has corev1.Taint) bool { return has.MatchTaint(&t) }) {
 		return taints
@@ -112,14 +113,14 @@ func addTaint(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	return append(taints, t)
 }
 
-// parseTaint reads a taint as AKS writes it: key=value:effect, or key:effect.
+// parseTaint parses a taint in the format of AKS: key=value:effect or key:effect.
 func parseTaint(text string) (corev1.Taint, error) {
 	rest, effect, ok := strings.Cut(text, ":")
 	key, v, _ := strings.Cut(rest, "=")
 	effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 	if !ok || key == "" || !slices.Contains(effects, corev1.TaintEffect(effect)) {
 		return corev1.Taint{}, fmt.Errorf("%w: taint %q: want key=value:effect with one of the effects %v", errIncomplete,
-			cloud.Printable(text, maxCode), effects)
+			cloud.Printable(text, maxCodeLength), effects)
 	}
 	return corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)}, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestATaintIsReadAsAKSWritesIt(t *testing.T) {
+func TestTaintIsParsedInAKSFormat(t *testing.T) {
 	for text, want := range map[string]corev1.Taint{
 		"sku=gpu:NoSchedule":         {Key: "sku", Value: "gpu", Effect: corev1.TaintEffectNoSchedule},
 		"a.b/c=:NoExecute":           {Key: "a.b/c", Effect: corev1.TaintEffectNoExecute},
@@ -42,14 +42,14 @@ func FuzzParseTaint(f *testing.F) {
 	})
 }
 
-func TestTemplateHasItsPoolsLabelsTaintsAndPods(t *testing.T) {
+func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 	pool := armcontainerservice.AgentPool{Properties: &armcontainerservice.ManagedClusterAgentPoolProfileProperties{
 		Mode: to.Ptr(armcontainerservice.AgentPoolModeUser), OSType: to.Ptr(armcontainerservice.OSTypeWindows), MaxPods: to.Ptr(int32(30)),
 		ScaleSetPriority: to.Ptr(armcontainerservice.ScaleSetPrioritySpot),
 		NodeLabels:       map[string]*string{"disk": to.Ptr("fast"), "tier": to.Ptr("pool")}, NodeTaints: []*string{to.Ptr("gpu=yes:NoExecute")},
 	}}
 	shape := cloud.Shape{Labels: map[string]string{"tier": "declared"}}
-	must.NoError(t, addPool(&shape, group{pool: "ci"}, pool))
+	must.NoError(t, addPoolShape(&shape, group{pool: "ci"}, pool))
 	want := map[string]string{
 		"agentpool": "ci", "kubernetes.azure.com/agentpool": "ci", "kubernetes.azure.com/mode": "user", "kubernetes.io/os": "windows",
 		"kubernetes.azure.com/scalesetpriority": "spot", "disk": "fast", "tier": "declared",
@@ -62,8 +62,8 @@ func TestTemplateHasItsPoolsLabelsTaintsAndPods(t *testing.T) {
 	}
 }
 
-func TestLeftoversOfADeletedInstanceAreNamed(t *testing.T) {
-	got := detachesOf(&armcompute.VirtualMachineProperties{
+func TestResourcesKeptAfterDeletionAreListed(t *testing.T) {
+	got := listDetachedResources(&armcompute.VirtualMachineProperties{
 		StorageProfile: &armcompute.StorageProfile{
 			OSDisk: &armcompute.OSDisk{Name: to.Ptr("os"), DeleteOption: to.Ptr(armcompute.DiskDeleteOptionTypesDelete)},
 			DataDisks: []*armcompute.DataDisk{

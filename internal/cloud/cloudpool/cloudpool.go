@@ -1,24 +1,24 @@
-// Package cloudpool is the provider of cloudpools: servers of the cloudpool REST API, version 5, which keep a group of
-// machines in some cloud at a desired size.
+// Package cloudpool implements [cloud.Provider] for servers of the cloudpool REST API, version 5. Such a server keeps a
+// group of machines in a cloud at a desired size.
 //
-// # What is known of a machine
+// # Proof of deletion
 //
-// Such a server has one way to ask about machines: all of them, as they were when the server last asked its cloud, which
-// may be some minutes ago. The answer carries the time of that observation. So a machine is gone when the server says that
-// it has terminated it, or when two observations in a row lack it, the second of which was made after the question
-// came up; until then the provider asks to be asked again ([cloud.ThrottledError]), and never guesses (I7).
+// The API can only list all machines, as of the server's last observation of its cloud. The observation has a timestamp
+// and may be minutes old. So a machine counts as gone in two cases: the server reports it as terminated, or two
+// consecutive observations lack it and the second one is newer than the first request for the machine. Until then the
+// provider returns [cloud.ThrottledError] (I7).
 //
-// # Who deletes
+// # Deletion
 //
-// A machine is terminated with the desired size lowered by one, unless it is to be replaced. The servers check whether a machine may be terminated
-// against the same observation, and so terminate one twice if they are told to, and lower the desired size twice, upon
-// which they take some other machine away. So a provider terminates no machine that it has terminated within
-// [Config].SettleTime, and none before it has seen an observation that is newer than itself: what a predecessor
-// terminated, it then sees.
+// A machine is terminated and the desired size decreases by one, unless a replacement is wanted. Servers check a
+// termination against the same old observation. If they receive it twice, they decrease the desired size twice and
+// remove another machine. So the provider does not terminate a machine twice within [Config].SettleTime. It terminates
+// no machine before it has read an observation that is newer than its own start, which shows the terminations of an
+// earlier process.
 //
-// # Who is confirmed
+// # Confirmation of a Node
 //
-// A machine's name is the last part of its ID. Its computer name is looked for in the metadata that its cloud gives; see
+// The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
 // [PoolConfig].ComputerName.
 package cloudpool
 
@@ -37,21 +37,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
-// Name is the provider's.
+// Name is the name of the provider.
 const Name = "cloudpool"
 
-// Options are what a Provider is given beside its configuration.
+// Options configures a Provider in addition to Config.
 type Options struct {
-	// Lock lets one process at a time change a pool's desired size upwards, which the API cannot do without a race. nil
-	// is a lock among the callers of this Provider alone: enough where one process does that.
+	// Lock makes one process at a time increase a pool's desired size, because the API cannot do this without a race.
+	// Nil locks only the callers of this Provider, which is enough if a single process does it.
 	Lock func(ctx context.Context, pool string) (unlock func(), err error)
-	// Wrap, if set, wraps the transport, so that requests can be measured.
+	// Wrap, if set, wraps the transport, for metrics.
 	Wrap func(http.RoundTripper) http.RoundTripper
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Provider is the pools of some servers. It implements [cloud.Provider].
+// Provider is the [cloud.Provider] of all configured pools.
 type Provider struct {
 	config Config
 	lock   func(context.Context, string) (func(), error)
@@ -59,16 +59,16 @@ type Provider struct {
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	pools map[string]*pool // by name, those that are known
-	// missing are machines that somebody asked for, and that an observation lacked.
-	missing map[string]absence
-	// terminated are machines whose termination the servers have taken.
+	pools map[string]*pool // known pools by name
+	// missing has the requested machines that an observation lacked.
+	missing map[string]lackingObservations
+	// terminated has the machines with an accepted termination.
 	terminated map[string]termination
-	// seen is where machines were last seen, by the pools' latest observations.
-	seen map[string]sighting
+	// lastSeen has the pool of each machine, from the latest observations.
+	lastSeen map[string]sighting
 }
 
-// sighting is where and when a machine was last seen.
+// sighting is where and when a machine was last observed.
 type sighting struct {
 	pool *pool
 	at   time.Time
@@ -80,37 +80,35 @@ var (
 	_ cloud.SizeKeeper = (*Provider)(nil)
 )
 
-// pool is one pool as this provider knows it.
 type pool struct {
-	name   string
-	config PoolConfig
-	url    *url.URL
-	client *wire.Client
-	size   sync.Mutex // held while the desired size is changed
-	// unlisted says that the server of several pools that this is one of does not list it any more, and forgot is when those of its
-	// machines were forgotten that had not been seen for long; both are guarded by the Provider's mu.
+	name     string
+	config   PoolConfig
+	url      *url.URL
+	client   *wire.Client
+	sizeLock sync.Mutex // locked while the desired size changes
+	// unlisted means that a server with several pools no longer lists this pool. forgot is when old entries of this
+	// pool were last removed from Provider.seen. Both are guarded by Provider.mu.
 	unlisted bool
-	forgot   time.Time
+	prunedAt time.Time
 
 	mu sync.Mutex
-	// first is the observation that was the newest when this provider first read the pool.
-	first time.Time
+	// firstObservation is the newest observation when this provider first read the pool.
+	firstObservation time.Time
 }
 
-// absence is which observation of each pool lacked a machine when it was first asked for.
-type absence map[string]time.Time
+// lackingObservations has, per pool, the observation that lacked a machine at its first request.
+type lackingObservations map[string]time.Time
 
-// termination is one that a server has taken, or may have.
+// termination is a termination that a server has accepted or may have accepted.
 type termination struct {
-	// failed is the server's own word that it has failed, which need not mean that its cloud was not asked; nil when it has not
-	// said so.
+	// failed is the server's error; nil if there is none. The server's cloud may have received the request anyway.
 	failed error
-	// observed is the observation that the server had then.
+	// observed is the observation at that time.
 	observed time.Time
 	at       time.Time
 }
 
-// New checks the configuration and makes a provider. It asks nothing of the servers yet.
+// New validates the configuration and returns a provider. It makes no request.
 func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -126,20 +124,20 @@ func New(c Config, o Options) (*Provider, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Provider{
-		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]absence{},
-		terminated: map[string]termination{}, seen: map[string]sighting{},
+		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]lackingObservations{},
+		terminated: map[string]termination{}, lastSeen: map[string]sighting{},
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	for _, one := range c.Pools {
-		if !one.Multi {
-			u, err := ParseURL(one.URL)
+	for _, pool := range c.Pools {
+		if !pool.Multi {
+			u, err := ParseURL(pool.URL)
 			if err != nil {
 				return nil, err
 			}
-			p.pools[one.Name] = p.newPool(one.Name, one, u)
+			p.pools[pool.Name] = p.newPool(pool.Name, pool, u)
 		}
 	}
 	return p, nil
@@ -149,23 +147,23 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 	return &pool{name: name, config: c, url: u, client: wire.NewClient(u, p.http, p.config.requestTimeout())}
 }
 
-// Name is "cloudpool".
+// Name returns "cloudpool".
 func (p *Provider) Name() string { return Name }
 
-// KeepsMachines implements [cloud.Keeper]: a machine that is not evictable is kept.
+// KeepsMachines implements [cloud.Keeper]. Machines that are not evictable are protected.
 func (p *Provider) KeepsMachines() {}
 
-// Normalize gives the ID without the region or zone that one side of a pair may not know.
+// Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	id, err := p.own(providerID)
+	id, err := p.parseID(providerID)
 	if err != nil {
 		return "", err
 	}
 	return id.String(), nil
 }
 
-// own reads the ID of a machine that may be in one of the pools.
-func (p *Provider) own(providerID string) (providerid.ID, error) {
+// parseID parses the ID of a machine that may be in one of the pools.
+func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
 		return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
@@ -176,41 +174,41 @@ func (p *Provider) own(providerID string) (providerid.ID, error) {
 		}
 	}
 	return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-		"provider ID %s: is in %s; want one of those that cloudpool.pools[].scope names", providerID, id.Scope)}
+		"provider ID %s: its scope is %s: want a scope of cloudpool.pools[].scope", providerID, id.Scope)}
 }
 
-// Client gives the client of a pool: [*cloud.NotFoundError] when there is no such pool.
+// Client returns the client of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	return found.client, nil
 }
 
-// URL is where a pool is: [*cloud.NotFoundError] when there is no such pool.
+// URL returns the URL of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	return found.url, nil
 }
 
-// ComputerName is [PoolConfig].ComputerName of a pool: [*cloud.NotFoundError] when there is no such pool.
+// ComputerName returns [PoolConfig].ComputerName of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) ComputerName(ctx context.Context, group string) (string, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return "", err
 	}
 	return found.config.ComputerName, nil
 }
 
-// Transport is how the servers are reached, with credentials on every request.
+// Transport returns the transport to the servers, which adds the credentials.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 
-// pool finds a pool by its name; the servers of several are asked for one that is not known yet.
-func (p *Provider) pool(ctx context.Context, name string) (*pool, error) {
+// findPool returns a pool by name. If it is unknown, servers with several pools are listed first.
+func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 	p.mu.Lock()
 	found := p.pools[name]
 	p.mu.Unlock()
@@ -228,22 +226,22 @@ func (p *Provider) pool(ctx context.Context, name string) (*pool, error) {
 	return found, nil
 }
 
-// all lists the pools there are.
-func (p *Provider) all(ctx context.Context) ([]*pool, error) {
+// listPools returns all pools.
+func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
 	if err := p.discover(ctx); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var pools []*pool
-	for _, one := range p.pools {
-		pools = append(pools, one)
+	for _, pool := range p.pools {
+		pools = append(pools, pool)
 	}
 	return pools, nil
 }
 
-// discover asks the servers of several pools which these are. One that is gone from a list stays known: its machines
-// may be there still.
+// discover lists the pools of servers with several pools. A pool that disappears from the list is kept, because its
+// machines may still exist.
 func (p *Provider) discover(ctx context.Context) error {
 	for _, c := range p.config.Pools {
 		if !c.Multi {
@@ -255,16 +253,16 @@ func (p *Provider) discover(ctx context.Context) error {
 		}
 		names, err := wire.NewClient(u, p.http, p.config.requestTimeout()).Pools(ctx)
 		if err != nil {
-			return classify("pools", err)
+			return toProviderError("pools", err)
 		}
 		p.mu.Lock()
-		for name, one := range p.pools {
-			if one.config.Multi && one.config.URL == c.URL {
-				one.unlisted = !slices.Contains(names, name)
+		for name, pool := range p.pools {
+			if pool.config.Multi && pool.config.URL == c.URL {
+				pool.unlisted = !slices.Contains(names, name)
 			}
 		}
 		for _, name := range names {
-			if groupName.MatchString(name) && p.pools[name] == nil {
+			if groupNamePattern.MatchString(name) && p.pools[name] == nil {
 				p.pools[name] = p.newPool(name, c, u.JoinPath("cloudpools", name))
 			}
 		}
@@ -273,15 +271,15 @@ func (p *Provider) discover(ctx context.Context) error {
 	return nil
 }
 
-// Groups lists the names of the pools.
+// Groups returns the names of all pools.
 func (p *Provider) Groups(ctx context.Context) ([]string, error) {
-	pools, err := p.all(ctx)
+	pools, err := p.listPools(ctx)
 	if err != nil {
 		return nil, err
 	}
 	names := make([]string, 0, len(pools))
-	for _, one := range pools {
-		names = append(names, one.name)
+	for _, pool := range pools {
+		names = append(names, pool.name)
 	}
 	slices.Sort(names)
 	return names, nil

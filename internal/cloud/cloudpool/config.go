@@ -14,60 +14,62 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Config says which cloudpools there are, and with which credentials they are asked. It is read from YAML or JSON.
+// Config configures the cloudpools and their credentials. It is read from YAML or JSON.
 type Config struct {
-	// Pools are the pools, each of which is a group.
+	// Pools lists the pools. Each is a group.
 	Pools []PoolConfig `json:"pools"`
 	Auth  Auth         `json:"auth,omitzero"`
-	// CAFile holds the certificates, in PEM, that the servers are trusted by; empty is the system's.
+	// CAFile has the certificate authorities of the servers, in PEM. Empty means the system's.
 	CAFile string `json:"caFile,omitempty"`
-	// ProxyFromEnvironment has requests go through the proxy that HTTPS_PROXY and its like name.
+	// ProxyFromEnvironment uses the proxy from HTTPS_PROXY and related variables.
 	ProxyFromEnvironment bool `json:"proxyFromEnvironment,omitempty"`
-	// FollowRedirects follows the redirects of what is read, up to 10, also to another host, which is shown no credentials.
+	// FollowRedirects follows up to 10 redirects of a read request. Another host receives no credentials.
 	FollowRedirects bool `json:"followRedirects,omitempty"`
-	// RequestTimeout limits each request, to the last byte of its answer. 1s to 30m; the default is 5m, since a server may
-	// wait for its cloud.
+	// RequestTimeout limits each request, including its body, 1s to 30m. The default is 5m, because a server may wait
+	// for its cloud.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
-	// SettleTime is how long the servers may show a machine as alive after they have taken its termination, by their own
-	// observation. 0 to 10m; the default is 1m. A machine that is alive after that has not been terminated.
+	// SettleTime is how long a server may report a terminated machine as alive, measured between observations, 0 to
+	// 10m. The default is 1m. If the machine is still alive after that, the termination failed.
 	SettleTime *cloud.Duration `json:"settleTime,omitempty"`
-	// PollInterval is how long a server is left alone that has not looked at its cloud again yet. 10ms to 5m; the default
+	// PollInterval is the delay before a server is read again while its observation is too old, 10ms to 5m. The default
 	// is 5s.
 	PollInterval cloud.Duration `json:"pollInterval,omitempty"`
-	// ObservationWait is how long a call waits for the server to look at its cloud again, where that decides, before it asks
-	// to be asked later. 0 to 1m; the default is 1s.
+	// ObservationWait is how long a call waits for a newer observation before it returns a [cloud.ThrottledError], 0 to
+	// 1m. The default is 1s.
 	ObservationWait *cloud.Duration `json:"observationWait,omitempty"`
 }
 
-// PoolConfig is one pool, or the server of several.
+// PoolConfig is a pool, or a server with several pools.
 type PoolConfig struct {
-	// Name is the group's. The groups of a server of several are named as their pools are.
+	// Name is the name of the group. It is empty for a server with several pools, where each pool's name is the group's
+	// name.
 	Name string `json:"name,omitempty"`
-	// URL is the address to which /pool is added, such as https://cloudpool:8443 or https://cloudpool:8443/cloudpools/workers;
-	// that of a server of several is the one to which /cloudpools is added.
+	// URL is the URL before /pool, such as https://cloudpool:8443 or https://cloudpool:8443/cloudpools/workers. For a
+	// server with several pools it is the URL before /cloudpools.
 	URL string `json:"url"`
-	// Multi says that the server has several pools, all of which are groups.
+	// Multi means that the server has several pools. Each is a group.
 	Multi bool `json:"multi,omitempty"`
-	// Scope is the account that the machines are in: the region of EC2 or OpenStack, the project of GCE, the subscription
-	// of Azure. A machine that is said to be in another one is refused; empty takes all.
+	// Scope is the account of the machines: the region of EC2 or OpenStack, the project of GCE, or the subscription of
+	// Azure. A machine of another scope is refused. Empty accepts every scope.
 	Scope string `json:"scope,omitempty"`
-	// ComputerName is where in a machine's metadata its host name is, as a list of keys with dots between. Empty is where
-	// its cloud has it.
+	// ComputerName is the path of the host name in a machine's metadata, as keys separated by dots. The default depends
+	// on the cloud.
 	ComputerName string `json:"computerName,omitempty"`
-	// MachineSize is the kind of machines that the pool launches; empty is that of the machines it has.
+	// MachineSize is the size that the pool launches. It defaults to the size of the existing machines.
 	MachineSize string `json:"machineSize,omitempty"`
-	// Nodes declares what the group's Nodes will be like.
+	// Nodes describes the group's Nodes.
 	Nodes cloud.Shape `json:"nodes,omitzero"`
 }
 
-// Auth is who is asking. Basic authentication and a token exclude each other; a certificate goes with either.
+// Auth configures the credentials. Basic authentication and a token exclude each other. A certificate can be added to
+// both.
 type Auth struct {
-	// Username is that of basic authentication.
+	// Username is the user of basic authentication.
 	Username string `json:"username,omitempty"`
-	// PasswordFile and TokenFile are read again for every request, so that they can be replaced.
+	// PasswordFile and TokenFile are read for every request, so that they can be replaced.
 	PasswordFile string `json:"passwordFile,omitempty"`
 	TokenFile    string `json:"tokenFile,omitempty"`
-	// Password is in the place of PasswordFile where whoever makes a configuration has it from elsewhere; it is in no file.
+	// Password replaces PasswordFile if the configuration is built in code. It cannot come from a file.
 	Password *string `json:"-"`
 	// CertFile and KeyFile are a client certificate, in PEM.
 	CertFile string `json:"certFile,omitempty"`
@@ -75,16 +77,16 @@ type Auth struct {
 }
 
 const (
-	defaultRequestTimeout = 5 * time.Minute
-	defaultSettleTime     = time.Minute
-	defaultPollInterval   = 5 * time.Second
-	defaultWait           = time.Second
+	defaultRequestTimeout  = 5 * time.Minute
+	defaultSettleTime      = time.Minute
+	defaultPollInterval    = 5 * time.Second
+	defaultObservationWait = time.Second
 )
 
-// groupName is what can be a segment of a path and the name of a group.
-var groupName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
+// groupNamePattern matches names that are valid as a path segment and as a group.
+var groupNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 
-// Validate reports everything that is wrong.
+// Validate returns all errors, each with field, value and allowed values.
 func (c *Config) Validate() error {
 	errs := c.validatePools()
 	for field, b := range map[string]struct {
@@ -114,18 +116,18 @@ func (c *Config) validatePools() (errs []error) {
 		}
 		switch {
 		case p.Multi && p.Name != "":
-			fail("%s.name: %q: the groups of a server of several pools are named as the pools are: want none", where, p.Name)
-		case !p.Multi && !groupName.MatchString(p.Name):
+			fail("%s.name: %q: want none with multi, because each pool is a group", where, p.Name)
+		case !p.Multi && !groupNamePattern.MatchString(p.Name):
 			fail("%s.name: %q: want letters, digits, dots, dashes and underscores, at most 128", where, p.Name)
 		case names[p.Name] && !p.Multi:
-			fail("%s.name: %q: is there twice", where, p.Name)
+			fail("%s.name: %q: duplicate name", where, p.Name)
 		}
 		names[p.Name] = true
 		if p.Nodes.Cost < 0 {
 			fail("%s.nodes.cost: %v: want 0 or more", where, p.Nodes.Cost)
 		}
 		for _, name := range cloud.Negative(p.Nodes.Reserved) {
-			fail("%s.nodes.reserved.%s: is less than 0: want 0 or more", where, name)
+			fail("%s.nodes.reserved.%s: less than 0: want 0 or more", where, name)
 		}
 	}
 	return errs
@@ -133,27 +135,27 @@ func (c *Config) validatePools() (errs []error) {
 
 func (a Auth) validate() (errs []error) {
 	if (a.Username == "") != (a.PasswordFile == "" && a.Password == nil) {
-		errs = append(errs, errors.New("auth: username and passwordFile belong together"))
+		errs = append(errs, errors.New("auth: username and passwordFile require each other"))
 	}
 	if a.Username != "" && a.TokenFile != "" {
-		errs = append(errs, errors.New("auth: want a username or a tokenFile, and not both"))
+		errs = append(errs, errors.New("auth: want either username or tokenFile"))
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
-		errs = append(errs, errors.New("auth: certFile and keyFile belong together"))
+		errs = append(errs, errors.New("auth: certFile and keyFile require each other"))
 	}
 	return errs
 }
 
-// ParseURL reads the address of a server. Its error does not repeat a password.
+// ParseURL parses the URL of a server. Its error does not contain a password.
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, errors.New("cannot be read as a URL: want https://HOST:PORT, or http:// for a server on the same machine")
+		return nil, errors.New("invalid URL: want https://HOST:PORT, or http:// for a server on the same host")
 	case u.User != nil:
-		return nil, errors.New("has credentials in it: want them under auth")
+		return nil, errors.New("contains credentials: want them in auth")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.RawQuery != "", u.Fragment != "":
-		return nil, fmt.Errorf("%q: want https://HOST:PORT with a path if need be, and nothing after it", text)
+		return nil, fmt.Errorf("%q: want https://HOST:PORT with an optional path, without query and fragment", text)
 	}
 	u.Path, u.RawPath = "/"+strings.Trim(u.Path, "/"), ""
 	return u, nil
@@ -182,13 +184,13 @@ func (c *Config) pollInterval() time.Duration {
 
 func (c *Config) observationWait() time.Duration {
 	if c.ObservationWait == nil {
-		return defaultWait
+		return defaultObservationWait
 	}
 	return time.Duration(*c.ObservationWait)
 }
 
-// Transport makes the transport that reaches the servers, and adds the credentials to every request. It follows no
-// redirect.
+// Transport returns a transport that adds the credentials to every request. It follows redirects only with
+// FollowRedirects.
 func (c *Config) Transport() (http.RoundTripper, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -200,18 +202,18 @@ func (c *Config) Transport() (http.RoundTripper, error) {
 			return nil, fmt.Errorf("auth.certFile, auth.keyFile: %w", err)
 		}
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(c.Auth.CertFile, c.Auth.KeyFile) // they may have been replaced
+			pair, err := tls.LoadX509KeyPair(c.Auth.CertFile, c.Auth.KeyFile) // the files may have been replaced
 			return &pair, err
 		}
 	}
 	transport := cloud.NewTransport(config, 200)
-	transport.DisableCompression = true // what passes through is not to be changed
+	transport.DisableCompression = true // proxied responses must not change
 	if !c.ProxyFromEnvironment {
 		transport.Proxy = nil
 	}
 	var next http.RoundTripper = transport
 	if c.Auth.Username != "" || c.Auth.TokenFile != "" {
-		next = &credentials{c.Auth, transport}
+		next = &authTransport{c.Auth, transport}
 	}
 	if c.FollowRedirects {
 		plain := transport
@@ -219,20 +221,20 @@ func (c *Config) Transport() (http.RoundTripper, error) {
 			plain = transport.Clone()
 			plain.TLSClientConfig.GetClientCertificate = nil
 		}
-		next = &redirects{next: next, plain: plain}
+		next = &redirectTransport{next: next, withoutCredentials: plain}
 	}
 	return next, nil
 }
 
-// credentials say who is asking.
-type credentials struct {
+// authTransport is a transport that adds the Authorization header.
+type authTransport struct {
 	auth Auth
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
-	secret, err := c.secret()
+func (c *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	secret, err := c.readSecret()
 	if err != nil {
 		return nil, err
 	}
@@ -245,8 +247,8 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// secret is the token or the password as it is now.
-func (c *credentials) secret() (string, error) {
+// readSecret reads the current token or password.
+func (c *authTransport) readSecret() (string, error) {
 	file, field := c.auth.TokenFile, "auth.tokenFile"
 	switch {
 	case file != "":

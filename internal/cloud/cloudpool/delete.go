@@ -10,13 +10,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// operation is what a [cloud.Operation]'s ID says: it is written down, and may be read by another process.
+// operation is the content of [cloud.Operation].ID. Another process may read it.
 type operation struct {
-	// Machine is the provider ID of a machine that is being terminated.
+	// Machine is the provider ID of the machine that is being terminated.
 	Machine string `json:"machine,omitempty"`
-	// Observed is the pool's observation when the termination was taken.
+	// Observed is the pool's observation when the termination was accepted.
 	Observed time.Time `json:"observed,omitzero"`
-	// Pool and Size are a pool that grows, and the size that it is meant to come to.
+	// Pool and Size are the pool that grows and its target size.
 	Pool string `json:"pool,omitempty"`
 	Size int    `json:"size,omitempty"`
 }
@@ -29,41 +29,42 @@ func decodeOperation(id string) (o operation, err error) {
 	return o, err
 }
 
-// Delete terminates a machine, and has its pool's desired size be one less.
+// Delete terminates a machine and decreases its pool's desired size by one.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
-	return p.delete(ctx, providerID, cloud.DeleteOptions{})
+	return p.deleteMachine(ctx, providerID, cloud.DeleteOptions{})
 }
 
-// DeleteKeepingSize terminates a machine without decrement: its pool's server launches another one.
+// DeleteKeepingSize terminates a machine without decreasing the desired size. The server launches another one.
 func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cloud.Operation, error) {
-	return p.delete(ctx, providerID, cloud.DeleteOptions{KeepSize: true})
+	return p.deleteMachine(ctx, providerID, cloud.DeleteOptions{KeepSize: true})
 }
 
-func (p *Provider) delete(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	f, err := p.deletable(ctx, providerID, func() (found, error) { return p.find(ctx, providerID) })
+func (p *Provider) deleteMachine(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
+	f, err := p.findDeletable(ctx, providerID, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	return p.terminate(ctx, f, options)
 }
 
-// DeleteMember deletes a machine by its own ID in a pool, which may have none in its cloud yet.
+// DeleteMember deletes a machine by its ID in the pool. It also works for a machine that does not exist in the cloud
+// yet.
 func (p *Provider) DeleteMember(ctx context.Context, group, id string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	one, err := p.pool(ctx, group)
+	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	f, err := p.deletable(ctx, id, func() (found, error) {
-		o, err := p.observe(ctx, one)
+	f, err := p.findDeletable(ctx, id, func() (foundMachine, error) {
+		o, err := p.observePool(ctx, pool)
 		if err != nil {
-			return found{}, err
+			return foundMachine{}, err
 		}
 		for i := range o.machines {
 			if m := &o.machines[i]; m.ID == id && m.State != wire.Terminated {
-				return found{p.instance(&o, m), m.ID, o}, nil
+				return foundMachine{p.toInstance(&o, m), m.ID, o}, nil
 			}
 		}
-		return found{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+		return foundMachine{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 	})
 	if err != nil {
 		return cloud.Operation{}, err
@@ -71,53 +72,53 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 	return p.terminate(ctx, f, options)
 }
 
-func (p *Provider) terminate(ctx context.Context, f found, options cloud.DeleteOptions) (cloud.Operation, error) {
-	one := f.observation.pool
-	one.size.Lock() // so that no growth comes between, which would keep the server from lowering the desired size
-	defer one.size.Unlock()
+func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.DeleteOptions) (cloud.Operation, error) {
+	pool := f.observation.pool
+	pool.sizeLock.Lock() // a growth in between would prevent the server from decreasing the desired size
+	defer pool.sizeLock.Unlock()
 	started := time.Now().UTC()
 	o := operation{Machine: f.ProviderID, Observed: f.observation.at}
-	switch begun, err := p.begin(f); {
+	switch begun, err := p.recordTermination(f); {
 	case err != nil:
 		return cloud.Operation{}, err
 	case !begun:
 		return cloud.NewOperation(o, started), nil
 	}
-	switch err := one.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize}); {
+	switch err := pool.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize}); {
 	case err == nil:
-		p.log.Info("a machine's termination was taken", "machine", f.id, "pool", one.name)
+		p.log.Info("termination accepted", "machine", f.id, "pool", pool.name)
 		return cloud.NewOperation(o, started), nil
-	case notTaken(err):
-		p.abandon(f.ProviderID)
-		return p.afterRefusal(ctx, f, o, started, classify(one.name, err))
-	case wire.AsStatus(err) != nil && wire.AsStatus(err).Own: // a 5xx
-		err = classify(one.name, err)
-		p.fail(f.ProviderID, err)
+	case isCertainlyRejected(err):
+		p.forgetTermination(f.ProviderID)
+		return p.handleRefusedTermination(ctx, f, o, started, toProviderError(pool.name, err))
+	case wire.AsStatus(err) != nil && wire.AsStatus(err).Own: // 5xx
+		err = toProviderError(pool.name, err)
+		p.recordFailure(f.ProviderID, err)
 		return cloud.Operation{}, err
 	default:
-		// It may have been taken: until the pool was observed anew it counts as such.
-		return cloud.Operation{}, classify(one.name, err)
+		// The termination may have been accepted. It counts as accepted until the next observation.
+		return cloud.Operation{}, toProviderError(pool.name, err)
 	}
 }
 
-// deletable finds a machine by an observation that is newer than this provider.
-func (p *Provider) deletable(ctx context.Context, name string, find func() (found, error)) (found, error) {
-	var answer found
-	known, err := p.again(ctx, func() (_ bool, err error) {
+// findDeletable finds a machine in an observation that is newer than this provider.
+func (p *Provider) findDeletable(ctx context.Context, name string, find func() (foundMachine, error)) (foundMachine, error) {
+	var answer foundMachine
+	known, err := p.pollObservation(ctx, func() (_ bool, err error) {
 		answer, err = find()
-		return err == nil && (answer.State == cloud.Deleting || answer.observation.fresh()), err
+		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
 	})
 	if err != nil || known {
 		return answer, err
 	}
-	return found{}, &notYetError{p.config.pollInterval(), fmt.Errorf(
-		"machine %s: is not terminated before its pool has been observed again, lest it be terminated twice", name)}
+	return foundMachine{}, &needsObservationError{p.config.pollInterval(), fmt.Errorf(
+		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
 }
 
-// begin notes that a machine is being terminated. It reports false when it is already. After a failure it gives the server's word
-// for that until the pool was observed again: the failed request may have reached its cloud.
-func (p *Provider) begin(f found) (bool, error) {
-	if f.State == cloud.Deleting || p.terminating(&f.observation, f.ProviderID) {
+// recordTermination records the termination of a machine. It returns false if one is in progress. After a failure it returns the
+// server's error until the next observation, because the failed request may have reached the cloud.
+func (p *Provider) recordTermination(f foundMachine) (bool, error) {
+	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
 	}
 	p.mu.Lock()
@@ -126,7 +127,7 @@ func (p *Provider) begin(f found) (bool, error) {
 		return false, t.failed
 	}
 	for id, t := range p.terminated {
-		if time.Since(t.at) > forgetAfter+p.config.settleTime() {
+		if time.Since(t.at) > retentionTime+p.config.settleTime() {
 			delete(p.terminated, id)
 		}
 	}
@@ -134,8 +135,8 @@ func (p *Provider) begin(f found) (bool, error) {
 	return true, nil
 }
 
-// fail notes that a server has failed to terminate a machine.
-func (p *Provider) fail(providerID string, err error) {
+// recordFailure records that a server failed to terminate a machine.
+func (p *Provider) recordFailure(providerID string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.terminated[providerID]
@@ -143,27 +144,27 @@ func (p *Provider) fail(providerID string, err error) {
 	p.terminated[providerID] = t
 }
 
-// forgetAfter is beyond the age of any observation: the reference server's are 5 minutes old at most.
-const forgetAfter = time.Hour
+// retentionTime is longer than the age of any observation. The reference server's are at most 5 minutes old.
+const retentionTime = time.Hour
 
-func (p *Provider) abandon(providerID string) {
+func (p *Provider) forgetTermination(providerID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.terminated, providerID)
 }
 
-// notTaken reports that a server has certainly not done what it was asked.
-func notTaken(err error) bool {
+// isCertainlyRejected reports whether the server certainly did not accept a request.
+func isCertainlyRejected(err error) bool {
 	status := wire.AsStatus(err)
 	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.Own && status.Code == http.StatusBadGateway)
 }
 
-// afterRefusal looks at a machine that the server did not terminate: somebody else may have.
-func (p *Provider) afterRefusal(ctx context.Context, f found, o operation, started time.Time, refused error) (cloud.Operation, error) {
+// handleRefusedTermination reads a machine after a refused termination: another termination may have been first.
+func (p *Provider) handleRefusedTermination(ctx context.Context, f foundMachine, o operation, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) || cloud.RefusalOf(refused) != "" {
 		return cloud.Operation{}, refused
 	}
-	again, err := p.find(ctx, f.ProviderID)
+	again, err := p.findMachine(ctx, f.ProviderID)
 	switch {
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
@@ -173,7 +174,7 @@ func (p *Provider) afterRefusal(ctx context.Context, f found, o operation, start
 	return cloud.Operation{}, refused
 }
 
-// Status looks what became of a termination or of a growth. Nothing but the machines tells.
+// Status returns the progress of a termination or a growth. It depends only on the observed machines.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
 	if op.ID == "" {
 		return cloud.Status{Done: true}, nil
@@ -183,20 +184,20 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{}, err
 	}
 	if o.Pool != "" {
-		return p.growth(ctx, o)
+		return p.growthStatus(ctx, o)
 	}
-	f, err := p.find(ctx, o.Machine)
+	f, err := p.findMachine(ctx, o.Machine)
 	switch {
 	case cloud.IsNotFound(err):
 		return cloud.Status{Done: true}, nil
-	case isNotYet(err):
-		return cloud.Status{After: p.config.pollInterval()}, nil // it is missing, and not known to be gone
+	case needsObservation(err):
+		return cloud.Status{After: p.config.pollInterval()}, nil // missing, but not proven to be gone
 	case err != nil:
 		return cloud.Status{}, err
 	case f.State == cloud.Deleting, f.observation.at.Sub(o.Observed) <= p.config.settleTime():
 		return cloud.Status{After: p.config.pollInterval()}, nil
 	}
-	p.abandon(f.ProviderID)
-	return cloud.Status{Done: true, Err: fmt.Errorf("machine %s is still %s at %s, although its termination was taken", f.id, f.State,
+	p.forgetTermination(f.ProviderID)
+	return cloud.Status{Done: true, Err: fmt.Errorf("machine %s is still %s at %s, after its termination was accepted", f.id, f.State,
 		f.observation.at.Format(time.RFC3339))}, nil
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// failing is a server of one machine that fails to terminate it some times, and notes what it is asked for.
-type failing struct {
+// failingServer is a server with one machine that fails to terminate it some times. It records the requests.
+type failingServer struct {
 	id       string
-	times    int
+	failures int
 	status   int
 	observed time.Time
-	frozen   bool // the pool is not observed again
-	asked    []wire.Removal
+	frozen   bool // no new observation
+	requests []wire.Removal
 }
 
-func (s *failing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
@@ -39,14 +39,14 @@ func (s *failing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Decrement bool `json:"decrementDesiredSize"`
 	}
 	_ = json.NewDecoder(r.Body).Decode(&asked)
-	s.asked = append(s.asked, wire.Removal{MachineID: asked.MachineID, Decrement: asked.Decrement})
-	if len(s.asked) <= s.times {
+	s.requests = append(s.requests, wire.Removal{MachineID: asked.MachineID, Decrement: asked.Decrement})
+	if len(s.requests) <= s.failures {
 		w.WriteHeader(s.status)
 		fmt.Fprint(w, `{"message":"the spot market is closed","detail":""}`)
 	}
 }
 
-func provide(t *testing.T, s *failing) *Provider {
+func newTestProvider(t *testing.T, s *failingServer) *Provider {
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
@@ -56,36 +56,36 @@ func provide(t *testing.T, s *failing) *Provider {
 	return p
 }
 
-func TestAFailedTerminationIsNoSuccess(t *testing.T) {
+func TestFailedTerminationIsAnError(t *testing.T) {
 	for _, id := range []string{"i-requested1", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"} {
-		s := &failing{id: id, times: 2, status: http.StatusInternalServerError, observed: time.Now().UTC().Truncate(time.Second)}
-		p := provide(t, s)
+		s := &failingServer{id: id, failures: 2, status: http.StatusInternalServerError, observed: time.Now().UTC().Truncate(time.Second)}
+		p := newTestProvider(t, s)
 		for i := range 2 {
 			op, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
 			if err == nil || op.ID != "" || !strings.Contains(err.Error(), "the spot market is closed") {
-				t.Fatalf("%s, try %d: %+v, %v; want the server's words", id, i, op, err)
+				t.Fatalf("%s, attempt %d: %+v, %v; want the server's error", id, i, op, err)
 			}
 		}
-		s.times = 3
+		s.failures = 3
 		_, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
-		s.frozen = true // it is not asked again before it has observed its cloud
+		s.frozen = true // no new request before the next observation
 		_, again := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
-		if err == nil || again == nil || again.Error() != err.Error() || len(s.asked) != 3 {
-			t.Errorf("%s: %v and %v after %d requests, want the first one's words again", id, err, again, len(s.asked))
+		if err == nil || again == nil || again.Error() != err.Error() || len(s.requests) != 3 {
+			t.Errorf("%s: %v and %v after %d requests, want the first error again", id, err, again, len(s.requests))
 		}
 		s.frozen = false
-		if op, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{}); err != nil || op.ID == "" || len(s.asked) != 4 {
-			t.Errorf("%s: %+v, %v after %d requests; want it taken", id, op, err, len(s.asked))
+		if op, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{}); err != nil || op.ID == "" || len(s.requests) != 4 {
+			t.Errorf("%s: %+v, %v after %d requests; want it accepted", id, op, err, len(s.requests))
 		}
 	}
 }
 
-func TestATerminationSaysDecrementAsAsked(t *testing.T) {
+func TestTerminationDecrementsUnlessSizeIsKept(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		s := &failing{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second)}
-		_, err := cloud.Delete(t.Context(), provide(t, s), "aws:///eu-west-1a/"+s.id, cloud.DeleteOptions{KeepSize: keep})
-		if want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}; err != nil || !slices.Equal(s.asked, want) {
-			t.Errorf("keep the size %t: %+v, %v; want %+v", keep, s.asked, err, want)
+		s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second)}
+		_, err := cloud.Delete(t.Context(), newTestProvider(t, s), "aws:///eu-west-1a/"+s.id, cloud.DeleteOptions{KeepSize: keep})
+		if want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}; err != nil || !slices.Equal(s.requests, want) {
+			t.Errorf("keep the size %t: %+v, %v; want %+v", keep, s.requests, err, want)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestUnansweredLaunchMayHaveBeenAccepted(t *testing.T) {
 		p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
 		must.NoError(t, err)
 		if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); err == nil || cloud.IsThrottled(err) != wants {
-			t.Errorf("%d: %v; want a wish to be left alone: %t", status, err, wants)
+			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
 		}
 		server.Close()
 	}

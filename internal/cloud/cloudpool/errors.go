@@ -10,12 +10,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// defaultPause is how long a server is left alone that wants to be and does not say for how long.
-const defaultPause = 30 * time.Second
+// defaultRetryDelay is the retry delay if the server names none.
+const defaultRetryDelay = 30 * time.Second
 
-// classify says what an error of a server means to a caller. A 404 is a plain error: what it means depends on what was
-// asked for, and on who said it.
-func classify(what string, err error) error {
+// toProviderError converts the error of a server to the errors of [cloud.Provider]. A 404 stays a plain error, because its
+// meaning depends on the request and on the sender.
+func toProviderError(what string, err error) error {
 	status := wire.AsStatus(err)
 	if status == nil {
 		return fmt.Errorf("cloudpool %s: %w", what, err)
@@ -25,22 +25,22 @@ func classify(what string, err error) error {
 	case status.Code == http.StatusTooManyRequests, status.Code == http.StatusServiceUnavailable && status.After > 0:
 		pause := status.After
 		if pause == 0 {
-			pause = defaultPause
+			pause = defaultRetryDelay
 		}
 		return &cloud.ThrottledError{After: pause, Err: fmt.Errorf("cloudpool %s: %w", what, err)}
 	case status.Code == http.StatusUnauthorized, status.Code == http.StatusForbidden:
-		return refused(cloud.NoRight, what, err)
+		return newRefusedError(cloud.NoRight, what, err)
 	case !status.Own:
 	case strings.Contains(message, "cannot be evicted"):
-		return refused(cloud.Protected, what, err)
+		return newRefusedError(cloud.Protected, what, err)
 	case strings.Contains(message, "quota"), strings.Contains(message, "limitexceeded"):
-		return refused(cloud.NoQuota, what, err)
+		return newRefusedError(cloud.NoQuota, what, err)
 	case status.Code == http.StatusBadRequest:
-		return refused(cloud.Invalid, what, err)
+		return newRefusedError(cloud.Invalid, what, err)
 	}
 	return fmt.Errorf("cloudpool %s: %w", what, err)
 }
 
-func refused(reason cloud.Refusal, what string, err error) error {
+func newRefusedError(reason cloud.Refusal, what string, err error) error {
 	return &cloud.RefusedError{Reason: reason, Err: fmt.Errorf("cloudpool %s: %w", what, err)}
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// Templates gives the one kind of machines that a pool launches.
+// Templates returns the pool's only template.
 func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
-	one, err := p.pool(ctx, group)
+	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
-	name := one.config.MachineSize
+	name := pool.config.MachineSize
 	if name == "" {
-		o, err := p.observe(ctx, one)
+		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return nil, err
 		}
-		for i := range o.machines { // the newest that says
+		for i := range o.machines { // the last one with a size
 			if size := o.machines[i].Size; size != "" {
 				name = size
 			}
@@ -30,14 +30,14 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	}
 	if name == "" {
 		return nil, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"cloudpool %s: has no machine that would tell its size: set pools[].machineSize", group)}
+			"cloudpool %s: no machine has a known size: set pools[].machineSize", group)}
 	}
-	return []cloud.Template{{Name: name, Shape: one.config.Nodes}}, nil
+	return []cloud.Template{{Name: name, Shape: pool.config.Nodes}}, nil
 }
 
-// Grow raises the desired size.
+// Grow increases the desired size.
 func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
-	one, err := p.pool(ctx, group)
+	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -47,8 +47,8 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	if err := p.checkTemplate(ctx, group, order); err != nil {
 		return cloud.Operation{}, err
 	}
-	one.size.Lock()
-	defer one.size.Unlock()
+	pool.sizeLock.Lock()
+	defer pool.sizeLock.Unlock()
 	if p.lock != nil {
 		unlock, err := p.lock(ctx, group)
 		if err != nil {
@@ -56,16 +56,16 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 		}
 		defer unlock()
 	}
-	now, err := one.client.Size(ctx)
+	now, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Operation{}, classify(group, err)
+		return cloud.Operation{}, toProviderError(group, err)
 	}
 	size := now.Desired + order.Count
-	if err := one.client.SetDesiredSize(ctx, size); err != nil {
+	if err := pool.client.SetDesiredSize(ctx, size); err != nil {
 		if status := wire.AsStatus(err); status != nil && !status.Own && status.Code >= http.StatusInternalServerError {
-			return cloud.Operation{}, fmt.Errorf("cloudpool %s: %w", group, err) // also one that asks to wait says neither yes nor no
+			return cloud.Operation{}, fmt.Errorf("cloudpool %s: %w", group, err) // also with Retry-After: the change may have happened
 		}
-		return cloud.Operation{}, classify(group, err)
+		return cloud.Operation{}, toProviderError(group, err)
 	}
 	return cloud.NewOperation(operation{Pool: group, Size: size}, time.Now().UTC()), nil
 }
@@ -82,21 +82,21 @@ func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.
 		return nil
 	}
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-		"growing %s by machines of size %q: its machines are of size %q", group, order.Template, templates[0].Name)}
+		"growing %s with size %q: its machines have size %q", group, order.Template, templates[0].Name)}
 }
 
-// growth looks whether as many machines run as a growth was to come to. One that is not wanted any more, since somebody
-// has lowered the desired size again, is over.
-func (p *Provider) growth(ctx context.Context, o operation) (cloud.Status, error) {
-	one, err := p.pool(ctx, o.Pool)
+// growthStatus returns the progress of a growth. It is done when enough machines run, or when a user has decreased the
+// desired size again.
+func (p *Provider) growthStatus(ctx context.Context, o operation) (cloud.Status, error) {
+	pool, err := p.findPool(ctx, o.Pool)
 	if err != nil {
 		return cloud.Status{}, err
 	}
-	size, err := one.client.Size(ctx)
+	size, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Status{}, classify(o.Pool, err)
+		return cloud.Status{}, toProviderError(o.Pool, err)
 	}
-	seen, err := p.observe(ctx, one)
+	seen, err := p.observePool(ctx, pool)
 	if err != nil {
 		return cloud.Status{}, err
 	}

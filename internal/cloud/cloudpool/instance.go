@@ -14,120 +14,120 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// observation is what a pool answered.
+// observation is the response of a pool.
 type observation struct {
 	pool     *pool
-	at       time.Time // when the server observed its cloud, by its own clock
+	at       time.Time // time of the observation, by the server's clock
 	machines []wire.Machine
 }
 
-// observe reads a pool.
-func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) {
-	read, err := one.client.Pool(ctx)
+func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, error) {
+	read, err := pool.client.Pool(ctx)
 	if err != nil {
-		return observation{}, classify(one.name, err)
+		return observation{}, toProviderError(pool.name, err)
 	}
-	p.noteSeen(one, read.Machines)
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	if one.first.IsZero() {
-		one.first = read.Timestamp
+	p.recordSeen(pool, read.Machines)
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	if pool.firstObservation.IsZero() {
+		pool.firstObservation = read.Timestamp
 	}
-	return observation{one, read.Timestamp, read.Machines}, nil
+	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
-// noteSeen remembers which machines a pool has, each until it has been missing for long.
-func (p *Provider) noteSeen(one *pool, machines []wire.Machine) {
+// recordSeen records the machines of a pool. It removes a machine after it was missing for retentionTime.
+func (p *Provider) recordSeen(pool *pool, machines []wire.Machine) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range machines {
 		m := &machines[i]
-		if key := ProviderID(one.name, m); m.State != wire.Terminated {
-			p.seen[key] = sighting{one, now}
-		} else if p.seen[key].pool == one {
-			delete(p.seen, key)
+		if key := ProviderID(pool.name, m); m.State != wire.Terminated {
+			p.lastSeen[key] = sighting{pool, now}
+		} else if p.lastSeen[key].pool == pool {
+			delete(p.lastSeen, key)
 		}
 	}
-	if now.Sub(one.forgot) > forgetAfter { // of this pool alone: another may not have been read for as long
-		one.forgot = now
-		maps.DeleteFunc(p.seen, func(_ string, s sighting) bool { return s.pool == one && now.Sub(s.at) > forgetAfter })
+	if now.Sub(pool.prunedAt) > retentionTime { // of this pool alone: another may not have been read for as long
+		pool.prunedAt = now
+		maps.DeleteFunc(p.lastSeen, func(_ string, s sighting) bool { return s.pool == pool && now.Sub(s.at) > retentionTime })
 	}
 }
 
-// withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was last seen
-// in another one: what that says of the machine is all that there is to be known. One that was never seen may have been in it (I7).
-func (p *Provider) withoutPool(one *pool, key string, err error) bool {
+// isRemovedPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
+// pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
+// never observed may have been in it (I7).
+func (p *Provider) isRemovedPool(pool *pool, key string, err error) bool {
 	status := wire.AsStatus(err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := p.seen[key].pool
-	return one.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && at != nil && at != one
+	at := p.lastSeen[key].pool
+	return pool.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && at != nil && at != pool
 }
 
-// fresh reports that an observation is newer than this provider.
-func (o *observation) fresh() bool {
+// isNewerThanProvider reports whether an observation is newer than this provider.
+func (o *observation) isNewerThanProvider() bool {
 	o.pool.mu.Lock()
 	defer o.pool.mu.Unlock()
-	return o.at.After(o.pool.first)
+	return o.at.After(o.pool.firstObservation)
 }
 
-// Group reads a pool's desired size, which is what its server goes by, and not an observation.
+// Group reads the desired size of a pool. It does not depend on an observation.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	one, err := p.pool(ctx, name)
+	pool, err := p.findPool(ctx, name)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	size, err := one.client.Size(ctx)
+	size, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Group{}, classify(name, err)
+		return cloud.Group{}, toProviderError(name, err)
 	}
 	return cloud.Group{Name: name, Size: size.Desired}, nil
 }
 
-// Instances lists a pool's machines as they were last observed, but for those that have ended.
+// Instances lists the machines of a pool's last observation, except terminated ones.
 func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
-	one, err := p.pool(ctx, name)
+	pool, err := p.findPool(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	o, err := p.observe(ctx, one)
+	o, err := p.observePool(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
 	instances := []cloud.Instance{}
 	for i := range o.machines {
 		if m := &o.machines[i]; m.State != wire.Terminated {
-			instances = append(instances, p.instance(&o, m))
+			instances = append(instances, p.toInstance(&o, m))
 		}
 	}
 	return instances, nil
 }
 
-// ProviderID is a machine's provider ID. A machine that its cloud has not made yet, or of a cloud that is not known, has
-// one of the pool's own, cloudpool://POOL/ID, which no Node has.
+// ProviderID returns the provider ID of a machine. A machine that does not exist in its cloud yet, or is of an unknown
+// cloud, has the ID cloudpool://POOL/ID, which no Node has.
 func ProviderID(group string, m *wire.Machine) string {
 	if id, ok := MachineID(m); ok {
 		return id.String()
 	}
-	return poolID(group, m)
+	return poolProviderID(group, m)
 }
 
-// poolID is the provider ID of a machine that only the pool knows.
-func poolID(group string, m *wire.Machine) string { return Name + "://" + group + "/" + m.ID }
+// poolProviderID returns the provider ID of a machine that only the pool knows.
+func poolProviderID(group string, m *wire.Machine) string { return Name + "://" + group + "/" + m.ID }
 
-// instance puts a machine in the words of package cloud.
-func (p *Provider) instance(o *observation, m *wire.Machine) cloud.Instance {
+// toInstance converts a machine of a pool.
+func (p *Provider) toInstance(o *observation, m *wire.Machine) cloud.Instance {
 	i := cloud.Instance{
 		ProviderID: ProviderID(o.pool.name, m), Name: MachineName(m),
-		ComputerName: ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
+		ComputerName: ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: toState(m.State),
 		Kept: m.Membership != nil && !m.Membership.Evictable, AnyName: true,
 	}
-	if before := poolID(o.pool.name, m); isRequest(m) && before != i.ProviderID {
+	if before := poolProviderID(o.pool.name, m); isSpotRequest(m) && before != i.ProviderID {
 		i.FormerID = before
 	}
 	if i.Kept {
-		i.KeptReason = "its membershipStatus says that it is not evictable"
+		i.KeptReason = "its membershipStatus is not evictable"
 	}
 	switch {
 	case m.LaunchTime != nil:
@@ -138,13 +138,13 @@ func (p *Provider) instance(o *observation, m *wire.Machine) cloud.Instance {
 	if i.State == cloud.Failed {
 		i.Message = "the pool's cloud has rejected the request for the machine"
 	}
-	if i.State != cloud.Deleting && p.terminating(o, i.ProviderID) {
+	if i.State != cloud.Deleting && p.isTerminating(o, i.ProviderID) {
 		i.State = cloud.Deleting
 	}
 	return i
 }
 
-func stateOf(s wire.MachineState) cloud.State {
+func toState(s wire.MachineState) cloud.State {
 	switch s {
 	case wire.Requested, wire.Pending:
 		return cloud.Pending
@@ -158,38 +158,37 @@ func stateOf(s wire.MachineState) cloud.State {
 	return cloud.Unknown
 }
 
-// terminating reports that a machine which an observation has as alive was terminated, and that the observation need not
-// know of it yet.
-func (p *Provider) terminating(o *observation, providerID string) bool {
+// isTerminating reports whether a machine was terminated although the observation may still report it as alive.
+func (p *Provider) isTerminating(o *observation, providerID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, ok := p.terminated[providerID]
 	return ok && t.failed == nil && o.at.Sub(t.observed) <= p.config.settleTime()
 }
 
-// found is a machine with the observation that has it.
-type found struct {
+// foundMachine is a machine with its observation.
+type foundMachine struct {
 	cloud.Instance
-	id          string // the pool's own
+	id          string // ID in the pool
 	observation observation
 }
 
-// Instance reads a machine. One that was observed twice to be missing is gone.
+// Instance reads a machine. A machine that two observations lack is gone.
 func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
-	f, err := p.find(ctx, providerID)
+	f, err := p.findMachine(ctx, providerID)
 	return f.Instance, err
 }
 
-// find finds a machine, or says that it is gone. Where that takes a newer observation it waits for one, not for long.
-func (p *Provider) find(ctx context.Context, providerID string) (found, error) {
-	id, err := p.own(providerID)
+// findMachine finds a machine or proves that it is gone. It waits briefly for a newer observation if necessary.
+func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMachine, error) {
+	id, err := p.parseID(providerID)
 	if err != nil {
-		return found{}, err
+		return foundMachine{}, err
 	}
 	key := id.String()
-	var answer found
-	known, err := p.again(ctx, func() (bool, error) {
-		f, gone, err := p.look(ctx, key)
+	var answer foundMachine
+	known, err := p.pollObservation(ctx, func() (bool, error) {
+		f, gone, err := p.searchPools(ctx, key)
 		if f != nil {
 			answer = *f
 		}
@@ -201,13 +200,13 @@ func (p *Provider) find(ctx context.Context, providerID string) (found, error) {
 	if err != nil || known {
 		return answer, err
 	}
-	return found{}, &notYetError{p.config.pollInterval(), fmt.Errorf(
-		"machine %s: the pools as they were last observed do not have it, and have not been observed again since", key)}
+	return foundMachine{}, &needsObservationError{p.config.pollInterval(), fmt.Errorf(
+		"machine %s: missing in the last observation of the pools; waiting for a new observation", key)}
 }
 
-// again asks until there is an answer, or the time is over in which a newer observation is waited for. The second time is
-// at once, since a server may observe its cloud for every request.
-func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, error) {
+// pollObservation calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
+// may observe its cloud on every request.
+func (p *Provider) pollObservation(ctx context.Context, ask func() (bool, error)) (bool, error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
 		done, err := ask()
@@ -220,25 +219,25 @@ func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, e
 		case time.Now().After(deadline):
 			return false, nil
 		}
-		if !elapsed.Sleep(ctx, min(p.config.pollInterval(), lookEvery)) {
+		if !elapsed.Sleep(ctx, min(p.config.pollInterval(), readInterval)) {
 			return false, fmt.Errorf("cloudpool: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// lookEvery is the time between two looks for a newer observation within one call.
-const lookEvery = 100 * time.Millisecond
+// readInterval is the delay between two reads within one call.
+const readInterval = 100 * time.Millisecond
 
-// notYetError says that what was asked cannot be known before the server has observed its cloud again.
-type notYetError struct {
+// needsObservationError means that the result needs a newer observation of the server.
+type needsObservationError struct {
 	after time.Duration
 	err   error
 }
 
-func (e *notYetError) Error() string { return e.err.Error() }
+func (e *needsObservationError) Error() string { return e.err.Error() }
 
-// As makes it a wish of the cloud to be asked later.
-func (e *notYetError) As(target any) bool {
+// As converts the error to a [cloud.ThrottledError].
+func (e *needsObservationError) As(target any) bool {
 	throttled, ok := target.(**cloud.ThrottledError)
 	if ok {
 		*throttled = &cloud.ThrottledError{After: e.after, Err: e.err}
@@ -246,64 +245,64 @@ func (e *notYetError) As(target any) bool {
 	return ok
 }
 
-func isNotYet(err error) bool {
-	var e *notYetError
+func needsObservation(err error) bool {
+	var e *needsObservationError
 	return errors.As(err, &e)
 }
 
-// look reads all pools once. It gives the machine, or says that it is gone; neither means that it is not known yet.
-func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, err error) {
-	pools, err := p.all(ctx)
+// searchPools reads all pools once. It returns the machine, or that it is gone, or neither if that is unknown.
+func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine, gone bool, err error) {
+	pools, err := p.listPools(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	lacking := absence{}
+	lacking := lackingObservations{}
 	var unread, dropped error
-	for _, one := range pools {
-		o, err := p.observe(ctx, one)
+	for _, pool := range pools {
+		o, err := p.observePool(ctx, pool)
 		switch {
-		case p.withoutPool(one, key, err):
+		case p.isRemovedPool(pool, key, err):
 			dropped = err
 			continue
 		case err != nil:
 			unread = cmp.Or(unread, err)
-			continue // another one may have it
+			continue // another pool may have it
 		}
 		for i := range o.machines {
 			m := &o.machines[i]
-			if ProviderID(one.name, m) != key {
+			if ProviderID(pool.name, m) != key {
 				continue
 			}
 			if m.State == wire.Terminated {
 				return nil, true, nil
 			}
-			p.noteFound(key)
-			return &found{p.instance(&o, m), m.ID, o}, false, nil
+			p.clearMissing(key)
+			return &foundMachine{p.toInstance(&o, m), m.ID, o}, false, nil
 		}
-		lacking[one.name] = o.at
+		lacking[pool.name] = o.at
 	}
-	if len(lacking) == 0 { // nobody has said anything of it
+	if len(lacking) == 0 { // no pool was read
 		unread = cmp.Or(unread, dropped)
 	}
 	if unread != nil {
 		return nil, false, unread
 	}
-	return nil, p.lacks(key, lacking), nil
+	return nil, p.confirmMissing(key, lacking), nil
 }
 
-// maxMissing bounds how many machines are remembered as missing. Who asks for more has to ask a third time.
+// maxMissing limits the recorded missing machines. Beyond it, a machine needs a third request.
 const maxMissing = 4096
 
-// noteFound forgets that a machine was missing.
-func (p *Provider) noteFound(key string) {
+// clearMissing removes a machine from the missing ones.
+func (p *Provider) clearMissing(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.missing, key)
 }
 
-// lacks takes in that the latest observations lack a machine, and reports whether all of them are newer than those that
-// first did.
-func (p *Provider) lacks(key string, now absence) bool {
+// confirmMissing records that the latest observations lack a machine. It reports whether all of them are newer than the first
+// ones that lacked it.
+func (p *Provider) confirmMissing(key string, now lackingObservations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first, asked := p.missing[key]

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestInstanceThatItsServerKeepsIsProtected(t *testing.T) {
+func TestNonEvictableMachineIsProtected(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		const head = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`
 		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
@@ -32,7 +32,7 @@ func TestInstanceThatItsServerKeepsIsProtected(t *testing.T) {
 	}
 	for i, want := range []bool{true, true, false, false} {
 		if instances[i].Kept != want {
-			t.Errorf("%+v: want kept: %t", instances[i], want)
+			t.Errorf("%+v: want protected: %t", instances[i], want)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestFulfilledSpotRequestNamesItsEarlierID(t *testing.T) {
 	check.Equal(t, want, got)
 }
 
-// TestRemovedPoolHidesNoInstanceOfAnother has a server of two pools. One is deleted.
+// TestRemovedPoolHidesNoInstanceOfAnother has a server with two pools and deletes one.
 func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
 	var mu sync.Mutex
 	pools := map[string][]string{"kept": {"a", "b"}, "dropped": {"c"}}
@@ -106,25 +106,25 @@ func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
 		pools["kept"], answer = []string{"a"}, http.StatusInternalServerError
 	})
 	if _, err := p.Instance(t.Context(), id("b")); err == nil || cloud.IsNotFound(err) {
-		t.Errorf("a pool that is not in the list, and cannot be read: %v", err)
+		t.Errorf("unlisted pool that cannot be read: %v", err)
 	}
 	change(func() { answer = http.StatusNotFound })
 	if _, err := p.Instance(t.Context(), id("b")); !cloud.IsNotFound(err) {
-		t.Errorf("a machine of the pool that is there: %v; want it gone", err)
+		t.Errorf("machine of the remaining pool: %v; want it gone", err)
 	}
 	for range 3 {
-		for what, one := range map[string]string{"was last seen in the pool that is not": "c", "was never seen": "d"} {
+		for what, one := range map[string]string{"was observed in the deleted pool": "c", "was never observed": "d"} {
 			if _, err := p.Instance(t.Context(), id(one)); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("I7: a machine that %s: %v; want it not to be known", what, err)
+				t.Errorf("I7: machine that %s: %v; want an unknown result", what, err)
 			}
 		}
 	}
 	change(func() { pools["kept"] = []string{"a", "c"} })
 	if i, err := p.Instance(t.Context(), id("c")); err != nil || i.Group != "kept" {
-		t.Errorf("it is in another pool: %+v, %v", i, err)
+		t.Errorf("moved to another pool: %+v, %v", i, err)
 	}
 	change(func() { pools["kept"] = []string{"a"} })
 	if _, err := p.Instance(t.Context(), id("c")); !cloud.IsNotFound(err) {
-		t.Errorf("it has left that one: %v; want it gone", err)
+		t.Errorf("removed from that pool: %v; want it gone", err)
 	}
 }

@@ -11,30 +11,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
-// spotMetadata is what is read of a spot request's description.
+// spotMetadata has the used fields of a spot request.
 type spotMetadata struct{ InstanceID string }
 
-// isRequest reports that a pool knows a machine by the request for it, an Amazon spot request. The request has an ID in the
-// cloud only once it was met.
-func isRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
+// isSpotRequest reports whether the machine's ID is an Amazon Spot request. The instance gets an ID when the request is
+// fulfilled.
+func isSpotRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
 
-// MachineID reads a machine's ID in its cloud. It reports false for a machine that has none yet, such as a request that the
-// cloud has not met, and for a cloud that is not understood: no Node can be matched with such a machine by its ID.
+// MachineID returns a machine's ID in its cloud. It returns false if the machine has none yet, for example an open Spot
+// request, or if the cloud is unknown. Such a machine cannot be matched with a Node by ID.
 func MachineID(m *wire.Machine) (providerid.ID, bool) {
-	id, err := providerid.Parse(providerIDOf(m))
+	id, err := providerid.Parse(nodeProviderID(m))
 	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
-		id.Scope = m.Region // their IDs do not name it
+		id.Scope = m.Region // the ID does not contain it
 	}
 	return id, err == nil
 }
 
-// selfLink is the path of a GCE instance.
-var selfLink = regexp.MustCompile(`/projects/([^/]+)/zones/([^/]+)/instances/([^/]+)$`)
+// gceInstancePath matches the path of a GCE instance.
+var gceInstancePath = regexp.MustCompile(`/projects/([^/]+)/zones/([^/]+)/instances/([^/]+)$`)
 
-// providerIDOf spells a machine's ID as a Node does; empty if its cloud is not understood.
-func providerIDOf(m *wire.Machine) string {
+// nodeProviderID returns the provider ID that a Node would have; empty if the cloud is unknown.
+func nodeProviderID(m *wire.Machine) string {
 	switch {
-	case isRequest(m):
+	case isSpotRequest(m):
 		var spot spotMetadata
 		if json.Unmarshal(m.Metadata, &spot) != nil {
 			return ""
@@ -45,7 +45,7 @@ func providerIDOf(m *wire.Machine) string {
 		if err != nil {
 			return ""
 		}
-		return selfLink.ReplaceAllString(selfLink.FindString(u.Path), providerid.GCE+"://$1/$2/$3")
+		return gceInstancePath.ReplaceAllString(gceInstancePath.FindString(u.Path), providerid.GCE+"://$1/$2/$3")
 	case strings.HasPrefix(strings.ToLower(m.ID), "/subscriptions/"):
 		return providerid.Azure + "://" + m.ID
 	case strings.HasPrefix(m.ID, "i-"):
@@ -54,40 +54,39 @@ func providerIDOf(m *wire.Machine) string {
 	return providerid.OpenStack + ":///" + m.ID
 }
 
-// MachineName is the last part of a machine's ID.
+// MachineName returns the last part of a machine's ID.
 func MachineName(m *wire.Machine) string {
 	return m.ID[strings.LastIndexAny(strings.TrimRight(m.ID, "/"), "/")+1:]
 }
 
-// ComputerName is the host name that the cloud gave a machine, which is its Node's name in most clusters; empty when
-// nothing says. It is looked for in the machine's metadata at path, a list of keys with dots between; without a path
-// where the machine's cloud has it.
+// ComputerName returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
+// read from the metadata at path, keys separated by dots. The default path depends on the cloud.
 func ComputerName(m *wire.Machine, path string) string {
 	if path != "" {
-		return lookUp(m.Metadata, path)
+		return lookUpString(m.Metadata, path)
 	}
 	id, ok := MachineID(m)
 	if !ok {
-		return firstOf(m.Metadata, "name", "hostname")
+		return firstString(m.Metadata, "name", "hostname")
 	}
 	switch id.Scheme {
 	case providerid.AWS:
-		if name := lookUp(m.Metadata, "privateDnsName"); name != "" {
+		if name := lookUpString(m.Metadata, "privateDnsName"); name != "" {
 			return name
 		}
 		return privateDNSName(m)
 	case providerid.Azure:
-		if name := firstOf(m.Metadata, "osProfile.computerName", "computerName"); name != "" {
+		if name := firstString(m.Metadata, "osProfile.computerName", "computerName"); name != "" {
 			return name
 		}
 		return MachineName(m)
 	case providerid.GCE:
 		return MachineName(m)
 	}
-	return firstOf(m.Metadata, "name", "hostname")
+	return firstString(m.Metadata, "name", "hostname")
 }
 
-// privateDNSName is what EC2 calls an instance unless its network says otherwise, see
+// privateDNSName returns the default private DNS name of an EC2 instance, see
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html.
 func privateDNSName(m *wire.Machine) string {
 	if len(m.PrivateIPs) != 1 {
@@ -104,17 +103,17 @@ func privateDNSName(m *wire.Machine) string {
 	return host + "." + m.Region + ".compute.internal"
 }
 
-func firstOf(metadata json.RawMessage, paths ...string) string {
+func firstString(metadata json.RawMessage, paths ...string) string {
 	for _, path := range paths {
-		if name := lookUp(metadata, path); name != "" {
+		if name := lookUpString(metadata, path); name != "" {
 			return name
 		}
 	}
 	return ""
 }
 
-// lookUp finds a text in a JSON object.
-func lookUp(metadata json.RawMessage, path string) string {
+// lookUpString returns the string at a path of a JSON object.
+func lookUpString(metadata json.RawMessage, path string) string {
 	for key := range strings.SplitSeq(path, ".") {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(metadata, &object) != nil {

@@ -11,7 +11,7 @@ import (
 
 const serverID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 
-func TestAMachineAndItsNodeHaveOneIdentity(t *testing.T) {
+func TestMachineAndNodeHaveTheSameID(t *testing.T) {
 	for name, tt := range map[string]struct {
 		machine    wire.Machine
 		providerID string
@@ -30,7 +30,7 @@ func TestAMachineAndItsNodeHaveOneIdentity(t *testing.T) {
 			wire.Machine{ID: "i-01234567", Region: "us-east-1", PrivateIPs: []string{"10.0.1.2"}},
 			"aws:///us-east-1-bos-1a/i-01234567", "aws:///i-01234567", "ip-10-0-1-2.ec2.internal",
 		},
-		"a spot request that was met": {
+		"a fulfilled Spot request": {
 			wire.Machine{ID: "sir-abcd", Metadata: json.RawMessage(`{"instanceId":"i-01234567"}`)},
 			"aws:///eu-west-1a/i-01234567", "aws:///i-01234567", "",
 		},
@@ -53,14 +53,14 @@ func TestAMachineAndItsNodeHaveOneIdentity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			of, ok := MachineID(&tt.machine)
 			if !ok || of.String() != tt.want {
-				t.Errorf("the machine is %s, %t; want %s", of, ok, tt.want)
+				t.Errorf("machine ID %s, %t; want %s", of, ok, tt.want)
 			}
 			is, err := providerid.Parse(tt.providerID)
 			if err != nil || is.String() != tt.want {
-				t.Errorf("the node is %s, %v; want %s", is, err, tt.want)
+				t.Errorf("node ID %s, %v; want %s", is, err, tt.want)
 			}
 			if again, err := providerid.Parse(is.String()); err != nil || again.String() != tt.want {
-				t.Errorf("%s is read as %s, %v", is, again, err)
+				t.Errorf("%s parses as %s, %v", is, again, err)
 			}
 			check.Is(t, tt.computer, ComputerName(&tt.machine, ""))
 		})
@@ -73,7 +73,7 @@ func TestI10InvalidInstanceIDIsRefused(t *testing.T) {
 		"gce://p/z/N_1", "openstack:///", "openstack:///node-1", "openstack://" + serverID, "azure:///subscriptions/s", serverID,
 	} {
 		if got, err := providerid.Parse(id); err == nil {
-			t.Errorf("%q is read as %s", id, got)
+			t.Errorf("%q parses as %s", id, got)
 		}
 	}
 	for _, m := range []wire.Machine{
@@ -85,12 +85,12 @@ func TestI10InvalidInstanceIDIsRefused(t *testing.T) {
 		{ID: "/subscriptions/s/x"},
 	} {
 		if got, ok := MachineID(&m); ok {
-			t.Errorf("%s is taken for %s", m.ID, got)
+			t.Errorf("%s has the ID %s", m.ID, got)
 		}
 	}
 }
 
-func TestTheComputersNameIsWhereTheConfigurationSays(t *testing.T) {
+func TestComputerNameIsReadFromConfiguredPath(t *testing.T) {
 	m := wire.Machine{ID: serverID, Metadata: json.RawMessage(`{"name":"a","os":{"host":"b","n":1}}`)}
 	for path, want := range map[string]string{"": "a", "os.host": "b", "os.n": "", "os": "", "x.y": ""} {
 		if got := ComputerName(&m, path); got != want {

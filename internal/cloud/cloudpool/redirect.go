@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// maxRedirects is how many redirects of one request are followed: as many as Go's client follows.
+// maxRedirects is the limit of redirects per request, as in Go's client.
 const maxRedirects = 10
 
-// redirects follows the redirects of what is read. What changes something goes where it was sent, or nowhere.
-type redirects struct {
+// redirectTransport is a transport that follows the redirects of read requests. It does not redirect changes.
+type redirectTransport struct {
 	next http.RoundTripper
-	// plain is next without credentials of its own, the TLS certificate included: another host is shown none.
-	plain http.RoundTripper
+	// withoutCredentials is next without credentials and TLS client certificate. It is used for other hosts.
+	withoutCredentials http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *redirectTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	from, next := r, t.next
 	for range maxRedirects {
 		answer, err := next.RoundTrip(from)
@@ -25,14 +25,14 @@ func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
 			return answer, err
 		}
 		to, err := answer.Location()
-		if err != nil { // it says no place
-			return answer, nil //nolint:nilerr // which is the server's answer
+		if err != nil { // no Location header
+			return answer, nil //nolint:nilerr // return the server's response
 		}
 		_ = answer.Body.Close()
 		follow := from.Clone(r.Context())
 		follow.URL, follow.Host = to, ""
 		if next = t.next; !isSameServer(r, follow) {
-			next = t.plain
+			next = t.withoutCredentials
 			dropCredentials(follow.Header)
 		}
 		from = follow
@@ -40,7 +40,8 @@ func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("stopped after %d redirects, the last one to %s", maxRedirects, from.URL.Redacted())
 }
 
-// dropCredentials drops what another server must not be shown: a request of a client that passes through may have each of them.
+// dropCredentials removes credentials that another server must not receive. A proxied request of a client may contain
+// each of them.
 func dropCredentials(header http.Header) {
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token"} {
 		header.Del(name)
@@ -55,7 +56,7 @@ func isRedirect(answer *http.Response) bool {
 	return false
 }
 
-// isSameServer reports a request to the host of another one, over a connection that is no less safe.
+// isSameServer reports whether both requests have the same host and the second one is at least as secure.
 func isSameServer(first, other *http.Request) bool {
 	if !strings.EqualFold(first.URL.Hostname(), other.URL.Hostname()) {
 		return false

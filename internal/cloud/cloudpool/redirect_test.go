@@ -18,7 +18,7 @@ import (
 )
 
 func TestRedirectsOfReadsAreFollowed(t *testing.T) {
-	shown := map[string]bool{} // whether credentials were shown, by path
+	shown := map[string]bool{} // whether credentials were sent, by path
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown["other"] = r.Header.Get("Authorization") != ""
 		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "desiredSize": 7, "allocated": 7, "active": 7}`)
@@ -50,15 +50,15 @@ func TestRedirectsOfReadsAreFollowed(t *testing.T) {
 		client, err := p.Client(t.Context(), "workers")
 		must.NoError(t, err)
 		if err := client.SetDesiredSize(t.Context(), 3); err == nil || !strings.Contains(err.Error(), "302") {
-			t.Errorf("follows %t: a change was sent on: %v", follows, err)
+			t.Errorf("follows %t: a change was redirected: %v", follows, err)
 		}
 		_, err = p.Instances(t.Context(), "workers")
 		if follows && (err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects")) {
-			t.Errorf("without end: %v", err)
+			t.Errorf("endless redirects: %v", err)
 		}
 	}
 	if !shown["/moved"] || shown["other"] {
-		t.Errorf("credentials were shown: %v; want them for the same server alone", shown)
+		t.Errorf("credentials sent to %v; want only the same server", shown)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestRedirectToAnotherServerGetsNoCredentials(t *testing.T) {
 			note(r)
 		}
 	})
-	certFile, keyFile := keyPair(t, server.TLS.Certificates[0])
+	certFile, keyFile := writeKeyPair(t, server.TLS.Certificates[0])
 	c := Config{FollowRedirects: true, CAFile: certFile, Auth: Auth{CertFile: certFile, KeyFile: keyFile}}
 	transport, err := c.Transport()
 	must.NoError(t, err)
@@ -108,13 +108,13 @@ func TestRedirectToAnotherServerGetsNoCredentials(t *testing.T) {
 		must.NoError(t, err)
 		_ = answer.Body.Close()
 		if got := strings.Join(shown, " "); got != want {
-			t.Errorf("%s: %q were shown, want %q", path, got, want)
+			t.Errorf("%s: sent %q, want %q", path, got, want)
 		}
 	}
 }
 
-// keyPair writes a certificate and its key to files.
-func keyPair(t *testing.T, pair tls.Certificate) (certFile, keyFile string) {
+// writeKeyPair writes a certificate and its key to files.
+func writeKeyPair(t *testing.T, pair tls.Certificate) (certFile, keyFile string) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	must.NoError(t, err)

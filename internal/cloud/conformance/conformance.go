@@ -1,8 +1,7 @@
-// Package conformance checks that a provider keeps what [cloud.Provider] promises, whatever its cloud: above all that
-// what it could not read is never "gone" and never a shorter list (I7), that a deletion can be asked for again and
-// again, and that another process finds an operation again.
+// Package conformance tests that a provider fulfills the contract of [cloud.Provider]. Most important: a failed read is
+// never "gone" and never a shorter list (I7), a deletion can be repeated, and another process can follow an operation.
 //
-// A provider joins by a test that gives [Run] the emulator of its cloud, through the very protocol that the cloud speaks.
+// A provider's test calls [Run] with an emulator of its cloud, which has to speak the real protocol.
 package conformance
 
 import (
@@ -12,148 +11,146 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Cloud is an emulated cloud with machines that run, [Machines] of them at the least, all of one group unless Group
-// says that there is none. Each test is given one of its own.
+// Cloud is an emulated cloud with at least [Machines] running instances. All are in one group, unless Group is empty.
+// Each test gets its own Cloud.
 type Cloud interface {
-	// Provider makes one more provider for this cloud, as another process would.
+	// Provider returns a new provider for this cloud, as in another process.
 	Provider(t *testing.T) cloud.Provider
-	// Group is the name of the machines' group; empty for machines that are each on their own.
+	// Group returns the name of the group; empty for instances without a group.
 	Group() string
-	// Machines gives the provider IDs of the machines that there are, by the cloud's own account.
+	// Machines returns the provider IDs of all instances, read from the cloud directly.
 	Machines() []string
-	// Size is how many machines the group is meant to have, by the cloud's own account.
+	// Size returns the target size of the group, read from the cloud directly.
 	Size() int
-	// Missing is the ID of a machine that the cloud never had, Foreign one of another account of the same cloud.
+	// Missing returns the ID of an instance that never existed, Foreign one of another account of the same cloud.
 	Missing() string
 	Foreign() string
-	// Lose takes a machine away without anybody's request.
+	// Lose removes an instance without a request.
 	Lose(t *testing.T, machine string)
-	// AwaitGone returns when the cloud does not have the machine any more.
+	// AwaitGone returns when the cloud no longer has the instance.
 	AwaitGone(t *testing.T, machine string)
-	// Inject has the cloud misbehave until Heal.
+	// Inject makes the cloud fail until Heal.
 	Inject(t *testing.T, f Fault)
 	Heal(t *testing.T)
-	// Deletions counts the requests so far that asked for deletions.
+	// Deletions returns the number of deletion requests so far.
 	Deletions() int
 }
 
-// Batching is a Cloud whose providers ask for several deletions in one request.
+// Batching is a Cloud with providers that combine deletions into one request.
 type Batching interface {
 	Cloud
-	// BatchingProvider makes a provider that waits several seconds for more deletions, so that those of a busy machine come in
-	// time. It is nil for machines that are deleted one by one.
+	// BatchingProvider returns a provider that waits several seconds for more deletions, so that a busy host can send
+	// them in time. It returns nil if instances are deleted one by one.
 	BatchingProvider(t *testing.T) cloud.Provider
 }
 
-// Limited is a Cloud that cannot misbehave in every way, such as a real one.
+// Limited is a Cloud that cannot produce every fault, such as a real cloud.
 type Limited interface {
 	Cloud
-	// Cannot gives the ways in which this cloud cannot misbehave, each with the reason. The tests that need one of them
-	// are skipped, and say so.
+	// Cannot returns the faults that this cloud cannot produce, each with the reason. Tests that need them are skipped.
 	Cannot() map[Misbehaviour]string
 }
 
-// can says whether a cloud has no reason why it cannot behave so.
-func can(c Cloud, m Misbehaviour) bool {
+// canInject reports whether a cloud can produce a fault.
+func canInject(c Cloud, m Misbehaviour) bool {
 	limited, ok := c.(Limited)
 	return !ok || limited.Cannot()[m] == ""
 }
 
-// needs skips a test for a cloud that cannot misbehave so.
-func needs(t *testing.T, c Cloud, m Misbehaviour) {
+// requireFault skips a test if the cloud cannot produce a fault.
+func requireFault(t *testing.T, c Cloud, m Misbehaviour) {
 	t.Helper()
 	if limited, ok := c.(Limited); ok {
 		if why, cannot := limited.Cannot()[m]; cannot {
-			t.Skipf("no cloud of this kind %s: %s", m, why)
+			t.Skipf("this cloud never %s: %s", m, why)
 		}
 	}
 }
 
-// Machines is how many machines a Cloud has at the start, at least: more than one page of a list.
+// Machines is the minimum number of instances at the start. It is more than one page of a list.
 const Machines = 6
 
-// Misbehaviour is a way in which a cloud fails.
+// Misbehaviour is a kind of fault.
 type Misbehaviour string
 
-// The ways in which a cloud fails. The first six are those of every request.
+// The kinds of faults. The first seven apply to every request.
 const (
-	Unavailable Misbehaviour = "is unavailable"            // it answers that it cannot answer
-	Reset       Misbehaviour = "closes connections"        // without an answer
-	Truncated   Misbehaviour = "is cut off in the middle"  // of every answer
-	Impostor    Misbehaviour = "is somebody else"          // a page that says 200, from something in between
-	Misrouted   Misbehaviour = "is not found by the proxy" // a page that says 404, from something in between
-	Denied      Misbehaviour = "denies the right"          //
-	Throttled   Misbehaviour = "asks to wait"              // for Fault.After
+	Unavailable Misbehaviour = "is unavailable"           // returns an error for every request
+	Reset       Misbehaviour = "closes connections"       // closes the connection without a response
+	Truncated   Misbehaviour = "is cut off in the middle" // truncates every response
+	Impostor    Misbehaviour = "is replaced by a proxy"   // a proxy returns a page with status 200
+	Misrouted   Misbehaviour = "is not found by a proxy"  // a proxy returns a page with status 404
+	Denied      Misbehaviour = "denies permission"
+	Throttled   Misbehaviour = "throttles requests" // with the delay Fault.After
 
 	SecondPage    Misbehaviour = "fails in the middle of a list" // after the first page
-	DeletionFails Misbehaviour = "fails to delete"               // Fault.Machine, having accepted it
-	DeletionHangs Misbehaviour = "hangs when it deletes"         // Fault.Machine, having accepted it
-	Forgets       Misbehaviour = "forgets its operations"        // those so far
-	Stale         Misbehaviour = "has stale lists"               // they stay as they are now
-	Full          Misbehaviour = "has no quota"                  // for another machine
+	DeletionFails Misbehaviour = "fails to delete"               // Fault.Machine, after accepting the request
+	DeletionHangs Misbehaviour = "hangs when it deletes"         // Fault.Machine, after accepting the request
+	Forgets       Misbehaviour = "forgets operations"            // all operations so far
+	Stale         Misbehaviour = "returns stale lists"           // lists no longer change
+	Full          Misbehaviour = "has no quota left"             // for another instance
 
-	Loses  Misbehaviour = "loses machines"                    // by Lose
-	Yields Misbehaviour = "lets a test change it"             // machines made and deleted, at least Machines of them there
-	Misses Misbehaviour = "tells of a machine that never was" // by Missing
+	Loses  Misbehaviour = "loses instances"                                   // with Lose
+	Yields Misbehaviour = "allows changes by tests"                           // tests may create and delete instances; at least Machines exist
+	Misses Misbehaviour = "reports an instance that never existed as missing" // with Missing
 )
 
-// blackouts are those that leave nothing that could be known.
-func blackouts() []Misbehaviour {
+// totalFaults returns the faults that make every request fail.
+func totalFaults() []Misbehaviour {
 	return []Misbehaviour{Unavailable, Reset, Truncated, Impostor, Misrouted, Denied, Throttled}
 }
 
-// Fault is an instruction to misbehave.
 type Fault struct {
 	Misbehaviour
 	Machine string
 	After   time.Duration
 }
 
-// Run runs the suite. newCloud makes a cloud for one test.
+// Run runs all tests. newCloud returns the cloud of one test.
 func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 	for _, test := range []struct {
 		name  string
 		check func(*testing.T, Cloud)
 		group bool // needs a group
-		alter bool // makes or deletes machines, or has the cloud fail while it asks for that
+		alter bool // creates or deletes instances, or injects faults into such requests
 	}{
-		{"an ID has one spelling, and those of others are refused", spelling, false, false},
-		{"a list has every machine once", lists, true, false},
-		{"a machine reads as it is listed", reads, true, false},
-		{"I7 what could not be read is not gone", blackoutsAreNotGone, false, true},
-		{"I7 a list that breaks off is an error", brokenList, true, false},
-		{"I7 a stale list makes no machine gone", staleList, true, true},
-		{"a machine that never was, is not found", missing, false, false},
-		{"a machine that went by itself is not found", lost, false, false},
-		{"a deletion is followed to its end and takes one machine", deletes, false, true},
-		{"a deletion can be asked for again", deletesAgain, false, true},
-		{"deletions side by side take each machine once", deletesTogether, false, true},
-		{"deletions that come close together are one request", batches, false, true},
-		{"a deletion that fails says so, and can be repeated", deletionFails, false, true},
-		{"of several deletions one fails", oneOfSeveralFails, false, true},
-		{"a deletion that hangs is not done", deletionHangs, false, true},
-		{"another process finds a deletion again", handover, false, true},
-		{"an operation that was forgotten is done", forgotten, false, true},
-		{"an operation of nobody is an error", nobodysOperation, false, false},
-		{"a cloud that wants to be left alone is not waited for", throttling, false, false},
-		{"a missing right is a refusal", denied, false, false},
-		{"a caller who has left deletes nothing", cancelled, false, true},
-		{"a group grows by what was asked", grows, true, true},
-		{"a group grows by what each template says", growsByTemplate, true, true},
-		{"groups that grow side by side lose no request", growsTogether, true, true},
-		{"a group without quota is a refusal", full, true, true},
-		{"a group that does not exist is not found", noGroup, true, false},
+		{"IDs are normalized and foreign IDs are refused", testNormalize, false, false},
+		{"a list has every instance once", testList, true, false},
+		{"an instance reads as it is listed", testRead, true, false},
+		{"I7 a failed read is not gone", testFailedReadIsNotGone, false, true},
+		{"I7 a truncated list is an error", testTruncatedList, true, false},
+		{"I7 a stale list makes no instance gone", testStaleList, true, true},
+		{"an instance that never existed is not found", testMissing, false, false},
+		{"a lost instance is not found", testLost, false, false},
+		{"a deletion removes one instance", testDelete, false, true},
+		{"a deletion can be repeated", testRepeatedDelete, false, true},
+		{"concurrent deletions remove each instance once", testConcurrentDeletes, false, true},
+		{"concurrent deletions are one request", testBatching, false, true},
+		{"a failed deletion is reported and can be repeated", testFailedDelete, false, true},
+		{"one of several deletions fails", testOneOfSeveralFails, false, true},
+		{"a hanging deletion is not done", testHangingDelete, false, true},
+		{"another process can follow a deletion", testHandover, false, true},
+		{"a forgotten operation is done", testForgottenOperation, false, true},
+		{"an unknown operation is an error", testUnknownOperation, false, false},
+		{"a throttled call does not wait", testThrottled, false, false},
+		{"a missing permission is a refusal", testMissingPermission, false, false},
+		{"a cancelled caller deletes nothing", testCancelledCaller, false, true},
+		{"a group grows by the requested count", testGrow, true, true},
+		{"a group grows by each template", testGrowByTemplate, true, true},
+		{"concurrent launches lose no request", testConcurrentGrow, true, true},
+		{"an exhausted quota is a refusal", testQuotaExhausted, true, true},
+		{"a missing group is not found", testMissingGroup, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCloud(t)
 			if test.group && c.Group() == "" {
-				t.Skip("the machines are each on their own")
+				t.Skip("the instances have no group")
 			}
 			if test.alter {
-				needs(t, c, Yields)
+				requireFault(t, c, Yields)
 			}
-			if n := len(c.Machines()); n < Machines && can(c, Yields) {
-				t.Fatalf("the cloud has %d machines, the suite needs %d", n, Machines)
+			if n := len(c.Machines()); n < Machines && canInject(c, Yields) {
+				t.Fatalf("the cloud has %d instances, the suite needs %d", n, Machines)
 			}
 			test.check(t, c)
 		})

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// login is who asks, and where.
+// login holds the credential, the endpoints to use, and TLS settings.
 type login struct {
 	auth         gophercloud.AuthOptions
 	availability gophercloud.Availability
@@ -22,9 +22,9 @@ type login struct {
 	tls          *tls.Config
 }
 
-// login finds the credential. All three ways of giving one end in the reader of clouds.yaml, so that they mean the same.
-func (c *Config) login() (*login, error) {
-	options, from, err := c.source()
+// resolveLogin reads the credential. All three sources go through the parser of clouds.yaml, so that they behave the same.
+func (c *Config) resolveLogin() (*login, error) {
+	options, from, err := c.credentialSource()
 	if err != nil {
 		return nil, fmt.Errorf("openstack %s: %w", from, err)
 	}
@@ -34,28 +34,28 @@ func (c *Config) login() (*login, error) {
 	if c.Interface != "" {
 		options = append(options, clouds.WithEndpointType(c.Interface))
 	}
-	auth, endpoints, secure, err := parseClouds(options)
+	auth, endpoints, secure, err := parseCloudsYAML(options)
 	if err != nil {
 		return nil, fmt.Errorf("openstack %s: %w", from, err)
 	}
 	l := &login{auth: auth, availability: endpoints.Availability, region: endpoints.Region, tls: secure}
-	if err := l.usable(); err != nil {
+	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("openstack %s: %w", from, err)
 	}
 	l.auth.AllowReauth = true
-	return l, l.trust(c.CAFile)
+	return l, l.addCertificates(c.CAFile)
 }
 
-// source gives what the reader of clouds.yaml is to read, and what errors call it.
-func (c *Config) source() (options []clouds.ParseOption, from string, err error) {
+// credentialSource returns the options for the parser of clouds.yaml, and the name of the source for errors.
+func (c *Config) credentialSource() (options []clouds.ParseOption, from string, err error) {
 	switch {
 	case c.Auth != nil:
 		from = "auth"
-		entry, err := c.Auth.entry()
+		entry, err := c.Auth.toAuthInfo()
 		if err != nil {
 			return nil, from, err
 		}
-		options, err = c.document(entry)
+		options, err = c.cloudsYAML(entry)
 		return options, from, err
 	case c.Cloud != "" || c.CloudsFile != "" || os.Getenv("OS_CLOUD") != "":
 		from = "cloud"
@@ -72,14 +72,14 @@ func (c *Config) source() (options []clouds.ParseOption, from string, err error)
 	}
 	from = "environment"
 	if os.Getenv("OS_AUTH_URL") == "" {
-		return nil, from, errors.New("has neither OS_CLOUD nor OS_AUTH_URL: give cloud, auth, or one of these")
+		return nil, from, errors.New("OS_CLOUD and OS_AUTH_URL are not set: want one of them, or cloud, or auth in the configuration")
 	}
-	options, err = c.document(environmentEntry())
+	options, err = c.cloudsYAML(authInfoFromEnvironment())
 	return options, from, err
 }
 
-// document makes a clouds.yaml with one entry. JSON is YAML.
-func (c *Config) document(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
+// cloudsYAML builds a clouds.yaml with one entry. JSON is valid YAML.
+func (c *Config) cloudsYAML(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
 	const name = "slipway"
 	raw, err := json.Marshal(clouds.Clouds{Clouds: map[string]clouds.Cloud{name: {AuthInfo: entry, CACertFile: os.Getenv("OS_CACERT")}}})
 	if err != nil {
@@ -90,12 +90,12 @@ func (c *Config) document(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) 
 	}, nil
 }
 
-func (a *Auth) entry() (*clouds.AuthInfo, error) {
-	password, err := secretOf(a.Password, "passwordFile", a.PasswordFile)
+func (a *Auth) toAuthInfo() (*clouds.AuthInfo, error) {
+	password, err := readSecret(a.Password, "passwordFile", a.PasswordFile)
 	if err != nil {
 		return nil, err
 	}
-	secret, err := secretOf(a.ApplicationCredentialSecret, "applicationCredentialSecretFile", a.ApplicationCredentialSecretFile)
+	secret, err := readSecret(a.ApplicationCredentialSecret, "applicationCredentialSecretFile", a.ApplicationCredentialSecretFile)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (a *Auth) entry() (*clouds.AuthInfo, error) {
 	}, nil
 }
 
-func secretOf(value, field, path string) (string, error) {
+func readSecret(value, field, path string) (string, error) {
 	if path == "" {
 		return value, nil
 	}
@@ -123,8 +123,8 @@ func secretOf(value, field, path string) (string, error) {
 	return secret, nil
 }
 
-// environmentEntry reads the variables of an openrc file, with the names that they had before Keystone's version 3 too.
-func environmentEntry() *clouds.AuthInfo {
+// authInfoFromEnvironment reads the variables of an openrc file, including the older names from before Keystone v3.
+func authInfoFromEnvironment() *clouds.AuthInfo {
 	first := func(names ...string) string {
 		for _, name := range names {
 			if value := os.Getenv(name); value != "" {
@@ -145,43 +145,43 @@ func environmentEntry() *clouds.AuthInfo {
 	}
 }
 
-// parseClouds is clouds.Parse, which panics at an entry without auth.
-func parseClouds(options []clouds.ParseOption) (a gophercloud.AuthOptions, e gophercloud.EndpointOpts, t *tls.Config, err error) {
+// parseCloudsYAML calls clouds.Parse, which panics on an entry without auth.
+func parseCloudsYAML(options []clouds.ParseOption) (a gophercloud.AuthOptions, e gophercloud.EndpointOpts, t *tls.Config, err error) {
 	defer func() {
 		if recover() != nil {
-			err = errors.New("the entry of clouds.yaml cannot be read: want one with auth")
+			err = errors.New("the entry of clouds.yaml cannot be parsed: want one with auth")
 		}
 	}()
 	return clouds.Parse(options...)
 }
 
-// usable refuses what could not be renewed, or is of no project.
-func (l *login) usable() error {
+// validate returns an error for a credential that cannot be renewed or has no project.
+func (l *login) validate() error {
 	a := l.auth
 	switch {
 	case a.IdentityEndpoint == "":
-		return errors.New("auth_url: is not given: want the URL of Keystone, such as https://keystone.example.com:5000/v3")
+		return errors.New("auth_url: is not set: want the URL of Keystone, such as https://keystone.example.com:5000/v3")
 	case a.TokenID != "":
-		return errors.New("token: is given, and cannot be renewed when it expires: want a password or an application credential")
+		return errors.New("token: a token cannot be renewed: want a password or an application credential")
 	case a.ApplicationCredentialID != "" || a.ApplicationCredentialName != "":
 		if a.ApplicationCredentialSecret == "" {
-			return errors.New("application_credential_secret: is not given")
+			return errors.New("application_credential_secret: is not set")
 		}
-		// Keystone takes none beside an application credential, which is of one project.
+		// An application credential has one project. Keystone refuses a scope next to it.
 		l.auth.Scope, l.auth.TenantID, l.auth.TenantName = nil, "", ""
 		return nil
 	case a.Username == "" && a.UserID == "":
-		return errors.New("username: is not given: want username or user_id, or an application credential")
+		return errors.New("username: is not set: want username or user_id, or an application credential")
 	case a.Password == "":
-		return errors.New("password: is not given")
+		return errors.New("password: is not set")
 	case a.Scope == nil || a.Scope.ProjectID == "" && a.Scope.ProjectName == "" && a.Scope.TrustID == "":
-		return errors.New("project_id: is not given: want project_id, or project_name with project_domain_name")
+		return errors.New("project_id: is not set: want project_id, or project_name with project_domain_name")
 	}
 	return nil
 }
 
-// trust adds the certificates of a file.
-func (l *login) trust(path string) error {
+// addCertificates adds the certificate authorities of a file.
+func (l *login) addCertificates(path string) error {
 	if l.tls == nil {
 		l.tls = &tls.Config{}
 	}

@@ -24,140 +24,140 @@ import (
 )
 
 const (
-	// maxAnswer is the most that is read of one answer, in bytes: a page of 1000 servers takes a tenth of it.
-	maxAnswer = 32 << 20
-	// retries and retryDelay are for reads that go wrong in passing. Whatever takes longer is for the caller to decide on.
-	retries    = 2
+	// maxResponseSize limits the size of a response in bytes. A page of 1000 servers needs a tenth of it.
+	maxResponseSize = 32 << 20
+	// maxRetries and retryDelay cover short failures of reads. The caller decides about longer ones.
+	maxRetries = 2
 	retryDelay = 250 * time.Millisecond
-	// refusedPause is how long a credential that was refused is not tried again, as Keystone may lock its user.
-	refusedPause = 30 * time.Second
+	// authRetryDelay is the delay before a refused credential is tried again, because Keystone may lock the user.
+	authRetryDelay = 30 * time.Second
 
-	// newestMicroversion is the newest of Nova that this package is written for: 2.90 tells the host name.
+	// newestMicroversion is the newest microversion of Nova that this package supports. 2.90 returns the host name.
 	newestMicroversion = 90
-	// oldestMicroversion is the one since which a list has the servers of a cell that is down. Before it (OpenStack Rocky
-	// and older) they are left out without a word, and I7 could not be kept.
+	// oldestMicroversion is the first one with a list that includes the servers of a cell that is down. Older versions
+	// (OpenStack Rocky and before) omit them silently, which would violate I7.
 	oldestMicroversion = 69
 )
 
-// clients are those of one token's project.
+// clients are the service clients of one token's project.
 type clients struct {
 	compute, image, network *gophercloud.ServiceClient
-	project                 string // its ID; empty when Keystone does not say
+	project                 string // project ID; empty if Keystone does not return it
 }
 
-// session signs in when it is first needed, and renews the token when a service refuses it.
+// session authenticates on first use, and renews the token when a service rejects it.
 type session struct {
 	login     *login
-	read      func() (*login, error) // reads it again
+	reload    func() (*login, error) // reads the configuration again
 	endpoints map[string]string
 	timeout   time.Duration
 
-	turn    chan struct{} // holds one: who may sign in
-	current *clients
-	// refused is why Keystone did not take the credential, and until when it is not asked again.
-	refused error
-	until   time.Time
+	authLock      chan struct{} // mutex for authentication: holds one value
+	cachedClients *clients
+	// authError is the error of a rejected credential, until is the time of the next attempt.
+	authError error
+	retryAt   time.Time
 }
 
 func newSession(c *Config, l *login) *session {
-	return &session{login: l, read: c.login, endpoints: c.Endpoints, timeout: c.requestTimeout(), turn: make(chan struct{}, 1)}
+	return &session{login: l, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
 }
 
-// clients gives the clients, after signing in if need be.
+// clients returns the clients and authenticates first if necessary.
 func (s *session) clients(ctx context.Context) (*clients, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.authLock <- struct{}{}:
+		defer func() { <-s.authLock }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if s.current != nil {
-		return s.current, nil
+	if s.cachedClients != nil {
+		return s.cachedClients, nil
 	}
-	if s.refused != nil && time.Now().Before(s.until) {
-		return nil, s.refused
+	if s.authError != nil && time.Now().Before(s.retryAt) {
+		return nil, s.authError
 	}
-	c, err := s.signIn(ctx)
+	c, err := s.authenticate(ctx)
 	if cloud.RefusalOf(err) == cloud.NoRight {
-		s.refused, s.until = err, time.Now().Add(refusedPause)
+		s.authError, s.retryAt = err, time.Now().Add(authRetryDelay)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.current, s.refused = c, nil
+	s.cachedClients, s.authError = c, nil
 	return c, nil
 }
 
-func (s *session) signIn(ctx context.Context) (*clients, error) {
+func (s *session) authenticate(ctx context.Context) (*clients, error) {
 	provider, err := openstack.NewClient(s.login.auth.IdentityEndpoint)
 	if err != nil {
-		return nil, invalid("auth_url %q: %v", s.login.auth.IdentityEndpoint, err)
+		return nil, newInvalidError("auth_url %q: %v", s.login.auth.IdentityEndpoint, err)
 	}
 	provider.UserAgent.Prepend("slipway")
 	provider.UseTokenLock()
 	provider.HTTPClient = s.httpClient()
 	provider.RetryFunc = retryReads
-	if err := openstack.Authenticate(ctx, provider, s.auth()); err != nil {
-		return nil, ofAPI("signing in at Keystone", err)
+	if err := openstack.Authenticate(ctx, provider, s.currentAuth()); err != nil {
+		return nil, fromAPIError("authenticating at Keystone", err)
 	}
-	provider.ReauthFunc = s.renewal(provider)
+	provider.ReauthFunc = s.newReauthFunc(provider)
 	result, ok := provider.GetAuthResult().(tokens.CreateResult)
 	if !ok {
-		return nil, invalid("auth_url %q: want Keystone of version 3", s.login.auth.IdentityEndpoint)
+		return nil, newInvalidError("auth_url %q: want Keystone version 3", s.login.auth.IdentityEndpoint)
 	}
 	catalog, err := result.ExtractServiceCatalog()
 	if err != nil {
-		return nil, fmt.Errorf("signing in at Keystone: its catalog: %w", err)
+		return nil, fmt.Errorf("authenticating at Keystone: parsing the catalog: %w", err)
 	}
-	return s.find(ctx, provider, catalog)
+	return s.newClients(ctx, provider, catalog)
 }
 
-// auth is the credential as its file or environment has it now, since it may have been replaced. While that cannot be read,
-// as in the middle of being written, it is what it was.
-func (s *session) auth() gophercloud.AuthOptions {
-	if l, err := s.read(); err == nil {
+// currentAuth reads the credential again, because a user may have replaced it. If the file cannot be read, for example during
+// a write, it returns the previous credential.
+func (s *session) currentAuth() gophercloud.AuthOptions {
+	if l, err := s.reload(); err == nil {
 		return l.auth
 	}
 	return s.login.auth
 }
 
-// renewal gives what has a token renewed, one call of it at a time. A credential that Keystone refuses is left alone for a
-// while. One that was replaced by another project's is refused: there the machines of this one would be gone (I7).
-func (s *session) renewal(p *gophercloud.ProviderClient) func(context.Context) error {
+// newReauthFunc returns the function that renews a token; calls do not overlap. After a rejected credential it waits for
+// authRetryDelay. It refuses a credential of another project, where this project's servers would appear to be gone (I7).
+func (s *session) newReauthFunc(p *gophercloud.ProviderClient) func(context.Context) error {
 	var refused error
 	var until time.Time
 	return func(ctx context.Context) error {
 		if time.Now().Before(until) {
 			return refused
 		}
-		anew, err := openstack.NewClient(s.login.auth.IdentityEndpoint)
+		renewed, err := openstack.NewClient(s.login.auth.IdentityEndpoint)
 		if err != nil {
 			return err
 		}
-		anew.UserAgent, anew.HTTPClient, anew.RetryFunc = p.UserAgent, p.HTTPClient, p.RetryFunc
-		auth := s.auth()
+		renewed.UserAgent, renewed.HTTPClient, renewed.RetryFunc = p.UserAgent, p.HTTPClient, p.RetryFunc
+		auth := s.currentAuth()
 		auth.AllowReauth = false
-		if err := openstack.Authenticate(ctx, anew, auth); err != nil {
+		if err := openstack.Authenticate(ctx, renewed, auth); err != nil {
 			if gophercloud.ResponseCodeIs(err, http.StatusUnauthorized) {
-				refused, until = err, time.Now().Add(refusedPause)
+				refused, until = err, time.Now().Add(authRetryDelay)
 			}
 			return err
 		}
-		if was, is := projectOf(p), projectOf(anew); is != was {
-			refused = invalid("the credential was replaced by one of project %q: want project %q, or a restart", is, was)
-			until = time.Now().Add(refusedPause)
+		if oldProject, newProject := projectIDOf(p), projectIDOf(renewed); newProject != oldProject {
+			refused = newInvalidError("the new credential is of project %q: want project %q, or restart the process", newProject, oldProject)
+			until = time.Now().Add(authRetryDelay)
 			return refused
 		}
-		p.CopyTokenFrom(anew)
+		p.CopyTokenFrom(renewed)
 		return nil
 	}
 }
 
-// projectOf is the ID of the project that a client's token is of; empty when Keystone does not say.
-func projectOf(p *gophercloud.ProviderClient) string {
+// projectIDOf returns the project ID of a client's token; empty if Keystone does not return it.
+func projectIDOf(p *gophercloud.ProviderClient) string {
 	if result, ok := p.GetAuthResult().(tokens.CreateResult); ok {
 		if project, err := result.ExtractProject(); err == nil && project != nil {
 			return project.ID
@@ -166,20 +166,20 @@ func projectOf(p *gophercloud.ProviderClient) string {
 	return ""
 }
 
-// httpClient follows no redirect: a token must not go where somebody else points to.
+// httpClient returns a client that follows no redirect, so that no other host receives the token.
 func (s *session) httpClient() http.Client {
 	return http.Client{
 		Timeout:       s.timeout,
-		Transport:     cloud.LimitAnswers(cloud.NewTransport(s.login.tls, 100), maxAnswer),
+		Transport:     cloud.LimitAnswers(cloud.NewTransport(s.login.tls, 100), maxResponseSize),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// retryReads tries a read again that went wrong in passing. A change is never repeated: it may have been made.
+// retryReads retries a failed GET. It never repeats a change, which may have succeeded.
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
-	case method != http.MethodGet, failures > retries, ctx.Err() != nil, cloud.IsTooLarge(err),
+	case method != http.MethodGet, failures > maxRetries, ctx.Err() != nil, cloud.IsTooLarge(err),
 		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
@@ -189,17 +189,17 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 	return nil
 }
 
-// find looks the services up in the catalog, and agrees with Nova on a microversion.
-func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
-	c := clients{project: projectOf(p)}
+// newClients creates the service clients from the catalog and negotiates the microversion of Nova.
+func (s *session) newClients(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
+	c := clients{project: projectIDOf(p)}
 	for _, service := range []struct {
 		into *(*gophercloud.ServiceClient)
 		kind string
-		base string // what follows the address, unless it is there
+		base string // path after the endpoint, unless it is part of it
 	}{
 		{&c.compute, "compute", ""}, {&c.image, "image", "v2/"}, {&c.network, "network", "v2.0/"},
 	} {
-		address, err := s.endpoint(catalog, service.kind)
+		address, err := s.findEndpoint(catalog, service.kind)
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +209,7 @@ func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catal
 		}
 		*service.into = client
 	}
-	version, err := negotiate(ctx, p, c.compute.Endpoint)
+	version, err := negotiateMicroversion(ctx, p, c.compute.Endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -217,22 +217,23 @@ func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catal
 	return &c, nil
 }
 
-// serviceTypes are the names of a service in catalogs, the official one first.
-func serviceTypes(kind string) []string {
+// catalogTypes returns the catalog names of a service, the official one first.
+func catalogTypes(kind string) []string {
 	if kind == "network" {
 		return []string{"network", "networking"}
 	}
 	return []string{kind}
 }
 
-// endpoint finds the address of a service in the region. Without a region there has to be one only.
-func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string, error) {
+// findEndpoint returns the URL of a service in the configured region. Without a configured region, the catalog must have a
+// single one.
+func (s *session) findEndpoint(catalog *tokens.ServiceCatalog, kind string) (string, error) {
 	if address := s.endpoints[kind]; address != "" {
 		return address, nil
 	}
 	addresses := map[string]string{} // by region
 	for _, entry := range catalog.Entries {
-		if !slices.Contains(serviceTypes(kind), entry.Type) {
+		if !slices.Contains(catalogTypes(kind), entry.Type) {
 			continue
 		}
 		for _, e := range entry.Endpoints {
@@ -244,24 +245,24 @@ func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string,
 	regions := sortedKeys(addresses)
 	switch {
 	case len(addresses) == 0:
-		return "", invalid("the catalog of Keystone has no %s endpoint of the %s service for this project", s.login.availability, kind)
+		return "", newInvalidError("the catalog of Keystone has no %s endpoint of the %s service for this project", s.login.availability, kind)
 	case s.login.region == "" && len(addresses) > 1:
-		return "", invalid("region: is not given: want one of %s", strings.Join(regions, ", "))
+		return "", newInvalidError("region: is not set: want one of %s", strings.Join(regions, ", "))
 	case s.login.region == "":
 		return addresses[regions[0]], nil
 	case addresses[s.login.region] == "":
-		return "", invalid("region %q: has no %s endpoint of the %s service: want one of %s", s.login.region, s.login.availability, kind,
+		return "", newInvalidError("region %q: has no %s endpoint of the %s service: want one of %s", s.login.region, s.login.availability, kind,
 			strings.Join(regions, ", "))
 	}
 	return addresses[s.login.region], nil
 }
 
-// negotiate gives the newest microversion that both Nova and this package know.
-func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint string) (string, error) {
-	const doing = "asking Nova for its versions"
+// negotiateMicroversion returns the newest microversion that both Nova and this package support.
+func negotiateMicroversion(ctx context.Context, p *gophercloud.ProviderClient, endpoint string) (string, error) {
+	const action = "reading the versions of Nova"
 	base, err := utils.BaseVersionedEndpoint(endpoint)
 	if err != nil {
-		return "", invalid("the address of Nova %q: %v", endpoint, err)
+		return "", newInvalidError("the endpoint of Nova %q: %v", endpoint, err)
 	}
 	var answer struct {
 		Version struct {
@@ -270,44 +271,44 @@ func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint stri
 	}
 	_, err = p.Request(ctx, http.MethodGet, base, &gophercloud.RequestOpts{JSONResponse: &answer}) //nolint:bodyclose // it has been read
 	if err != nil {
-		return "", ofAPI(doing, err)
+		return "", fromAPIError(action, err)
 	}
 	if answer.Version.Max == "" {
-		return "", invalid("the Nova at %s knows no microversions: want the endpoint of version 2.1", base)
+		return "", newInvalidError("Nova at %s has no microversions: want the endpoint of version 2.1", base)
 	}
 	major, minor, err := utils.ParseMicroversion(answer.Version.Max)
 	if err != nil {
-		return "", fmt.Errorf("%s: %q: %w", doing, answer.Version.Max, err)
+		return "", fmt.Errorf("%s: %q: %w", action, answer.Version.Max, err)
 	}
 	if major != 2 || minor < oldestMicroversion {
-		return "", invalid("the Nova at %s knows microversions up to %s: want 2.%d (OpenStack Stein) or newer", base,
+		return "", newInvalidError("Nova at %s supports microversions up to %s: want 2.%d (OpenStack Stein) or newer", base,
 			answer.Version.Max, oldestMicroversion)
 	}
 	return "2." + strconv.Itoa(min(minor, newestMicroversion)), nil
 }
 
-// listing is a list of a service's, which it gives in pages.
-type listing[T any] struct {
+// pagedList describes a paged list of a service.
+type pagedList[T any] struct {
 	path, key string
 	query     url.Values
-	size      int // of a page
-	id        func(*T) string
-	// moving says of an item that it may move on while a page is made: Nova reads what waits to be scheduled before what its
-	// cells have, counts a server that goes over twice towards the page, and then gives a short one without a next. Such a
-	// page is not taken for the last. Nil where nothing moves.
-	moving func(*T) bool
-	// offset asks for pages by how many items came before, as for server groups. Such pages do not say whether another one
-	// follows: an empty page is the last.
-	offset bool
+	pageSize  int // page size
+	idOf      func(*T) string
+	// isMoving reports whether an item can move while a page is built. Nova reads unscheduled servers first, then
+	// the servers of the cells. It counts a server that moves twice, and returns a short page without a next link. Such a
+	// page is not the last one. Nil if items never move.
+	isMoving func(*T) bool
+	// byOffset requests pages by offset, as for server groups. Such pages have no next link; the first empty page is the
+	// end.
+	byOffset bool
 }
 
-// listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
-// by the last ID, and not where the answer points to: that may be an address which only the service itself can reach,
-// and the token would go there. What comes twice, as a server that moves while it is the last of a page, is there once.
-func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing[T]) ([]T, error) {
+// listAllPages reads all pages of a list and returns all items or an error (I7). It requests the next page by the last ID.
+// It does not use the link in the response, which may lead to an internal address, and would send the token there.
+// Duplicates are removed, because a server can move while it is the last of a page.
+func listAllPages[T any](ctx context.Context, c *gophercloud.ServiceClient, l pagedList[T]) ([]T, error) {
 	var all []T
 	seen := map[string]bool{}
-	query := url.Values{"limit": {strconv.Itoa(l.size)}}
+	query := url.Values{"limit": {strconv.Itoa(l.pageSize)}}
 	maps.Copy(query, l.query)
 	for {
 		var page map[string]json.RawMessage
@@ -316,52 +317,52 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing
 			OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 		})
 		if err != nil {
-			return nil, ofAPI("listing "+l.key, err)
+			return nil, fromAPIError("listing "+l.key, err)
 		}
 		var items []T
 		if err := json.Unmarshal(page[l.key], &items); err != nil || items == nil {
-			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", l.key, errIncomplete)
+			return nil, fmt.Errorf("listing %s: %w: a page has no such list", l.key, errIncomplete)
 		}
 		next := len(items) > 0 && hasNext(page, l.key)
-		fresh := slices.DeleteFunc(items, func(item T) bool { return seen[l.id(&item)] })
+		newItems := slices.DeleteFunc(items, func(item T) bool { return seen[l.idOf(&item)] })
 		switch {
-		case len(fresh) == 0 && next:
-			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", l.key, errIncomplete, query.Get("marker"))
-		case len(fresh) == 0:
+		case len(newItems) == 0 && next:
+			return nil, fmt.Errorf("listing %s: %w: the page after %q repeats earlier items", l.key, errIncomplete, query.Get("marker"))
+		case len(newItems) == 0:
 			return all, nil
 		}
-		for i := range fresh {
-			seen[l.id(&fresh[i])] = true
+		for i := range newItems {
+			seen[l.idOf(&newItems[i])] = true
 		}
-		all = append(all, fresh...)
-		if l.offset {
+		all = append(all, newItems...)
+		if l.byOffset {
 			query.Set("offset", strconv.Itoa(len(all)))
 			continue
 		}
-		if !next && !l.moves(fresh) {
+		if !next && !l.anyMoving(newItems) {
 			return all, nil
 		}
-		query.Set("marker", l.id(&fresh[len(fresh)-1]))
+		query.Set("marker", l.idOf(&newItems[len(newItems)-1]))
 	}
 }
 
-// moves reports whether one of them may be moving.
-func (l listing[T]) moves(items []T) bool {
+// anyMoving reports whether any of the items may be moving.
+func (l pagedList[T]) anyMoving(items []T) bool {
 	for i := range items {
-		if l.moving != nil && l.moving(&items[i]) {
+		if l.isMoving != nil && l.isMoving(&items[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-// hasNext reports whether a page says that there is another one: Nova and Neutron in KEY_links, Glance in next.
+// hasNext reports whether a page has a next link. Nova and Neutron use KEY_links, Glance uses next.
 func hasNext(page map[string]json.RawMessage, key string) bool {
 	var links []struct {
 		Rel string `json:"rel"`
 	}
 	var next string
-	_ = json.Unmarshal(page[key+"_links"], &links) // what is not there has no next
+	_ = json.Unmarshal(page[key+"_links"], &links) // a missing field means no next page
 	_ = json.Unmarshal(page["next"], &next)
 	for _, l := range links {
 		if l.Rel == "next" {

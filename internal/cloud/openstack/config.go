@@ -18,173 +18,178 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Config says which OpenStack a [Provider] speaks to, as whom, and what its groups are. It is read from YAML or JSON.
+// Config configures a [Provider]: the OpenStack cloud, the credential and the groups. It is read from YAML or JSON.
 //
-// Who asks comes from Auth, or from the entry Cloud of a clouds.yaml, or, with neither, from the environment (OS_CLOUD,
-// or OS_AUTH_URL and what goes with it).
+// The credential is Auth, or the entry Cloud of a clouds.yaml. If both are empty, it comes from the environment
+// (OS_CLOUD, or OS_AUTH_URL and its related variables).
 type Config struct {
 	// Cloud is the name of an entry of clouds.yaml.
 	Cloud string `json:"cloud,omitempty"`
-	// CloudsFile is the clouds.yaml; empty is $OS_CLIENT_CONFIG_FILE, or the places where OpenStack's own client looks:
-	// the working directory, ~/.config/openstack and /etc/openstack. A secure.yaml beside it is read too.
+	// CloudsFile is the path of clouds.yaml. It defaults to $OS_CLIENT_CONFIG_FILE, then to the paths of the OpenStack
+	// client: the working directory, ~/.config/openstack and /etc/openstack. A secure.yaml next to it is read too.
 	CloudsFile string `json:"cloudsFile,omitempty"`
-	// Auth takes the place of a clouds.yaml.
+	// Auth replaces clouds.yaml.
 	Auth *Auth `json:"auth,omitempty"`
-	// Region is where the servers are. It may stay empty where there is one only.
+	// Region is the region of the servers. It may be empty if the cloud has a single region.
 	Region string `json:"region,omitempty"`
-	// Interface is which of a service's endpoints is used: public, internal or admin; empty is what clouds.yaml says, or
+	// Interface selects the endpoints: public, internal or admin. It defaults to the value in clouds.yaml, then to
 	// public.
 	Interface string `json:"interface,omitempty"`
-	// Endpoints take the place of the catalog's, by the type of the service: compute, image, network.
+	// Endpoints replaces endpoints of the catalog, by service type: compute, image, network.
 	Endpoints map[string]string `json:"endpoints,omitempty"`
-	// CAFile holds the certificates, in PEM, that the services are trusted by; empty is what clouds.yaml says, or the
-	// system's.
+	// CAFile has the certificate authorities of the services, in PEM. It defaults to the value in clouds.yaml, then to
+	// the system's.
 	CAFile string `json:"caFile,omitempty"`
 
-	// ClusterName tells this cluster's servers from those of others in the project.
+	// ClusterName distinguishes this cluster's servers from other clusters' in the project.
 	ClusterName string `json:"clusterName"`
-	// FormerClusterNames are names by which the cluster's servers may still be marked, such as one that other clusters of the
-	// project had too. A server of such a name is the cluster's when it has a Node, as one that a group has adopted.
+	// FormerClusterNames are older names in the metadata of the cluster's servers. Other clusters of the project may
+	// have used them too. A server with such a name belongs to the cluster only if it has a Node, like an adopted
+	// server.
 	FormerClusterNames []string      `json:"formerClusterNames,omitempty"`
 	Groups             []GroupConfig `json:"groups,omitempty"`
 
-	// Join is how machines find the cluster whose user data has .Join.
+	// Join configures .Join in the user data template.
 	Join JoinConfig `json:"join,omitzero"`
 
-	// ParallelCreates is how many servers are asked for at once, 1 to 100; 0 is 40.
+	// ParallelCreates limits concurrent create requests, 1 to 100. 0 is 40.
 	ParallelCreates int `json:"parallelCreates,omitempty"`
-	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; 0 is 60s, as Nova may take long to answer a
-	// create.
+	// RequestTimeout limits each attempt of a request, including its body, 1s to 5m. 0 is 60s, because Nova can be slow
+	// to create a server.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
-// JoinConfig is how machines find their cluster.
+// JoinConfig configures how new servers join the cluster.
 type JoinConfig struct {
-	// Server is the API server's host and port as the machines reach it; empty is what kubeadm has published in the
-	// ConfigMap kube-public/cluster-info.
+	// Server is the host and port of the API server as the servers reach it. It defaults to the ConfigMap
+	// kube-public/cluster-info, which kubeadm writes.
 	Server string `json:"server,omitempty"`
-	// TTL is how long a machine has to join. 1m to 24h; 0 is 30m.
+	// TTL is how long a server may take to join, 1m to 24h. 0 is 30m.
 	TTL cloud.Duration `json:"ttl,omitempty"`
 }
 
-// Auth is what Keystone is told, in the terms of clouds.yaml. It is a user with a password, or an application credential,
-// which brings its project with it.
+// Auth is a credential for Keystone, with the fields of clouds.yaml. It is a user with a password, or an application
+// credential, which includes the project.
 type Auth struct {
-	// URL is Keystone's, such as https://keystone.example.com:5000/v3.
+	// URL is the URL of Keystone, such as https://keystone.example.com:5000/v3.
 	URL string `json:"url"`
 
-	// Username, with UserDomainName or UserDomainID, or UserID by itself, is the user.
+	// The user: UserID, or Username with UserDomainName or UserDomainID.
 	Username       string `json:"username,omitempty"`
 	UserID         string `json:"userID,omitempty"`
 	UserDomainName string `json:"userDomainName,omitempty"`
 	UserDomainID   string `json:"userDomainID,omitempty"`
-	// Password is the user's.
+	// Password is the user's password.
 	Password string `json:"password,omitempty"`
-	// PasswordFile is read at the start, so that the password can be a mounted Secret.
+	// PasswordFile is read at the start. It can be a mounted Secret.
 	PasswordFile string `json:"passwordFile,omitempty"`
 
-	// ProjectName, with ProjectDomainName or ProjectDomainID, or ProjectID by itself, is where the servers are.
+	// The project of the servers: ProjectID, or ProjectName with ProjectDomainName or ProjectDomainID.
 	ProjectName       string `json:"projectName,omitempty"`
 	ProjectID         string `json:"projectID,omitempty"`
 	ProjectDomainName string `json:"projectDomainName,omitempty"`
 	ProjectDomainID   string `json:"projectDomainID,omitempty"`
 
-	// ApplicationCredentialID, or ApplicationCredentialName with the user, takes the place of user, password and project.
+	// ApplicationCredentialID, or ApplicationCredentialName with the user, replaces user, password and project.
 	ApplicationCredentialID   string `json:"applicationCredentialID,omitempty"`
 	ApplicationCredentialName string `json:"applicationCredentialName,omitempty"`
-	// ApplicationCredentialSecret is what it was given when it was made; ApplicationCredentialSecretFile is a file with it.
+	// ApplicationCredentialSecret is the secret of the application credential. ApplicationCredentialSecretFile is a
+	// file with it.
 	ApplicationCredentialSecret     string `json:"applicationCredentialSecret,omitempty"`
 	ApplicationCredentialSecretFile string `json:"applicationCredentialSecretFile,omitempty"`
 }
 
-// GroupConfig is a kind of server that a group has. Everything but flavors is named by name or by ID; a name that
-// several things have is an error that lists them.
+// GroupConfig describes the servers of a group. Resources are named by name or ID. A name that matches more than one
+// resource is an error that lists them.
 type GroupConfig struct {
-	// Name is what NodeGroups call it in spec.cloud.group.
+	// Name is the value of NodeGroup spec.cloud.group.
 	Name string `json:"name"`
-	// Flavors are the names or IDs of those that may be used, the preferred one first.
+	// Flavors lists the names or IDs of the allowed flavors, the preferred one first.
 	Flavors []string `json:"flavors,omitempty"`
-	// FlavorSelection takes the place of Flavors.
+	// FlavorSelection replaces Flavors.
 	FlavorSelection *FlavorSelection `json:"flavorSelection,omitempty"`
-	// Image is what the servers boot.
+	// Image is the boot image.
 	Image Image `json:"image"`
-	// BootVolume has the servers boot from a volume of their own, which goes with them.
+	// BootVolume makes the servers boot from a volume, which is deleted with the server.
 	BootVolume *BootVolume `json:"bootVolume,omitempty"`
-	// Networks are those that the servers are attached to, by ports that Nova makes; at least one, or else Ports.
+	// Networks lists the networks of the servers. Nova creates the ports. At least one, or else Ports.
 	Networks []string `json:"networks,omitempty"`
-	// Ports take the place of Networks: each server gets such ports, which are deleted with it.
+	// Ports replaces Networks: each server gets these ports, which are deleted with it.
 	Ports []Port `json:"ports,omitempty"`
-	// SecurityGroups are those of the servers; none leaves it to Nova.
+	// SecurityGroups lists the security groups of the servers. Empty is Nova's default.
 	SecurityGroups []string `json:"securityGroups,omitempty"`
-	// ServerGroup is one of Nova's, whose policy, such as anti-affinity, the servers are placed by.
+	// ServerGroup is a Nova server group with a placement policy, such as anti-affinity.
 	ServerGroup string `json:"serverGroup,omitempty"`
-	// KeyPair is the key by which people log in.
+	// KeyPair is the SSH key pair for administrators.
 	KeyPair string `json:"keyPair,omitempty"`
-	// AvailabilityZones are filled evenly; none leaves it to Nova. A group whose pods ask for zones should have one. The one
-	// in which hosts are that have no zone of their own, often nova, is no bound: Nova places its servers on any host.
+	// AvailabilityZones are filled evenly. Empty lets Nova choose. A group with pods that select zones should have one
+	// zone. The default zone for hosts without a zone, often named nova, does not restrict: Nova places its servers on
+	// any host.
 	AvailabilityZones []string `json:"availabilityZones,omitempty"`
-	// Metadata is the servers', beside what Slipway itself writes there.
+	// Metadata is added to the servers' metadata, next to the keys of Slipway.
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// ConfigDrive gives the servers their user data on a disk, where the metadata service cannot be reached.
+	// ConfigDrive provides the user data on a disk, for servers that cannot reach the metadata service.
 	ConfigDrive bool `json:"configDrive,omitempty"`
-	// UserData is a Go template over [Machine], UserDataFile a file with one.
+	// UserData is a Go template with the fields of [Machine]. UserDataFile is a file with one.
 	UserData     string `json:"userData,omitempty"`
 	UserDataFile string `json:"userDataFile,omitempty"`
-	// NamePrefix begins the servers' names, which a dash and six random characters end; empty is the group's name.
+	// NamePrefix starts the server names, followed by a dash and six random characters. It defaults to the group's
+	// name.
 	NamePrefix string `json:"namePrefix,omitempty"`
-	// AdoptNamePrefix takes servers without the metadata of any cluster into the group, by how their name begins: those
-	// that another tool has made.
+	// AdoptNamePrefix adds servers to the group that have this name prefix and no cluster in their metadata. It is for
+	// servers that another tool created.
 	AdoptNamePrefix string `json:"adoptNamePrefix,omitempty"`
-	// Nodes declares what the flavors do not say of the Nodes. What it says of capacity counts before them.
+	// Nodes describes the Nodes beyond the flavor. Its capacity takes precedence over the flavor's.
 	Nodes cloud.Shape `json:"nodes,omitzero"`
-	// Resources say which extra specs of flavors count devices.
+	// Resources maps extra specs of flavors to device resources.
 	Resources []ExtraSpecResource `json:"resources,omitempty"`
 }
 
-// Port is a port of a server, where Nova's own do not do.
+// Port configures a port, if a port that Nova creates is not sufficient.
 type Port struct {
 	// Network is the name or ID of the network.
 	Network string `json:"network"`
-	// Subnet is the name or ID of the network's subnet that the address is of; empty leaves it to Neutron.
+	// Subnet is the name or ID of the address's subnet. Empty lets Neutron choose.
 	Subnet string `json:"subnet,omitempty"`
-	// AllowedAddressPairs are further addresses that the server may send from, such as those of pods or virtual IPs.
+	// AllowedAddressPairs lists further source addresses of the server, such as pod addresses or virtual IPs.
 	AllowedAddressPairs []AddressPair `json:"allowedAddressPairs,omitempty"`
-	// VNICType is Neutron's binding:vnic_type, such as normal or direct; empty is normal.
+	// VNICType is Neutron's binding:vnic_type, such as normal or direct. Empty is normal.
 	VNICType string `json:"vnicType,omitempty"`
-	// PortSecurity turns the checks of addresses, and security groups, on or off; by default it is as the network says.
+	// PortSecurity enables or disables address checks and security groups. It defaults to the network's setting.
 	PortSecurity *bool `json:"portSecurity,omitempty"`
 }
 
-// AddressPair is an address that a server may send from.
+// AddressPair is a source address that a server may use.
 type AddressPair struct {
 	// IPAddress is an address or a network, such as 10.244.0.0/16.
 	IPAddress string `json:"ipAddress"`
-	// MACAddress is empty for the port's own.
+	// MACAddress defaults to the port's.
 	MACAddress string `json:"macAddress,omitempty"`
 }
 
-// FlavorSelection takes all flavors that are within its bounds, the smallest first: by vCPUs, memory, disk and name. A
-// bound of 0 is none.
+// FlavorSelection selects all flavors within its limits, the smallest first: by vCPUs, memory, disk and name. A limit
+// of 0 is unlimited.
 type FlavorSelection struct {
-	// MinVCPUs and MaxVCPUs bound the virtual CPUs.
+	// MinVCPUs and MaxVCPUs limit the virtual CPUs.
 	MinVCPUs int `json:"minVCPUs,omitempty"`
 	MaxVCPUs int `json:"maxVCPUs,omitempty"`
-	// MinMemory and MaxMemory bound the memory.
+	// MinMemory and MaxMemory limit the memory.
 	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
 	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
-	// Name is a regular expression that the whole name has to match.
+	// Name is a regular expression for the whole name.
 	Name string `json:"name,omitempty"`
-	// ExtraSpecs are those that a flavor has to have, with these values.
+	// ExtraSpecs lists extra specs that a flavor must have, with their values.
 	ExtraSpecs map[string]string `json:"extraSpecs,omitempty"`
 }
 
-// Image is one of Glance's: by exactly one of the three. Of several with the tag the newest is taken.
+// Image selects a Glance image.
 type Image struct {
-	// Name, ID and Tag are what Glance knows it by.
+	// Name, ID and Tag select the image. Set exactly one of them. If several images have the tag, the newest is used.
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	Tag  string `json:"tag,omitempty"`
-	// Visibility is public, private, shared or community; empty is any but community, whose images anybody can make.
+	// Visibility is public, private, shared or community. Empty is any except community, because every user can create
+	// community images.
 	Visibility string `json:"visibility,omitempty"`
 }
 
@@ -198,20 +203,20 @@ func (i Image) String() string {
 	return "name " + i.Name
 }
 
-// BootVolume is the disk of a server that boots from Cinder.
+// BootVolume configures the boot disk of a server in Cinder.
 type BootVolume struct {
 	// SizeGiB is at least 1.
 	SizeGiB int `json:"sizeGiB"`
-	// Type is the volume's; empty is Cinder's default.
+	// Type is the volume type. Empty is Cinder's default.
 	Type string `json:"type,omitempty"`
 }
 
-// ExtraSpecResource says that an extra spec counts a resource of the Node: as a number (resources:VGPU is 1), or as
-// aliases with numbers (pci_passthrough:alias is a100:2,nic:1), which are added up.
+// ExtraSpecResource maps an extra spec to a resource of the Node. The value is a number (resources:VGPU is 1), or a
+// list of aliases with numbers, which are added (pci_passthrough:alias is a100:2,nic:1).
 type ExtraSpecResource struct {
 	// ExtraSpec is the extra spec's key.
 	ExtraSpec string `json:"extraSpec"`
-	// Resource is what Nodes call it, such as nvidia.com/gpu.
+	// Resource is the resource name of Nodes, such as nvidia.com/gpu.
 	Resource string `json:"resource"`
 }
 
@@ -238,33 +243,33 @@ func (c *Config) parallelCreates() int {
 }
 
 var (
-	// tagValue is what we write into metadata and names; Nova would take more.
-	tagValue = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	// hostPrefix leaves room for a dash and six characters in a host name of 63.
-	hostPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,53}[a-z0-9])?$`)
-	// metadataKey is Nova's rule for them.
-	metadataKey = regexp.MustCompile(`^[a-zA-Z0-9_:. -]{1,255}$`)
+	// namePattern is the allowed form of values in metadata and names. Nova allows more.
+	namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	// hostPrefixPattern leaves room for a dash and six characters in a host name of 63 characters.
+	hostPrefixPattern = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,53}[a-z0-9])?$`)
+	// metadataKeyPattern is Nova's rule for metadata keys.
+	metadataKeyPattern = regexp.MustCompile(`^[a-zA-Z0-9_:. -]{1,255}$`)
 )
 
-// maxMetadata is the longest value of Nova's metadata, in bytes.
-const maxMetadata = 255
+// maxMetadataLength is the longest metadata value in Nova, in bytes.
+const maxMetadataLength = 255
 
-const clusterNames = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
+const clusterNameFormat = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
 
-// CheckClusterName refuses a name that a configuration's ClusterName cannot be, for those who have it from elsewhere.
+// CheckClusterName returns an error if name is not a valid Config.ClusterName.
 func CheckClusterName(name string) error {
-	if !tagValue.MatchString(name) {
-		return fmt.Errorf("%q: want %s", name, clusterNames)
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("%q: want %s", name, clusterNameFormat)
 	}
 	return nil
 }
 
-// Validate reports everything that is wrong, each with field, value and what is allowed.
+// Validate returns all errors, each with field, value and allowed values.
 func (c *Config) Validate() error {
-	var v problems
-	v.check(tagValue.MatchString(c.ClusterName), "clusterName", c.ClusterName, clusterNames)
+	var v configErrors
+	v.check(namePattern.MatchString(c.ClusterName), "clusterName", c.ClusterName, clusterNameFormat)
 	for i, name := range c.FormerClusterNames {
-		v.check(tagValue.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
+		v.check(namePattern.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
 			"a name of up to 63 letters, digits, . _ and -, other than clusterName")
 	}
 	v.check(c.Auth == nil || c.Cloud == "" && c.CloudsFile == "", "auth", "given", "either auth, or cloud and cloudsFile")
@@ -287,43 +292,43 @@ func (c *Config) Validate() error {
 	names := map[string]bool{}
 	for i := range c.Groups {
 		g := &c.Groups[i]
-		v.field = fmt.Sprintf("groups[%d].", i)
-		v.check(tagValue.MatchString(g.Name), "name", g.Name, "a name of up to 63 letters, digits, . _ and -")
+		v.fieldPrefix = fmt.Sprintf("groups[%d].", i)
+		v.check(namePattern.MatchString(g.Name), "name", g.Name, "a name of up to 63 letters, digits, . _ and -")
 		v.check(!names[g.Name], "name", g.Name, "a name that no other group has")
 		names[g.Name] = true
 		g.validate(&v)
 	}
-	return errors.Join(v.found...)
+	return errors.Join(v.errs...)
 }
 
-func (a *Auth) validate(v *problems) {
-	v.field = "auth."
-	defer func() { v.field = "" }()
+func (a *Auth) validate(v *configErrors) {
+	v.fieldPrefix = "auth."
+	defer func() { v.fieldPrefix = "" }()
 	v.checkURL("url", a.URL)
 	if a.ApplicationCredentialID != "" || a.ApplicationCredentialName != "" {
 		v.check((a.ApplicationCredentialSecret == "") != (a.ApplicationCredentialSecretFile == ""), "applicationCredentialSecret", "",
 			"exactly one of applicationCredentialSecret and applicationCredentialSecretFile")
-		v.check(a.Password == "" && a.PasswordFile == "", "password", "given", "none beside an application credential")
+		v.check(a.Password == "" && a.PasswordFile == "", "password", "given", "none with an application credential")
 		v.check(a.ProjectName == "" && a.ProjectID == "", "projectID", a.ProjectID+a.ProjectName,
-			"none beside an application credential, which is of one project")
+			"none with an application credential, which includes a project")
 		v.check(a.ApplicationCredentialID != "" || a.UserID != "" || a.Username != "", "username", "",
-			"the user, since applicationCredentialName is only one of that user's")
+			"the user, because applicationCredentialName is unique only per user")
 		return
 	}
 	v.check((a.Username == "") != (a.UserID == ""), "username", a.Username, "exactly one of username and userID, or an application credential")
 	v.check((a.Password == "") != (a.PasswordFile == ""), "password", "", "exactly one of password and passwordFile")
 	v.check((a.ProjectName == "") != (a.ProjectID == ""), "projectID", a.ProjectID, "exactly one of projectID and projectName")
 	v.check(a.Username == "" || a.UserDomainName != "" || a.UserDomainID != "", "userDomainName", "",
-		"the domain of the user, often Default, since username is only unique in one")
+		"the domain of the user, often Default, because username is unique only per domain")
 	v.check(a.ProjectName == "" || a.ProjectDomainName != "" || a.ProjectDomainID != "", "projectDomainName", "",
-		"the domain of the project, often Default, since projectName is only unique in one")
+		"the domain of the project, often Default, because projectName is unique only per domain")
 }
 
-func (g *GroupConfig) validate(v *problems) {
+func (g *GroupConfig) validate(v *configErrors) {
 	v.check((len(g.Flavors) > 0) != (g.FlavorSelection != nil), "flavors", strings.Join(g.Flavors, ","),
 		"the names of flavors, or else flavorSelection")
 	for i, f := range g.Flavors {
-		v.check(f != "" && !slices.Contains(g.Flavors[:i], f), fmt.Sprintf("flavors[%d]", i), f, "a flavor that is not there yet")
+		v.check(f != "" && !slices.Contains(g.Flavors[:i], f), fmt.Sprintf("flavors[%d]", i), f, "a flavor that is not listed before")
 	}
 	if s := g.FlavorSelection; s != nil {
 		_, err := regexp.Compile(s.Name)
@@ -339,12 +344,12 @@ func (g *GroupConfig) validate(v *problems) {
 		}
 	}
 	v.check(given == 1, "image", g.Image.String(), "exactly one of name, id and tag")
-	v.check(g.Image.ID == "" || uuid.MatchString(g.Image.ID), "image.id", g.Image.ID, "the ID of an image, a UUID")
+	v.check(g.Image.ID == "" || uuidPattern.MatchString(g.Image.ID), "image.id", g.Image.ID, "the ID of an image, a UUID")
 	v.check(slices.Contains([]string{"", "public", "private", "shared", "community"}, g.Image.Visibility), "image.visibility",
 		g.Image.Visibility, "public, private, shared or community")
 	v.check(g.BootVolume == nil || g.BootVolume.SizeGiB > 0, "bootVolume.sizeGiB", "0 or less", "1 or more")
 	v.check((len(g.Networks) > 0) != (len(g.Ports) > 0), "networks", strings.Join(g.Networks, ","),
-		"one network at the least, by name or ID, or else ports")
+		"at least one network, by name or ID, or else ports")
 	for i := range g.Ports {
 		g.Ports[i].validate(v, fmt.Sprintf("ports[%d].", i))
 	}
@@ -352,18 +357,18 @@ func (g *GroupConfig) validate(v *problems) {
 		"networks": g.Networks, "securityGroups": g.SecurityGroups, "availabilityZones": g.AvailabilityZones,
 	} {
 		for i, name := range list {
-			v.check(name != "" && !slices.Contains(list[:i], name), fmt.Sprintf("%s[%d]", field, i), name, "one that is not there yet")
+			v.check(name != "" && !slices.Contains(list[:i], name), fmt.Sprintf("%s[%d]", field, i), name, "a name that is not listed before")
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(g.Metadata)) {
-		v.check(metadataKey.MatchString(key) && key != ClusterKey && key != GroupKey, "metadata", key,
+		v.check(metadataKeyPattern.MatchString(key) && key != ClusterKey && key != GroupKey, "metadata", key,
 			"a key of up to 255 letters, digits, space and _ : . -, other than "+ClusterKey+" and "+GroupKey)
-		v.check(len(g.Metadata[key]) <= maxMetadata, "metadata."+key, g.Metadata[key], fmt.Sprintf("up to %d bytes", maxMetadata))
+		v.check(len(g.Metadata[key]) <= maxMetadataLength, "metadata."+key, g.Metadata[key], fmt.Sprintf("up to %d bytes", maxMetadataLength))
 	}
 	v.check(g.UserData == "" || g.UserDataFile == "", "userData", "given", "either userData or userDataFile")
 	prefix := g.namePrefix()
-	v.check(hostPrefix.MatchString(prefix), "namePrefix", prefix,
-		"up to 55 small letters, digits and -, a letter first, since it begins host names")
+	v.check(hostPrefixPattern.MatchString(prefix), "namePrefix", prefix,
+		"up to 55 lowercase letters, digits and -, starting with a letter, because host names start with it")
 	v.check(g.Nodes.Cost >= 0, "nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
 	for _, name := range cloud.Negative(g.Nodes.Reserved) {
 		v.check(false, "nodes.reserved."+name, "less than 0", "0 or more")
@@ -374,12 +379,11 @@ func (g *GroupConfig) validate(v *problems) {
 	}
 }
 
-// vnicTypes are those of Neutron.
 var vnicTypes = []string{
 	"", "normal", "direct", "direct-physical", "macvtap", "baremetal", "virtio-forwarder", "vdpa", "accelerator-direct", "remote-managed",
 }
 
-func (p *Port) validate(v *problems, field string) {
+func (p *Port) validate(v *configErrors, field string) {
 	v.check(p.Network != "", field+"network", p.Network, "the name or ID of a network")
 	v.check(slices.Contains(vnicTypes, p.VNICType), field+"vnicType", p.VNICType, "one of "+strings.Join(vnicTypes[1:], ", "))
 	for i, pair := range p.AllowedAddressPairs {
@@ -391,7 +395,7 @@ func (p *Port) validate(v *problems, field string) {
 		v.check(pair.MACAddress == "" || err == nil, fmt.Sprintf("%sallowedAddressPairs[%d].macAddress", field, i), pair.MACAddress, "a MAC address")
 	}
 	v.check(p.PortSecurity == nil || *p.PortSecurity || len(p.AllowedAddressPairs) == 0, field+"allowedAddressPairs", "given",
-		"none where portSecurity is off, as any address may be sent from then")
+		"none if portSecurity is false, which allows every source address")
 }
 
 func (g *GroupConfig) namePrefix() string {
@@ -401,8 +405,8 @@ func (g *GroupConfig) namePrefix() string {
 	return g.NamePrefix
 }
 
-// template gives the text of the user data's template; empty is none.
-func (g *GroupConfig) template() (string, error) {
+// readUserDataTemplate returns the text of the user data template; empty if not configured.
+func (g *GroupConfig) readUserDataTemplate() (string, error) {
 	if g.UserDataFile == "" {
 		return g.UserData, nil
 	}
@@ -413,24 +417,24 @@ func (g *GroupConfig) template() (string, error) {
 	return string(raw), nil
 }
 
-// problems gathers what is wrong with a configuration.
-type problems struct {
-	field string // that those that follow are below
-	found []error
+// configErrors collects configuration errors.
+type configErrors struct {
+	fieldPrefix string // prefix of the fields that follow
+	errs        []error
 }
 
-func (v *problems) check(ok bool, field, value, want string) {
+func (v *configErrors) check(ok bool, field, value, want string) {
 	if !ok {
 		v.add(field, fmt.Sprintf("%q", value), want)
 	}
 }
 
-func (v *problems) checkURL(field, value string) {
+func (v *configErrors) checkURL(field, value string) {
 	u, err := url.Parse(value)
 	v.check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" &&
 		u.Fragment == "", field, value, "an https URL without query")
 }
 
-func (v *problems) add(field string, value any, want string) {
-	v.found = append(v.found, fmt.Errorf("openstack %s%s: %v: want %s", v.field, field, value, want))
+func (v *configErrors) add(field string, value any, want string) {
+	v.errs = append(v.errs, fmt.Errorf("openstack %s%s: %v: want %s", v.fieldPrefix, field, value, want))
 }

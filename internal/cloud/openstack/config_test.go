@@ -17,8 +17,8 @@ import (
 
 const keystone = "https://keystone.example.com:5000/v3"
 
-// good is a configuration without a fault.
-func good() Config {
+// validConfig returns a valid configuration.
+func validConfig() Config {
 	return Config{
 		Auth: &Auth{
 			URL: keystone, Username: "u", UserDomainName: "Default", Password: "p", ProjectID: "0123",
@@ -32,8 +32,8 @@ func good() Config {
 
 func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 	quantity := func(text string) *resource.Quantity { q := resource.MustParse(text); return &q }
-	if _, err := New(good(), Options{}); err != nil {
-		t.Fatalf("the good one: %v", err)
+	if _, err := New(validConfig(), Options{}); err != nil {
+		t.Fatalf("valid configuration: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
 		"clusterName:":                      func(c *Config) { c.ClusterName = "a/b" },
@@ -70,8 +70,8 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 		"groups[0].nodes.reserved.cpu:": func(c *Config) {
 			c.Groups[0].Nodes.Reserved = corev1.ResourceList{"cpu": resource.MustParse("-1")}
 		},
-		`groups[0].networks: "net": want one network`: func(c *Config) { c.Groups[0].Ports = []Port{{Network: "net"}} },
-		"groups[0].ports[0].network:":                 func(c *Config) { c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{}} },
+		`groups[0].networks: "net": want at least one network`: func(c *Config) { c.Groups[0].Ports = []Port{{Network: "net"}} },
+		"groups[0].ports[0].network:":                          func(c *Config) { c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{}} },
 		"groups[0].ports[0].vnicType:": func(c *Config) {
 			c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{Network: "n", VNICType: "fast"}}
 		},
@@ -83,16 +83,16 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 			c.Groups[0].Networks = nil
 			c.Groups[0].Ports = []Port{{Network: "n", PortSecurity: &off, AllowedAddressPairs: []AddressPair{{IPAddress: "10.0.0.1"}}}}
 		},
-		"groups[0].image.visibility:":     func(c *Config) { c.Groups[0].Image.Visibility = "mine" },
-		"groups[0].nodes.cost:":           func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
-		"groups[0].resources[0]:":         func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
-		"groups[0].userData:":             func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
-		"groups[0].userDataFile: open /":  func(c *Config) { c.Groups[0].UserDataFile = "/does/not/exist" },
-		"has .Join, and this command has": func(c *Config) { c.Groups[0].UserData = "{{.Join.Token}}" },
-		"caFile:":                         func(c *Config) { c.CAFile = "/does/not/exist" },
-		"auth: passwordFile":              func(c *Config) { c.Auth.Password, c.Auth.PasswordFile = "", "/does/not/exist" },
+		"groups[0].image.visibility:":       func(c *Config) { c.Groups[0].Image.Visibility = "mine" },
+		"groups[0].nodes.cost:":             func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
+		"groups[0].resources[0]:":           func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
+		"groups[0].userData:":               func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
+		"groups[0].userDataFile: open /":    func(c *Config) { c.Groups[0].UserDataFile = "/does/not/exist" },
+		"uses .Join, which needs a cluster": func(c *Config) { c.Groups[0].UserData = "{{.Join.Token}}" },
+		"caFile:":                           func(c *Config) { c.CAFile = "/does/not/exist" },
+		"auth: passwordFile":                func(c *Config) { c.Auth.Password, c.Auth.PasswordFile = "", "/does/not/exist" },
 	} {
-		c := good()
+		c := validConfig()
 		change(&c)
 		if _, err := New(c, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)
@@ -100,7 +100,7 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 	}
 }
 
-func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
+func TestAllCredentialSourcesAreEquivalent(t *testing.T) {
 	for _, name := range []string{"OS_CLOUD", "OS_AUTH_URL", "OS_CLIENT_CONFIG_FILE", "OS_REGION_NAME", "OS_INTERFACE", "OS_CACERT"} {
 		t.Setenv(name, "")
 	}
@@ -124,7 +124,7 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 
 	check := func(name string, c Config) {
 		t.Helper()
-		l, err := c.login()
+		l, err := c.resolveLogin()
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
@@ -140,7 +140,7 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 		URL: keystone, Username: "u", UserDomainName: "Default", PasswordFile: password, ProjectID: "0123",
 	}})
 	application := Config{Cloud: "application", CloudsFile: file}
-	if l, err := application.login(); err != nil || l.auth.Scope != nil || l.auth.ApplicationCredentialSecret != "s" || l.auth.TenantID != "" {
+	if l, err := application.resolveLogin(); err != nil || l.auth.Scope != nil || l.auth.ApplicationCredentialSecret != "s" || l.auth.TenantID != "" {
 		t.Errorf("application credential: %+v, %v", l, err)
 	}
 	for cloud, want := range map[string]string{
@@ -148,15 +148,15 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 		"missing": "not found in clouds.yaml",
 	} {
 		c := Config{Cloud: cloud, CloudsFile: file}
-		if _, err := c.login(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.resolveLogin(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", cloud, err, want)
 		}
 	}
-	if _, err := (&Config{Cloud: "mine", CloudsFile: file + "x"}).login(); err == nil {
-		t.Error("a file that is not there is no error")
+	if _, err := (&Config{Cloud: "mine", CloudsFile: file + "x"}).resolveLogin(); err == nil {
+		t.Error("a missing file is no error")
 	}
-	if _, err := (&Config{}).login(); err == nil || !strings.Contains(err.Error(), "OS_AUTH_URL") {
-		t.Errorf("nothing given: %v", err)
+	if _, err := (&Config{}).resolveLogin(); err == nil || !strings.Contains(err.Error(), "OS_AUTH_URL") {
+		t.Errorf("empty configuration: %v", err)
 	}
 	t.Setenv("OS_CLIENT_CONFIG_FILE", file)
 	t.Setenv("OS_CLOUD", "mine")
@@ -172,7 +172,7 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	raw, err := yaml.Marshal(good())
+	raw, err := yaml.Marshal(validConfig())
 	must.NoError(f, err)
 	f.Add(string(raw))
 	f.Add("groups: [{flavorSelection: {minMemory: 1Gi}, image: {tag: x}, nodes: {taints: [{key: a}]}}]")
@@ -181,7 +181,7 @@ func FuzzConfig(f *testing.F) {
 		if yaml.UnmarshalStrict([]byte(text), &c) != nil {
 			return
 		}
-		for i := range c.Groups { // no file of this machine is to be read
+		for i := range c.Groups { // do not read files of this host
 			c.Groups[i].UserDataFile = ""
 		}
 		if c.Validate() == nil && (c.ClusterName == "" || c.parallelCreates() < 1 || c.requestTimeout() <= 0) {

@@ -12,29 +12,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Delete begins to delete a server. The ports that Nova has made go with it, and so does the volume that it booted from; those that
-// Grow has made are deleted when it is gone. A server that Nova keeps for a while after its deletion (SOFT_DELETED) is deleted for good.
+// Delete starts the deletion of a server. Nova also deletes its own ports and the boot volume. The ports that Grow
+// created are deleted after the server. A server that Nova keeps after its deletion (SOFT_DELETED) is deleted
+// permanently.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
-	id, err := p.serverID(providerID)
+	id, err := p.parseServerID(providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	started := time.Now().UTC()
 	switch {
 	case m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started, p.portsOf(ctx, id)), nil
-	case m.keeps != "":
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
+		return newDeletionOperation(id, started, p.listPortIDs(ctx, id)), nil
+	case m.protectedReason != "":
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.protectedReason)}
 	}
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	ports := p.portsOf(ctx, id)
+	ports := p.listPortIDs(ctx, id)
 	defer p.servers.Outdate()
 	if m.softDeleted {
 		err = servers.ForceDelete(ctx, c.compute, id).ExtractErr()
@@ -42,45 +43,46 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		err = servers.Delete(ctx, c.compute, id).ExtractErr()
 	}
 	if err != nil {
-		return p.afterRefusal(ctx, id, started, ports, ofAPI("deleting server "+id, err))
+		return p.handleRefusedDeletion(ctx, id, started, ports, fromAPIError("deleting server "+id, err))
 	}
-	p.log.Info("a server's deletion has begun", "server", id, "name", m.Name, "group", m.Group)
-	return deletion(id, started, ports), nil
+	p.log.Info("server deletion started", "server", id, "name", m.Name, "group", m.Group)
+	return newDeletionOperation(id, started, ports), nil
 }
 
-// afterRefusal looks at a server whose deletion was refused: somebody else's may have come first.
-func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Time, ports []string, refused error) (cloud.Operation, error) {
-	if saysGone(refused, id) {
-		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
+// handleRefusedDeletion reads a server after a refused deletion: another deletion may have been first.
+func (p *Provider) handleRefusedDeletion(ctx context.Context, id string, started time.Time, ports []string, refusal error) (cloud.Operation, error) {
+	if isGone(refusal, id) {
+		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: toProviderID(id)}
 	}
-	if ctx.Err() != nil || cloud.IsThrottled(refused) {
-		return cloud.Operation{}, refused
+	if ctx.Err() != nil || cloud.IsThrottled(refusal) {
+		return cloud.Operation{}, refusal
 	}
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
 	case err == nil && m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started, ports), nil
+		return newDeletionOperation(id, started, ports), nil
 	}
-	return cloud.Operation{}, refused
+	return cloud.Operation{}, refusal
 }
 
-// operation is what a [cloud.Operation]'s ID says. Nova has no operations for either change: the servers are looked at.
+// operation is the content of [cloud.Operation].ID. Nova has no operations for these changes, so the servers are
+// polled.
 type operation struct {
 	// Delete is the ID of the server that is being deleted.
 	Delete string `json:"delete,omitempty"`
-	// Create are the IDs of those that are being made.
+	// Create are the IDs of the servers that are being created.
 	Create []string `json:"create,omitempty"`
-	// Ports are the IDs of those that are to be deleted after the server.
+	// Ports are the IDs of the ports to delete after the server.
 	Ports []string `json:"ports,omitempty"`
 }
 
-func deletion(id string, started time.Time, ports []string) cloud.Operation {
-	return operation{Delete: id, Ports: ports}.encode(started)
+func newDeletionOperation(id string, started time.Time, ports []string) cloud.Operation {
+	return operation{Delete: id, Ports: ports}.toCloudOperation(started)
 }
 
-func (o operation) encode(started time.Time) cloud.Operation {
+func (o operation) toCloudOperation(started time.Time) cloud.Operation {
 	return cloud.NewOperation(o, started)
 }
 
@@ -94,15 +96,15 @@ func decodeOperation(id string) (operation, error) {
 		return operation{}, err
 	}
 	for _, server := range slices.Concat([]string{o.Delete}, o.Create, o.Ports) {
-		if server != "" && !uuid.MatchString(server) {
-			return operation{}, invalid("operation %.200q: %q is no ID", id, server)
+		if server != "" && !uuidPattern.MatchString(server) {
+			return operation{}, newInvalidError("operation %.200q: %q is not a server or port ID", id, server)
 		}
 	}
 	return o, nil
 }
 
-// Status looks at the servers of an operation. A deletion is done when its server is gone, or is not being deleted any
-// more; an order when none of its servers is being made.
+// Status reads the servers of an operation. A deletion is done when its server is gone or no longer being deleted. A
+// launch is done when none of its servers is being created.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
 	if op.ID == "" {
 		return cloud.Status{Done: true}, nil
@@ -112,47 +114,47 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{}, err
 	}
 	if o.Delete != "" {
-		return p.deleted(ctx, o)
+		return p.deletionStatus(ctx, o)
 	}
-	return p.created(ctx, o.Create)
+	return p.launchStatus(ctx, o.Create)
 }
 
-func (p *Provider) deleted(ctx context.Context, o operation) (cloud.Status, error) {
+func (p *Provider) deletionStatus(ctx context.Context, o operation) (cloud.Status, error) {
 	id := o.Delete
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		p.servers.Outdate()
-		p.dropPorts(ctx, o.Ports)
+		p.deletePorts(ctx, o.Ports)
 		return cloud.Status{Done: true}, nil
 	case err != nil:
 		return cloud.Status{}, err
 	case m.softDeleted:
-		return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps it for a while although it is deleted; "+
-			"asked again, it is deleted for good", id, m.Name)}, nil
+		return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps the deleted server for a while; "+
+			"delete it again to remove it permanently", id, m.Name)}, nil
 	case m.State == cloud.Deleting:
 		return cloud.Status{}, nil
 	}
-	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) is still there, %s %s", id, m.Name, m.State, m.Message)}, nil
+	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) still exists, %s %s", id, m.Name, m.State, m.Message)}, nil
 }
 
-func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, error) {
+func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Status, error) {
 	errs := make([]error, len(ids))
 	faults := make([]error, len(ids))
 	pending := make([]bool, len(ids))
-	each(len(ids), sideBySide, func(i int) {
-		m, err := p.get(ctx, ids[i])
+	forEach(len(ids), maxConcurrentReads, func(i int) {
+		m, err := p.getServer(ctx, ids[i])
 		switch {
-		case cloud.IsNotFound(err): // whoever deleted it has not been waiting for it
+		case cloud.IsNotFound(err): // deleted meanwhile
 		case err != nil:
 			errs[i] = err
 		case m.State == cloud.Pending:
 			pending[i] = true
 		case m.State == cloud.Failed:
-			faults[i] = m.failure()
+			faults[i] = m.launchError()
 		}
 	})
-	if err := joined(errs); err != nil {
+	if err := joinErrors(errs); err != nil {
 		return cloud.Status{}, err
 	}
 	for _, p := range pending {
@@ -160,13 +162,13 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 			return cloud.Status{}, nil
 		}
 	}
-	p.servers.Outdate() // a list of before may have the servers as still being built
-	return cloud.Status{Done: true, Err: joined(faults)}, nil
+	p.servers.Outdate() // a cached list may show the servers as building
+	return cloud.Status{Done: true, Err: joinErrors(faults)}, nil
 }
 
-// failure is the error that a server in ERROR stands for.
-func (m *found) failure() error {
-	err := fmt.Errorf("server %s (%s) could not be made: %s", m.id, m.Name, cmp.Or(m.Message, "Nova does not say why"))
+// launchError returns the error of a server in state ERROR.
+func (m *serverInstance) launchError() error {
+	err := fmt.Errorf("Nova failed to create server %s (%s): %s", m.id, m.Name, cmp.Or(m.Message, "Nova gives no reason"))
 	if m.Refusal == "" {
 		return err
 	}

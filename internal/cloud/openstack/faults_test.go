@@ -20,46 +20,45 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in how it spoke to
-// OpenStack.
+// These tests are named after faults of the OpenStack cluster autoscaler in its communication with OpenStack.
 
-// services are a Keystone, and a Nova in each of two regions, without servers unless a test lists some. They say no more than is asked here; what the
-// real ones say is tested against them.
-type services struct {
+// fakeOpenStack fakes Keystone, and Nova in two regions. It has no servers unless a test sets list. The end-to-end tests run
+// against real services.
+type fakeOpenStack struct {
 	t       *testing.T
 	address string
 	mux     *http.ServeMux
 
-	mu      sync.Mutex
-	tokens  int // that were given out, of which the last is good
-	revoked bool
-	secret  string // of the user, if it is to be right
-	refused int    // sign-ins with another
-	project string
-	regions []string                             // that were asked
-	order   http.HandlerFunc                     // answers the request for a server in the place of create; nil is none
-	create  func()                               // is called with each server that is asked for, before the answer
-	list    func(marker string) []map[string]any // answers a page of servers, never with a next
+	mu             sync.Mutex
+	tokens         int // number of tokens; only the last one is valid
+	revoked        bool
+	secret         string // the valid password; empty accepts any
+	refusals       int    // refused authentications
+	project        string
+	requestRegions []string                             // regions of the requests
+	createHandler  http.HandlerFunc                     // replaces the handler of create requests
+	onCreate       func()                               // called before each create response
+	list           func(marker string) []map[string]any // returns a page of servers without a next link
 }
 
-func newServices(t *testing.T) *services {
+func newFakeOpenStack(t *testing.T) *fakeOpenStack {
 	t.Helper()
-	s := &services{t: t, create: func() {}, list: func(string) []map[string]any { return []map[string]any{} }}
+	s := &fakeOpenStack{t: t, onCreate: func() {}, list: func(string) []map[string]any { return []map[string]any{} }}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v3/auth/tokens", s.signIn)
+	mux.HandleFunc("POST /v3/auth/tokens", s.authenticate)
 	mux.HandleFunc("GET /{region}/v2.1/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, http.StatusOK, map[string]any{"version": map[string]string{"version": "2.90"}})
+		s.respond(w, http.StatusOK, map[string]any{"version": map[string]string{"version": "2.90"}})
 	})
-	mux.HandleFunc("GET /{region}/v2.1/servers/detail", s.known(func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, http.StatusOK, map[string]any{"servers": s.list(r.URL.Query().Get("marker"))})
+	mux.HandleFunc("GET /{region}/v2.1/servers/detail", s.withToken(func(w http.ResponseWriter, r *http.Request) {
+		s.respond(w, http.StatusOK, map[string]any{"servers": s.list(r.URL.Query().Get("marker"))})
 	}))
-	mux.HandleFunc("POST /{region}/v2.1/servers", s.known(func(w http.ResponseWriter, r *http.Request) {
-		if s.order != nil {
-			s.order(w, r)
+	mux.HandleFunc("POST /{region}/v2.1/servers", s.withToken(func(w http.ResponseWriter, r *http.Request) {
+		if s.createHandler != nil {
+			s.createHandler(w, r)
 			return
 		}
-		s.create()
-		s.answer(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
+		s.onCreate()
+		s.respond(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
 	}))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -68,7 +67,7 @@ func newServices(t *testing.T) *services {
 	return s
 }
 
-func (s *services) answer(w http.ResponseWriter, status int, body any) {
+func (s *fakeOpenStack) respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(body); err != nil {
@@ -76,15 +75,15 @@ func (s *services) answer(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-func (s *services) token() string { return fmt.Sprint("token-", s.tokens) }
+func (s *fakeOpenStack) token() string { return fmt.Sprint("token-", s.tokens) }
 
-func (s *services) signIn(w http.ResponseWriter, r *http.Request) {
+func (s *fakeOpenStack) authenticate(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	s.mu.Lock()
 	if s.secret != "" && !strings.Contains(string(body), s.secret) {
-		s.refused++
+		s.refusals++
 		s.mu.Unlock()
-		s.answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
+		s.respond(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
 		return
 	}
 	project := s.project
@@ -100,29 +99,29 @@ func (s *services) signIn(w http.ResponseWriter, r *http.Request) {
 		}
 		catalog = append(catalog, map[string]any{"type": kind, "endpoints": endpoints})
 	}
-	s.answer(w, http.StatusCreated, map[string]any{"token": map[string]any{
+	s.respond(w, http.StatusCreated, map[string]any{"token": map[string]any{
 		"catalog": catalog, "project": map[string]string{"id": project}, "expires_at": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"),
 	}})
 }
 
-// known is a handler of Nova's for those with the token that is good now.
-func (s *services) known(answer http.HandlerFunc) http.HandlerFunc {
+// withToken returns a handler that requires the valid token.
+func (s *fakeOpenStack) withToken(answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		good := !s.revoked && r.Header.Get("X-Auth-Token") == s.token()
-		s.regions = append(s.regions, r.PathValue("region"))
+		s.requestRegions = append(s.requestRegions, r.PathValue("region"))
 		s.mu.Unlock()
 		if !good {
-			s.answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
+			s.respond(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
 			return
 		}
 		answer(w, r)
 	}
 }
 
-func (s *services) provider(region string) *Provider {
+func (s *fakeOpenStack) newProvider(region string) *Provider {
 	s.t.Helper()
-	c := good()
+	c := validConfig()
 	c.Auth.URL, c.Region = s.address+"/v3", region
 	p, err := New(c, Options{})
 	must.NoError(s.t, err)
@@ -130,14 +129,14 @@ func (s *services) provider(region string) *Provider {
 }
 
 func TestFaultEachCallHasItsOwnToken(t *testing.T) {
-	s := newServices(t)
-	p := s.provider("south")
+	s := newFakeOpenStack(t)
+	p := s.newProvider("south")
 	ask := func(times int) {
 		t.Helper()
 		var all sync.WaitGroup
 		for range times {
 			all.Go(func() {
-				p.servers.Outdate() // each has to ask
+				p.servers.Outdate() // force a request
 				if _, err := p.Instances(t.Context(), "workers"); err != nil {
 					t.Error(err)
 				}
@@ -148,71 +147,71 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 	ask(1)
 	ask(5)
 	if s.tokens != 1 {
-		t.Errorf("6 calls have had %d tokens, want one for all", s.tokens)
+		t.Errorf("6 calls used %d tokens, want 1", s.tokens)
 	}
 	s.revoked = true
 	ask(5)
 	ask(1)
 	if s.tokens != 2 {
-		t.Errorf("after a token was revoked there are %d, want one more", s.tokens)
+		t.Errorf("%d tokens after one was revoked, want 2", s.tokens)
 	}
 }
 
 func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
-	for want, ask := range map[string]func(s *services) *Provider{
-		"south": func(s *services) *Provider { return s.provider("south") },
-		"north": func(s *services) *Provider {
+	for want, ask := range map[string]func(s *fakeOpenStack) *Provider{
+		"south": func(s *fakeOpenStack) *Provider { return s.newProvider("south") },
+		"north": func(s *fakeOpenStack) *Provider {
 			t.Setenv("OS_REGION_NAME", "north")
-			return s.provider("")
+			return s.newProvider("")
 		},
 	} {
-		s := newServices(t)
+		s := newFakeOpenStack(t)
 		if _, err := ask(s).Instances(t.Context(), "workers"); err != nil {
 			t.Error(err)
 		}
-		if !slices.Equal(s.regions, []string{want}) {
-			t.Errorf("asked was %v, want %s", s.regions, want)
+		if !slices.Equal(s.requestRegions, []string{want}) {
+			t.Errorf("requests went to %v, want %s", s.requestRegions, want)
 		}
 	}
-	check.ErrorContains(t, newServices(t).provider("LK").Check(t.Context()), "want one of north, south")
+	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").Check(t.Context()), "want one of north, south")
 }
 
 func TestFaultOneServerIsMadeAtATime(t *testing.T) {
 	const servers = 5
-	s := newServices(t)
+	s := newFakeOpenStack(t)
 	var asked sync.WaitGroup
 	asked.Add(servers)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	together := make(chan struct{})
 	go func() { asked.Wait(); close(together) }()
-	s.create = func() { // answers once all are asked for
+	s.onCreate = func() { // waits until all are requested
 		asked.Done()
 		select {
 		case <-together:
 		case <-ctx.Done():
-			t.Error("not all servers are asked for before the first is answered")
+			t.Error("not all create requests are concurrent")
 		}
 	}
-	p := s.provider("south")
-	r := &resolved{image: someID, networks: []string{someID}}
-	ids, err := p.launchAll(t.Context(), p.groups[0], r, &flavors.Flavor{ID: "1", Name: "m.2c4g"}, make([]string, servers))
+	p := s.newProvider("south")
+	r := &resolvedNames{image: someID, networks: []string{someID}}
+	ids, err := p.createServers(t.Context(), p.groups[0], r, &flavors.Flavor{ID: "1", Name: "m.2c4g"}, make([]string, servers))
 	if err != nil || len(ids) != servers {
 		t.Errorf("%v, %v, want %d servers", ids, err, servers)
 	}
 }
 
-// TestUnansweredNovaLaunchMayHaveBeenAccepted has a proxy answer in Nova's place.
+// TestUnansweredNovaLaunchMayHaveBeenAccepted lets a proxy respond instead of Nova.
 func TestUnansweredNovaLaunchMayHaveBeenAccepted(t *testing.T) {
 	for status, wants := range map[int]bool{http.StatusServiceUnavailable: false, http.StatusTooManyRequests: true} {
-		s := newServices(t)
-		p := s.provider("south")
-		s.order = func(w http.ResponseWriter, _ *http.Request) {
+		s := newFakeOpenStack(t)
+		p := s.newProvider("south")
+		s.createHandler = func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "5")
-			s.answer(w, status, map[string]any{"overLimit": map[string]any{"message": "later"}})
+			s.respond(w, status, map[string]any{"overLimit": map[string]any{"message": "later"}})
 		}
-		if _, err := p.launch(t.Context(), p.groups[0], &resolved{}, &flavors.Flavor{ID: "1", Name: "small"}, ""); err == nil || cloud.IsThrottled(err) != wants {
-			t.Errorf("%d: %v; want a wish to be left alone: %t", status, err, wants)
+		if _, err := p.createServer(t.Context(), p.groups[0], &resolvedNames{}, &flavors.Flavor{ID: "1", Name: "small"}, ""); err == nil || cloud.IsThrottled(err) != wants {
+			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
 		}
 	}
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// listSize is how many flavors, images and the like are asked for at once.
-const listSize = 200
+// listPageSize is the page size for lists of flavors, images and so on.
+const listPageSize = 200
 
-// defaultPods is how many pods a kubelet takes unless it is told otherwise.
-const defaultPods = 110
+// defaultMaxPods is the kubelet's default maximum of pods.
+const defaultMaxPods = 110
 
-// Templates gives the flavors of a group with what a server of each has. A zone is named where the group has one only.
+// Templates returns the flavors of a group with their capacity. The zone is set if the group has a single one.
 func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.resolve(ctx, g)
+	r, err := p.resolveNames(ctx, g)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	templates := make([]cloud.Template, len(r.flavors))
 	for i := range r.flavors {
 		shape := g.Nodes
-		if shape.Capacity, err = g.capacity(&r.flavors[i]); err != nil {
+		if shape.Capacity, err = g.flavorCapacity(&r.flavors[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", g, err)
 		}
 		templates[i] = cloud.Template{Name: r.flavors[i].Name, Zone: zone, Shape: shape}
@@ -48,18 +48,18 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	return templates, nil
 }
 
-// capacity is what a server of a flavor has. What the configuration declares counts before it.
-func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
+// flavorCapacity returns the capacity of a server with a flavor. Configured values take precedence.
+func (g *group) flavorCapacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPUs), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI), // Nova's MB are MiB
-		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI), // MB in Nova are MiB
+		corev1.ResourcePods:   *resource.NewQuantity(defaultMaxPods, resource.DecimalSI),
 	}
 	disk := f.Disk
 	if g.BootVolume != nil {
 		disk = g.BootVolume.SizeGiB
 	}
-	if disk > 0 { // 0 is as much as the image needs
+	if disk > 0 { // 0 means the size of the image
 		list[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(disk)<<30, resource.BinarySI)
 	}
 	for _, r := range g.Resources {
@@ -67,9 +67,9 @@ func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 		if !declared {
 			continue
 		}
-		n, err := devices(value)
+		n, err := parseDeviceCount(value)
 		if err != nil {
-			return nil, invalid("flavor %s: extra spec %s: %w", f.Name, r.ExtraSpec, err)
+			return nil, newInvalidError("flavor %s: extra spec %s: %w", f.Name, r.ExtraSpec, err)
 		}
 		sum := list[corev1.ResourceName(r.Resource)]
 		sum.Add(*resource.NewQuantity(n, resource.DecimalSI))
@@ -81,11 +81,11 @@ func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	return list, nil
 }
 
-// maxDevices is the most devices that a flavor is believed to have.
-const maxDevices = 1 << 16
+// maxDeviceCount is the highest accepted device count of a flavor.
+const maxDeviceCount = 1 << 16
 
-// devices reads a number, or aliases with their numbers as a:1,b:2.
-func devices(value string) (int64, error) {
+// parseDeviceCount parses a number, or a list of aliases with numbers such as a:1,b:2, and returns the sum.
+func parseDeviceCount(value string) (int64, error) {
 	var sum int64
 	for part := range strings.SplitSeq(value, ",") {
 		count := strings.TrimSpace(part)
@@ -93,7 +93,7 @@ func devices(value string) (int64, error) {
 			count = strings.TrimSpace(count[i+1:])
 		}
 		n, err := strconv.ParseInt(count, 10, 32)
-		if err != nil || n < 0 || n > maxDevices {
+		if err != nil || n < 0 || n > maxDeviceCount {
 			return 0, fmt.Errorf("%.100q: want a number, or aliases with their numbers such as a100:2", value)
 		}
 		sum += n
@@ -101,11 +101,11 @@ func devices(value string) (int64, error) {
 	return sum, nil
 }
 
-// flavorsOf gives the flavors of a group that can be used, the preferred one first: one at the least. missing says which of them
-// are not there or cannot be read.
-func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
-	all, err := listAll(ctx, c, listing[flavors.Flavor]{
-		path: "flavors/detail", key: "flavors", size: listSize, id: func(f *flavors.Flavor) string { return f.ID },
+// usableFlavors returns the usable flavors of a group, at least one, the preferred one first. missing lists the flavors
+// that do not exist or cannot be read.
+func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
+	all, err := listAllPages(ctx, c, pagedList[flavors.Flavor]{
+		path: "flavors/detail", key: "flavors", pageSize: listPageSize, idOf: func(f *flavors.Flavor) string { return f.ID },
 	})
 	if err != nil {
 		return nil, nil, err
@@ -113,33 +113,33 @@ func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usa
 	var errs []error
 	chosen := make([]flavors.Flavor, 0, len(g.Flavors))
 	if g.FlavorSelection != nil {
-		if chosen, err = g.FlavorSelection.choose(all); err != nil {
+		if chosen, err = g.FlavorSelection.selectFlavors(all); err != nil {
 			return nil, nil, err
 		}
 	}
 	for i, name := range g.Flavors {
-		f, err := flavorNamed(all, name)
+		f, err := findFlavor(all, name)
 		if err != nil {
-			errs = append(errs, invalid("flavors[%d]: %w", i, err))
+			errs = append(errs, newInvalidError("flavors[%d]: %w", i, err))
 			continue
 		}
 		chosen = append(chosen, f)
 	}
 	for i := range chosen {
-		if _, err := g.capacity(&chosen[i]); err != nil {
+		if _, err := g.flavorCapacity(&chosen[i]); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		usable = append(usable, chosen[i])
 	}
 	if len(usable) == 0 {
-		return nil, nil, joined(errs)
+		return nil, nil, joinErrors(errs)
 	}
-	return usable, joined(errs), nil
+	return usable, joinErrors(errs), nil
 }
 
-// flavorNamed finds a flavor by its ID or its name; Nova has names only once.
-func flavorNamed(all []flavors.Flavor, name string) (flavors.Flavor, error) {
+// findFlavor finds a flavor by ID or name. Flavor names are unique in Nova.
+func findFlavor(all []flavors.Flavor, name string) (flavors.Flavor, error) {
 	var names []string
 	for _, f := range all {
 		if f.Name == name || f.ID == name {
@@ -148,23 +148,23 @@ func flavorNamed(all []flavors.Flavor, name string) (flavors.Flavor, error) {
 		names = append(names, f.Name)
 	}
 	slices.Sort(names)
-	return flavors.Flavor{}, fmt.Errorf("%q: Nova has no such flavor for this project: want one of %s", name, someOf(names))
+	return flavors.Flavor{}, fmt.Errorf("%q: flavor not found in this project: want one of %s", name, joinLimited(names))
 }
 
-// choose takes the flavors within the bounds, the smallest first.
-func (s *FlavorSelection) choose(all []flavors.Flavor) ([]flavors.Flavor, error) {
+// selectFlavors returns the flavors within the limits, the smallest first.
+func (s *FlavorSelection) selectFlavors(all []flavors.Flavor) ([]flavors.Flavor, error) {
 	name, err := regexp.Compile("^(?:" + s.Name + ")$")
 	if err != nil {
-		return nil, invalid("flavorSelection.name: %q: %w", s.Name, err)
+		return nil, newInvalidError("flavorSelection.name: %q: %w", s.Name, err)
 	}
 	var chosen []flavors.Flavor
 	for _, f := range all {
-		if s.takes(&f) && (s.Name == "" || name.MatchString(f.Name)) {
+		if s.matches(&f) && (s.Name == "" || name.MatchString(f.Name)) {
 			chosen = append(chosen, f)
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, invalid("flavorSelection: none of the %d flavors that Nova has for this project is within its bounds", len(all))
+		return nil, newInvalidError("flavorSelection: none of the project's %d flavors is within the limits", len(all))
 	}
 	slices.SortFunc(chosen, func(a, b flavors.Flavor) int {
 		return cmp.Or(cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.RAM, b.RAM), cmp.Compare(a.Disk, b.Disk), cmp.Compare(a.Name, b.Name))
@@ -172,7 +172,7 @@ func (s *FlavorSelection) choose(all []flavors.Flavor) ([]flavors.Flavor, error)
 	return chosen, nil
 }
 
-func (s *FlavorSelection) takes(f *flavors.Flavor) bool {
+func (s *FlavorSelection) matches(f *flavors.Flavor) bool {
 	memory := *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI)
 	if f.VCPUs < s.MinVCPUs || s.MaxVCPUs > 0 && f.VCPUs > s.MaxVCPUs ||
 		s.MinMemory != nil && memory.Cmp(*s.MinMemory) < 0 || s.MaxMemory != nil && !s.MaxMemory.IsZero() && memory.Cmp(*s.MaxMemory) > 0 {

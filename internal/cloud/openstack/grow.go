@@ -20,54 +20,54 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Grow asks Nova for servers, several at once. Nova may take some of them and refuse others; once one is refused no more
-// are asked for.
+// Grow sends concurrent create requests to Nova. Nova may accept some and refuse others. After the first refusal no
+// more requests are sent.
 func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
 	}
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	r, err := p.resolve(ctx, g)
+	r, err := p.resolveNames(ctx, g)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	flavor, err := r.flavor(g, order.Template)
+	flavor, err := r.selectFlavor(g, order.Template)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	if err := p.sweepPorts(ctx); err != nil {
-		p.log.Warn("ports that no server has could not be looked for", "err", err)
+	if err := p.deleteUnusedPorts(ctx); err != nil {
+		p.log.Warn("listing unused ports failed", "err", err)
 	}
-	zones, err := p.spread(ctx, g, order.Count)
+	zones, err := p.assignZones(ctx, g, order.Count)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	started := time.Now().UTC()
-	ids, err := p.launchAll(ctx, g, r, flavor, zones)
+	ids, err := p.createServers(ctx, g, r, flavor, zones)
 	if err != nil {
 		if cloud.RefusalOf(err) == cloud.Invalid {
-			g.forget()
+			g.clearCachedNames()
 		}
-		return cloud.Operation{Machines: providerIDsOf(ids)}, fmt.Errorf("growing %s by %d: %d are on their way: %w", g, order.Count, len(ids), err)
+		return cloud.Operation{Machines: toProviderIDs(ids)}, fmt.Errorf("growing %s by %d: %d are provisioning: %w", g, order.Count, len(ids), err)
 	}
-	p.log.Info("servers were asked for", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
-	op := operation{Create: ids}.encode(started)
-	op.Machines = providerIDsOf(ids)
+	p.log.Info("requested servers", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
+	op := operation{Create: ids}.toCloudOperation(started)
+	op.Machines = toProviderIDs(ids)
 	return op, nil
 }
 
-func providerIDsOf(servers []string) (ids []string) {
+func toProviderIDs(servers []string) (ids []string) {
 	for _, id := range servers {
-		ids = append(ids, providerIDOf(id))
+		ids = append(ids, toProviderID(id))
 	}
 	return ids
 }
 
-// flavor finds the flavor that an order names; the first where it names none.
-func (r *resolved) flavor(g *group, template string) (*flavors.Flavor, error) {
+// selectFlavor returns the flavor of the given name, or the first one if template is empty.
+func (r *resolvedNames) selectFlavor(g *group, template string) (*flavors.Flavor, error) {
 	var names []string
 	for i := range r.flavors {
 		if template == "" || r.flavors[i].Name == template {
@@ -75,12 +75,11 @@ func (r *resolved) flavor(g *group, template string) (*flavors.Flavor, error) {
 		}
 		names = append(names, r.flavors[i].Name)
 	}
-	return nil, invalid("growing %s by servers of flavor %s: want one of %s", g, template, someOf(names))
+	return nil, newInvalidError("growing %s with flavor %s: want one of %s", g, template, joinLimited(names))
 }
 
-// spread gives each new server its zone, so that those of the group are as even as they can be. Without zones Nova
-// chooses.
-func (p *Provider) spread(ctx context.Context, g *group, count int) ([]string, error) {
+// assignZones assigns a zone to each new server, so that the group is balanced. Without configured zones Nova chooses.
+func (p *Provider) assignZones(ctx context.Context, g *group, count int) ([]string, error) {
 	zones := make([]string, count)
 	switch len(g.AvailabilityZones) {
 	case 0:
@@ -91,34 +90,34 @@ func (p *Provider) spread(ctx context.Context, g *group, count int) ([]string, e
 		}
 		return zones, nil
 	}
-	machines, err := p.list(ctx, g)
+	instances, err := p.listServers(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	has := map[string]int{}
-	for _, m := range machines {
+	perZone := map[string]int{}
+	for _, m := range instances {
 		if m.State != cloud.Deleting {
-			has[m.Zone]++
+			perZone[m.Zone]++
 		}
 	}
 	for i := range zones {
-		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { return has[a] - has[b] })
-		has[zones[i]]++
+		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { return perZone[a] - perZone[b] })
+		perZone[zones[i]]++
 	}
 	return zones, nil
 }
 
-// launchAll asks for one server in each of the zones, and gives the IDs of those that Nova took.
-func (p *Provider) launchAll(ctx context.Context, g *group, r *resolved, f *flavors.Flavor, zones []string) ([]string, error) {
+// createServers creates one server per zone entry and returns the IDs of the accepted ones.
+func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) ([]string, error) {
 	var mu sync.Mutex
 	var ids []string
 	var errs []error
 	var stop atomic.Bool
-	each(len(zones), p.config.parallelCreates(), func(i int) {
+	forEach(len(zones), p.config.parallelCreates(), func(i int) {
 		if stop.Load() {
 			return
 		}
-		id, err := p.launch(ctx, g, r, f, zones[i])
+		id, err := p.createServer(ctx, g, r, f, zones[i])
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
@@ -128,8 +127,8 @@ func (p *Provider) launchAll(ctx context.Context, g *group, r *resolved, f *flav
 		}
 		ids = append(ids, id)
 	})
-	slices.SortStableFunc(errs, func(a, b error) int { // a refusal says more than what came of it
-		return rank(a) - rank(b)
+	slices.SortStableFunc(errs, func(a, b error) int { // a refusal is the most useful error
+		return errorRank(a) - errorRank(b)
 	})
 	if len(errs) > 0 {
 		return ids, errs[0]
@@ -137,7 +136,7 @@ func (p *Provider) launchAll(ctx context.Context, g *group, r *resolved, f *flav
 	return ids, nil
 }
 
-func rank(err error) int {
+func errorRank(err error) int {
 	switch {
 	case cloud.RefusalOf(err) != "":
 		return 0
@@ -147,80 +146,80 @@ func rank(err error) int {
 	return 2
 }
 
-// launch asks for one server. What it was to join with is taken back when Nova is sure not to have made it; else it ends
-// by itself.
-func (p *Provider) launch(ctx context.Context, g *group, r *resolved, f *flavors.Flavor, zone string) (string, error) {
+// createServer creates one server. If Nova certainly did not create it, its join token is withdrawn. Otherwise the token
+// expires.
+func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (string, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return "", err
 	}
 	name := g.namePrefix() + "-" + randomSuffix()
-	data, err := p.userDataFor(ctx, g, f, name, zone)
+	data, err := p.renderUserData(ctx, g, f, name, zone)
 	if err != nil {
 		return "", err
 	}
-	ports, err := p.makePorts(ctx, c, g, r, name)
+	ports, err := p.createPorts(ctx, c, g, r, name)
 	if err != nil {
-		p.takeBack(ctx, g, name)
+		p.withdrawToken(ctx, g, name)
 		return "", err
 	}
 	options := p.createOptions(g, r, f, name, zone, data, ports)
-	made, err := servers.Create(ctx, c.compute, options, hints(r)).Extract()
+	created, err := servers.Create(ctx, c.compute, options, schedulerHints(r)).Extract()
 	p.servers.Outdate()
-	if err == nil && !uuid.MatchString(made.ID) {
+	if err == nil && !uuidPattern.MatchString(created.ID) {
 		err = errIncomplete
 	}
 	if err != nil {
-		err = ofAPI("creating server "+name, err)
+		err = fromAPIError("creating server "+name, err)
 		var api *apiError
-		if errors.As(err, &api) && api.Status >= http.StatusInternalServerError { // also one that asks to wait says neither yes nor no
+		if errors.As(err, &api) && api.Status >= http.StatusInternalServerError { // also with Retry-After: the server may have been created
 			err = fmt.Errorf("creating server %s: %w", name, api)
 		}
-		if refusedForGood(err) {
-			p.takeBack(ctx, g, name)
-			p.dropPorts(ctx, ports)
+		if isPermanentlyRejected(err) {
+			p.withdrawToken(ctx, g, name)
+			p.deletePorts(ctx, ports)
 		}
 		return "", err
 	}
-	return made.ID, nil
+	return created.ID, nil
 }
 
-// takeBackTime is how long taking back what a server was to join with may take.
-const takeBackTime = 10 * time.Second
+// cleanupTimeout limits the cleanup after a failed create: withdrawing the token and deleting ports.
+const cleanupTimeout = 10 * time.Second
 
-func (p *Provider) takeBack(ctx context.Context, g *group, name string) {
-	if !g.userData.joins() {
+func (p *Provider) withdrawToken(ctx context.Context, g *group, name string) {
+	if !g.userData.needsJoin() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if err := p.joiner.Withdraw(ctx, name); err != nil {
-		p.log.Warn("what a server was to join with could not be taken back; it ends by itself", "server", name, "err", err)
+		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", name, "err", err)
 	}
 }
 
-func (p *Provider) userDataFor(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
+func (p *Provider) renderUserData(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
 	if g.userData == nil {
 		return nil, nil
 	}
 	m := Machine{
 		Name: name, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
-		Labels: labels.Set(g.Nodes.Labels).String(), Taints: taintList(g.Nodes.Taints),
+		Labels: labels.Set(g.Nodes.Labels).String(), Taints: formatTaints(g.Nodes.Taints),
 	}
-	if g.userData.joins() {
+	if g.userData.needsJoin() {
 		var err error
 		if m.Join, err = p.joiner.Issue(ctx, name); err != nil {
-			return nil, fmt.Errorf("what server %s joins the cluster with: %w", name, err)
+			return nil, fmt.Errorf("join token for server %s: %w", name, err)
 		}
 	}
 	data, err := g.userData.render(m)
 	if err != nil {
-		p.takeBack(ctx, g, name)
+		p.withdrawToken(ctx, g, name)
 	}
 	return data, err
 }
 
-func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name, zone string, data []byte, ports []string,
+func (p *Provider) createOptions(g *group, r *resolvedNames, f *flavors.Flavor, name, zone string, data []byte, ports []string,
 ) servers.CreateOptsBuilder {
 	metadata := maps.Clone(g.Metadata)
 	if metadata == nil {
@@ -232,7 +231,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 	}, keyPair: g.KeyPair}
 	var attached []servers.Network
 	for _, id := range r.networks {
-		attached = append(attached, servers.Network{UUID: id}) // the port is Nova's to make, and to take away
+		attached = append(attached, servers.Network{UUID: id}) // Nova creates and deletes this port
 	}
 	for _, id := range ports {
 		attached = append(attached, servers.Network{Port: id})
@@ -242,7 +241,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 		options.ConfigDrive = &g.ConfigDrive
 	}
 	if data != nil {
-		// Encoded here, since gophercloud takes text that happens to be base64 for encoded already.
+		// Encoded here, because gophercloud does not encode text that happens to be valid base64.
 		options.UserData = []byte(base64.StdEncoding.EncodeToString(data))
 	}
 	if v := g.BootVolume; v != nil {
@@ -255,7 +254,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 	return options
 }
 
-// createOptions adds the key pair, which Nova's create has and gophercloud keeps in another package's wrapper.
+// createOptions adds the key pair, which gophercloud has only in a wrapper of another package.
 type createOptions struct {
 	servers.CreateOpts
 	keyPair string
@@ -270,30 +269,30 @@ func (o createOptions) ToServerCreateMap() (map[string]any, error) {
 	return body, err
 }
 
-func hints(r *resolved) servers.SchedulerHintOptsBuilder {
+func schedulerHints(r *resolvedNames) servers.SchedulerHintOptsBuilder {
 	if r.serverGroup == "" {
 		return nil
 	}
-	return groupHint(r.serverGroup)
+	return serverGroupHint(r.serverGroup)
 }
 
-// groupHint asks for a server group.
-type groupHint string
+// serverGroupHint requests a server group.
+type serverGroupHint string
 
 // ToSchedulerHintsMap implements servers.SchedulerHintOptsBuilder.
-func (h groupHint) ToSchedulerHintsMap() (map[string]any, error) {
+func (h serverGroupHint) ToSchedulerHintsMap() (map[string]any, error) {
 	return map[string]any{"os:scheduler_hints": map[string]any{"group": string(h)}}, nil
 }
 
-// suffixLetters leave out vowels, so that no words come about, and what looks alike.
-const suffixLetters = "bcdfghjkmnpqrstvwxz2456789"
+// suffixCharacters has no vowels, so that no words appear, and no characters that look alike.
+const suffixCharacters = "bcdfghjkmnpqrstvwxz2456789"
 
-// randomSuffix is six characters, of 300 million.
+// randomSuffix returns six characters, one of 300 million combinations.
 func randomSuffix() string {
 	raw := make([]byte, 6)
-	_, _ = rand.Read(raw) // it never fails, see crypto/rand
+	_, _ = rand.Read(raw) // never fails, see crypto/rand
 	for i := range raw {
-		raw[i] = suffixLetters[int(raw[i])%len(suffixLetters)]
+		raw[i] = suffixCharacters[int(raw[i])%len(suffixCharacters)]
 	}
 	return string(raw)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAllGroupsShareOneListOfServers(t *testing.T) {
-	s := newServices(t)
-	s.haveAll()
+func TestGroupsShareOneServerList(t *testing.T) {
+	s := newFakeOpenStack(t)
+	s.addDefaults()
 	reads := 0
 	s.list = func(string) []map[string]any {
 		reads++
@@ -20,10 +20,10 @@ func TestAllGroupsShareOneListOfServers(t *testing.T) {
 			"id": someID, "name": "a", "status": "ACTIVE", "metadata": map[string]string{ClusterKey: "prod", GroupKey: "group-1"},
 		}}
 	}
-	p := s.provider("south")
+	p := s.newProvider("south")
 	p.groups = nil
 	for i := range 10 {
-		g := good().Groups[0]
+		g := validConfig().Groups[0]
 		g.Name = fmt.Sprint("group-", i)
 		p.groups = append(p.groups, &group{GroupConfig: g})
 	}
@@ -48,31 +48,31 @@ func TestAllGroupsShareOneListOfServers(t *testing.T) {
 	if _, err := p.Grow(t.Context(), "group-1", cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	ask(2) // the new server has to be in it
+	ask(2) // the list must include the new server
 }
 
-func TestServersOfADoneOrderAreRunning(t *testing.T) {
-	s := newServices(t)
-	s.haveAll()
+func TestServersOfAFinishedLaunchAreRunning(t *testing.T) {
+	s := newFakeOpenStack(t)
+	s.addDefaults()
 	server := map[string]any{
 		"id": someID, "name": "a", "status": "BUILD", "metadata": map[string]string{ClusterKey: "prod", GroupKey: "workers"},
 	}
 	s.list = func(string) []map[string]any { return []map[string]any{server} }
-	s.mux.HandleFunc("GET /{region}/v2.1/servers/"+someID, s.known(func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, http.StatusOK, map[string]any{"server": server})
+	s.mux.HandleFunc("GET /{region}/v2.1/servers/"+someID, s.withToken(func(w http.ResponseWriter, _ *http.Request) {
+		s.respond(w, http.StatusOK, map[string]any{"server": server})
 	}))
-	p := s.provider("south")
+	p := s.newProvider("south")
 	op, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1})
 	must.NoError(t, err)
 	check := func(done bool, want cloud.State) {
 		t.Helper()
 		status, err := p.Status(t.Context(), op)
 		if err != nil || status.Done != done {
-			t.Errorf("the operation is %+v, %v; want done %t", status, err, done)
+			t.Errorf("status %+v, %v; want done %t", status, err, done)
 		}
 		instances, err := p.Instances(t.Context(), "workers")
 		if err != nil || len(instances) != 1 || instances[0].State != want {
-			t.Errorf("listed are %+v, %v; want one instance, %s", instances, err, want)
+			t.Errorf("listed %+v, %v; want one instance, %s", instances, err, want)
 		}
 	}
 	check(false, cloud.Pending)

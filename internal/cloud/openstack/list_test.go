@@ -11,11 +11,11 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// TestI7ListIsCompleteWhileServersMoveCells has a Nova that gives a short page without a next while it
-// schedules, and forgets one server between two pages.
+// TestI7ListIsCompleteWhileServersMoveCells has a Nova that returns a short page without a next link during scheduling,
+// and omits one server between two pages.
 func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
-	s := newServices(t)
-	p := s.provider("south")
+	s := newFakeOpenStack(t)
+	p := s.newProvider("south")
 	p.pageSize = 4
 	var all []map[string]any
 	for i := range 8 {
@@ -28,14 +28,14 @@ func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	s.list = func(marker string) []map[string]any {
 		if marker == "" {
 			reads++
-			return all[:3] // the fourth was counted, and then found to be one that is there
+			return all[:3] // the fourth was counted twice
 		}
 		at := slices.IndexFunc(all, func(m map[string]any) bool { return m["id"] == marker }) + 1
 		if reads == 1 && at < 7 {
-			at++ // it is in its cell by now, where those that are newer than the marker are not looked for
+			at++ // it moved to its cell, which is not searched for servers newer than the marker
 		}
 		if at == len(all) {
-			at-- // the last of all goes over to its cell while its page is made, and comes once more
+			at-- // the last server moves while its page is built, and is returned again
 		}
 		return all[min(at, len(all)):min(at+4, len(all))]
 	}
@@ -49,20 +49,20 @@ func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	reads = 0
 	p.servers.Outdate()
 	if got, err := p.Instances(t.Context(), p.groups[0].Name); err != nil || len(got) != 3 || reads != 1 {
-		t.Errorf("%d servers of %d reads and %v: a last page of servers that are made is the last, want 3 of 1", len(got), reads, err)
+		t.Errorf("%d servers in %d reads, %v: want 3 in 1, because no server is building", len(got), reads, err)
 	}
 }
 
-// TestAServerGroupIsFoundOnAnyPage has a Nova that gives pages of server groups by their offset alone, without links, and no
-// more than its own limit.
-func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
+// TestServerGroupIsFoundOnAnyPage has a Nova that pages server groups by offset only, without links, and with its own
+// limit.
+func TestServerGroupIsFoundOnAnyPage(t *testing.T) {
 	for name, paged := range map[string]bool{"with an offset": true, "without paging": false} {
 		t.Run(name, func(t *testing.T) {
 			var all []map[string]any
-			for i := range 2*listSize + 7 {
+			for i := range 2*listPageSize + 7 {
 				all = append(all, map[string]any{"id": fmt.Sprint("id-", i), "name": fmt.Sprint("group-", i), "policy": "anti-affinity"})
 			}
-			s := &services{t: t}
+			s := &fakeOpenStack{t: t}
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				page := all
 				if paged {
@@ -72,17 +72,17 @@ func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
 					page = all[min(offset, len(all)):]
 					page = page[:min(len(page), limit, most)]
 				}
-				s.answer(w, http.StatusOK, map[string]any{"server_groups": page})
+				s.respond(w, http.StatusOK, map[string]any{"server_groups": page})
 			}))
 			defer server.Close()
 			c := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{}, Endpoint: server.URL + "/"}
-			for _, i := range []int{0, 99, 100, listSize, 2*listSize + 6} {
-				if id, err := serverGroupNamed(t.Context(), c, fmt.Sprint("group-", i)); err != nil || id != fmt.Sprint("id-", i) {
+			for _, i := range []int{0, 99, 100, listPageSize, 2*listPageSize + 6} {
+				if id, err := findServerGroup(t.Context(), c, fmt.Sprint("group-", i)); err != nil || id != fmt.Sprint("id-", i) {
 					t.Errorf("group-%d: %q, %v", i, id, err)
 				}
 			}
-			if id, err := serverGroupNamed(t.Context(), c, "none"); err == nil {
-				t.Errorf("a group that there is not: %q", id)
+			if id, err := findServerGroup(t.Context(), c, "none"); err == nil {
+				t.Errorf("missing group: %q", id)
 			}
 		})
 	}

@@ -1,23 +1,26 @@
-// Package openstack is the provider of servers of OpenStack's Nova, without Magnum and without any other service on top:
-// Keystone says who asks, Nova has the servers, Glance the images and Neutron the networks. What is known of them is from
-// their API references (https://docs.openstack.org/api-ref/) and from what their servers answer.
+// Package openstack implements [cloud.Provider] for servers of OpenStack. It uses Keystone for authentication, Nova for
+// servers, Glance for images and Neutron for networks, but not Magnum. The behavior of the
+// services is taken from their API references (https://docs.openstack.org/api-ref/) and from observed responses.
 //
-// # What a group is
+// # Groups
 //
-// OpenStack counts no groups. A group is what the configuration says: the servers of the project whose metadata has
-// [ClusterKey] and [GroupKey] with the cluster's and the group's names, which Grow writes and nobody should change. A
-// server without them is not this cluster's, and is never deleted.
+// OpenStack has no groups of servers with a size. A group is all servers of the project with [ClusterKey] and
+// [GroupKey] in their metadata. Grow writes these keys; users should not change them. A server without them does not
+// belong to this cluster and is never deleted.
 //
-// # What is proof
+// # Proof of deletion
 //
-// A server is gone when Nova itself says of its very ID that it could not be found: a 404 of anything else, such as a
-// proxy or a wrong address, proves nothing (I7). A list is whole, or an error: since microversion 2.69 Nova lists the
-// servers of a cell that is down too, without their metadata, and such a list says nothing of a group.
+// A server is gone only if Nova returns a 404 that names its ID. Any other 404, for example of a proxy or a wrong
+// address, proves nothing (I7). A list is complete or an error. Since microversion 2.69 Nova also lists the servers of
+// a cell that is down, but without metadata. Such a list is an error.
 //
-// # What is remembered
+// # Caching
 //
-// The token, the endpoints, for [resolvedFor] which flavors, image and networks the names of a group mean, and for [listFor] the
-// list of the project's servers, which all groups share. A change by this process ends that. A single server is asked for each time.
+//   - The token and the endpoints.
+//   - The flavors, image and networks of a group, for [resolvedTTL].
+//   - The list of the project's servers, which all groups share, for [serverListTTL]. A change by this process invalidates
+//     it.
+//   - A single server is read each time.
 package openstack
 
 import (
@@ -36,32 +39,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// listFor is how long a list of servers is shared. Nova lists all servers of a project for each group.
-const listFor = 5 * time.Second
+// serverListTTL is how long a list of servers is shared. Nova lists all servers of a project for each group.
+const serverListTTL = 5 * time.Second
 
-// Name is the provider's.
+// Name is the name of the provider.
 const Name = "openstack"
 
-// The metadata of a server that mark it as one of a group. Nova takes no slash in a key.
+// The metadata keys that mark a server as part of a group. Nova allows no slash in a key.
 const (
 	ClusterKey = "slipway.cluster"
 	GroupKey   = "slipway.group"
 )
 
-// Options are what a Provider is given beside its configuration.
+// Options configures a Provider in addition to Config.
 type Options struct {
-	// Joiner makes what user data needs to join the cluster. It is only called for templates that have .Join; without
-	// one such a template is refused.
+	// Joiner issues what user data needs to join the cluster. It is used for templates with .Join. If it is nil, such a
+	// template is an error.
 	Joiner Joiner
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
-	// PageSize is how many servers are asked for at once, 1 to 1000; 0 is 500.
+	// PageSize is the page size for servers, 1 to 1000. 0 is 500.
 	PageSize int
 }
 
 const defaultPageSize = 500
 
-// Provider is one project in one region of an OpenStack. It implements [cloud.Provider].
+// Provider is the [cloud.Provider] of one project in one region.
 type Provider struct {
 	config   Config
 	groups   []*group
@@ -69,7 +72,7 @@ type Provider struct {
 	joiner   Joiner
 	session  *session
 	pageSize int
-	// servers are all of the project's, which the groups share.
+	// servers shares the list of the project's servers between the groups.
 	servers sharedread.Reader[[]servers.Server]
 }
 
@@ -79,25 +82,24 @@ var (
 	_ cloud.SystemIdentifier = (*Provider)(nil)
 )
 
-// group is a group of the configuration with its user data compiled.
+// group is a configured group with its parsed user data template.
 type group struct {
 	GroupConfig
-	userData *userData // nil is none
+	userData *userData // nil if none is configured
 
-	mu       sync.Mutex
-	resolved *resolved
-	missing  string // the flavors that were last told to be missing
+	mu            sync.Mutex
+	cachedNames   *resolvedNames
+	loggedMissing string // the missing flavors that were last logged
 }
 
 func (g *group) String() string { return "group " + g.Name }
 
-// New checks the configuration, reads the files that it names, and makes a provider. It asks nothing of OpenStack yet;
-// see [Provider.Check] for that.
+// New validates the configuration, reads its files, and returns a provider. It makes no request; see [Provider.Check].
 func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	login, err := c.login()
+	login, err := c.resolveLogin()
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), joiner: o.Joiner, session: newSession(&c, login), pageSize: o.PageSize,
-		servers: sharedread.Reader[[]servers.Server]{Holds: listFor},
+		servers: sharedread.Reader[[]servers.Server]{Holds: serverListTTL},
 	}
 	for i := range c.Groups {
 		g := &group{GroupConfig: c.Groups[i]}
@@ -121,53 +123,53 @@ func New(c Config, o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Name is "openstack".
+// Name returns "openstack".
 func (p *Provider) Name() string { return Name }
 
-// Joins reports whether any group's machines are given something to join with.
+// Joins reports whether the user data of any group uses .Join.
 func (p *Provider) Joins() bool {
-	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.joins() })
+	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.needsJoin() })
 }
 
-// idForm is that of the provider IDs of the OpenStack cloud provider: openstack:///ID, or openstack://REGION/ID.
+// providerIDPattern matches the provider IDs of the OpenStack cloud provider: openstack:///ID, or openstack://REGION/ID.
 var (
-	idForm = regexp.MustCompile(`^openstack://([^/]*)/([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
-	uuid   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	providerIDPattern = regexp.MustCompile(`^openstack://([^/]*)/([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
+	uuidPattern       = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Normalize gives openstack:///ID. An ID that names a region has to name the configured one.
+// Normalize returns openstack:///ID. A region in the ID has to be the configured one.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	id, err := p.serverID(providerID)
+	id, err := p.parseServerID(providerID)
 	if err != nil {
 		return "", err
 	}
-	return providerIDOf(id), nil
+	return toProviderID(id), nil
 }
 
-func providerIDOf(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
+func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
-// IDOfSystem implements [cloud.SystemIdentifier]: Nova gives the system of a server the server's ID as its UUID.
+// IDOfSystem implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
 func (p *Provider) IDOfSystem(systemUUID string) (string, bool) {
-	if !uuid.MatchString(systemUUID) {
+	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
 	}
-	return providerIDOf(systemUUID), true
+	return toProviderID(systemUUID), true
 }
 
-// serverID reads the ID of a server out of a provider ID.
-func (p *Provider) serverID(providerID string) (string, error) {
-	parts := idForm.FindStringSubmatch(providerID)
+// parseServerID returns the server ID of a provider ID.
+func (p *Provider) parseServerID(providerID string) (string, error) {
+	parts := providerIDPattern.FindStringSubmatch(providerID)
 	if parts == nil {
-		return "", invalid("provider ID %.200q: want openstack:///ID or openstack://REGION/ID, with the ID of a server", providerID)
+		return "", newInvalidError("provider ID %.200q: want openstack:///ID or openstack://REGION/ID, with the ID of a server", providerID)
 	}
 	if region := p.session.login.region; parts[1] != "" && region != "" && parts[1] != region {
-		return "", invalid("provider ID %s: is of region %s; want %s, the one that openstack is configured for", providerID, parts[1], region)
+		return "", newInvalidError("provider ID %s: region is %s: want %s, the configured openstack region", providerID, parts[1], region)
 	}
 	return strings.ToLower(parts[2]), nil
 }
 
-// group finds a group of the configuration, which is the only place that has them.
-func (p *Provider) group(name string) (*group, error) {
+// findGroup returns a configured group.
+func (p *Provider) findGroup(name string) (*group, error) {
 	for _, g := range p.groups {
 		if g.Name == name {
 			return g, nil
@@ -176,13 +178,13 @@ func (p *Provider) group(name string) (*group, error) {
 	return nil, &cloud.NotFoundError{Kind: "group", Name: name}
 }
 
-// Group counts the servers of a group: all but those that are being deleted.
+// Group counts the servers of a group, except the ones in deletion.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	servers, err := p.list(ctx, g)
+	servers, err := p.listServers(ctx, g)
 	if err != nil {
 		return cloud.Group{}, err
 	}
@@ -195,13 +197,14 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return counted, nil
 }
 
-// Check asks OpenStack for everything that the configuration names, and reports all that is not there or not clear.
+// Check looks up everything that the configuration names. It returns an error for each name that is missing or
+// ambiguous.
 func (p *Provider) Check(ctx context.Context) error {
 	errs := make([]error, len(p.groups))
 	var all sync.WaitGroup
 	for i, g := range p.groups {
 		all.Go(func() {
-			r, err := p.resolve(ctx, g)
+			r, err := p.resolveNames(ctx, g)
 			if err == nil {
 				err = r.missing
 			}
@@ -215,5 +218,5 @@ func (p *Provider) Check(ctx context.Context) error {
 		_, err := p.session.clients(ctx)
 		return err
 	}
-	return joined(errs)
+	return joinErrors(errs)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
 )
 
-// port is a port of Neutron's, as far as it is read.
+// port has the fields of a Neutron port that this package reads.
 type port struct {
 	ID          string    `json:"id"`
 	Name        string    `json:"name"`
@@ -20,27 +20,27 @@ type port struct {
 	Created     time.Time `json:"created_at"`
 }
 
-// resolvedPort is what a [Port] means, as IDs.
+// resolvedPort is a [Port] with IDs instead of names.
 type resolvedPort struct{ network, subnet string }
 
-// portMark is the description of the cluster's ports. One without it is never deleted.
-func (p *Provider) portMark() string { return ClusterKey + "=" + p.config.ClusterName }
+// portDescription returns the description of the cluster's ports. A port without it is never deleted.
+func (p *Provider) portDescription() string { return ClusterKey + "=" + p.config.ClusterName }
 
-// portBody is what Neutron is asked for. Security groups are of the port where it has security, as Nova's count for the ports that
-// Nova makes alone.
-func (p *Provider) portBody(g *group, r *resolved, i int, server string) map[string]any {
+// portRequest returns the create request for a port. The port gets the security groups, because Nova applies a server's
+// security groups only to ports that Nova creates.
+func (p *Provider) portRequest(g *group, r *resolvedNames, i int, server string) map[string]any {
 	c := g.Ports[i]
-	body := map[string]any{"name": server, "description": p.portMark(), "network_id": r.ports[i].network}
+	body := map[string]any{"name": server, "description": p.portDescription(), "network_id": r.ports[i].network}
 	if r.ports[i].subnet != "" {
 		body["fixed_ips"] = []map[string]string{{"subnet_id": r.ports[i].subnet}}
 	}
 	var pairs []map[string]string
 	for _, pair := range c.AllowedAddressPairs {
-		one := map[string]string{"ip_address": pair.IPAddress}
+		item := map[string]string{"ip_address": pair.IPAddress}
 		if pair.MACAddress != "" {
-			one["mac_address"] = pair.MACAddress
+			item["mac_address"] = pair.MACAddress
 		}
-		pairs = append(pairs, one)
+		pairs = append(pairs, item)
 	}
 	if pairs != nil {
 		body["allowed_address_pairs"] = pairs
@@ -60,65 +60,65 @@ func (p *Provider) portBody(g *group, r *resolved, i int, server string) map[str
 	return map[string]any{"port": body}
 }
 
-// makePorts makes the ports of a server, all of them or none.
-func (p *Provider) makePorts(ctx context.Context, c *clients, g *group, r *resolved, server string) (ids []string, err error) {
+// createPorts creates all ports of a server. If one fails, it deletes the others.
+func (p *Provider) createPorts(ctx context.Context, c *clients, g *group, r *resolvedNames, server string) (ids []string, err error) {
 	for i := range g.Ports {
-		var made struct {
+		var created struct {
 			Port port `json:"port"`
 		}
-		_, err = c.network.Post(ctx, c.network.ServiceURL("ports"), p.portBody(g, r, i, server), &made, //nolint:bodyclose // it has been read
+		_, err = c.network.Post(ctx, c.network.ServiceURL("ports"), p.portRequest(g, r, i, server), &created, //nolint:bodyclose // it has been read
 			&gophercloud.RequestOpts{OkCodes: []int{http.StatusCreated}})
-		if err == nil && !uuid.MatchString(made.Port.ID) {
+		if err == nil && !uuidPattern.MatchString(created.Port.ID) {
 			err = errIncomplete
 		}
 		if err != nil {
-			p.dropPorts(ctx, ids)
-			return nil, ofAPI(fmt.Sprintf("creating ports[%d] of server %s", i, server), err)
+			p.deletePorts(ctx, ids)
+			return nil, fromAPIError(fmt.Sprintf("creating ports[%d] of server %s", i, server), err)
 		}
-		ids = append(ids, made.Port.ID)
+		ids = append(ids, created.Port.ID)
 	}
 	return ids, nil
 }
 
-// dropPorts deletes ports of the cluster that no server has. One that cannot be deleted now is swept later.
-func (p *Provider) dropPorts(ctx context.Context, ids []string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+// deletePorts deletes unused ports of the cluster. deleteUnusedPorts retries failed deletions later.
+func (p *Provider) deletePorts(ctx context.Context, ids []string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	for _, id := range ids {
-		if err := p.dropPort(ctx, id); err != nil {
-			p.log.Warn("a port that no server has could not be deleted; it is tried again before the next order", "port", id, "err", err)
+		if err := p.deletePort(ctx, id); err != nil {
+			p.log.Warn("deleting an unused port failed; the next launch retries it", "port", id, "err", err)
 		}
 	}
 }
 
-func (p *Provider) dropPort(ctx context.Context, id string) error {
+func (p *Provider) deletePort(ctx context.Context, id string) error {
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return err
 	}
-	var is struct {
+	var response struct {
 		Port port `json:"port"`
 	}
 	address := c.network.ServiceURL("ports", url.PathEscape(id))
-	_, err = c.network.Get(ctx, address, &is, nil) //nolint:bodyclose // it has been read
+	_, err = c.network.Get(ctx, address, &response, nil) //nolint:bodyclose // it has been read
 	switch {
 	case gophercloud.ResponseCodeIs(err, http.StatusNotFound):
 		return nil
 	case err != nil:
-		return ofAPI("reading port "+id, err)
-	case is.Port.ID != id || is.Port.Description != p.portMark() || is.Port.DeviceID != "":
-		return fmt.Errorf("port %s: is of device %q, with the description %.100q: want none, and %s", id, is.Port.DeviceID, is.Port.Description,
-			p.portMark())
+		return fromAPIError("reading port "+id, err)
+	case response.Port.ID != id || response.Port.Description != p.portDescription() || response.Port.DeviceID != "":
+		return fmt.Errorf("port %s: device is %q and description %.100q: want no device and %s", id, response.Port.DeviceID, response.Port.Description,
+			p.portDescription())
 	}
 	_, err = c.network.Delete(ctx, address, nil) //nolint:bodyclose // it has none
 	if err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
-		return ofAPI("deleting port "+id, err)
+		return fromAPIError("deleting port "+id, err)
 	}
-	p.log.Info("a port that no server has is deleted", "port", id, "server", is.Port.Name)
+	p.log.Info("deleted an unused port", "port", id, "server", response.Port.Name)
 	return nil
 }
 
-// hasPorts reports whether any group has ports of its own.
+// hasPorts reports whether any group configures ports.
 func (p *Provider) hasPorts() bool {
 	for _, g := range p.groups {
 		if len(g.Ports) > 0 {
@@ -128,45 +128,45 @@ func (p *Provider) hasPorts() bool {
 	return false
 }
 
-// listPorts lists the cluster's ports of a device; an empty one is all of the cluster.
+// listPorts lists the cluster's ports of a device, or all if device is empty.
 func (p *Provider) listPorts(ctx context.Context, device string) ([]port, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return nil, err
 	}
-	query := url.Values{"description": {p.portMark()}}
+	query := url.Values{"description": {p.portDescription()}}
 	if device != "" {
 		query.Set("device_id", device)
 	}
-	return listAll(ctx, c.network, listing[port]{
-		path: "ports", key: "ports", query: query, size: listSize, id: func(p *port) string { return p.ID },
+	return listAllPages(ctx, c.network, pagedList[port]{
+		path: "ports", key: "ports", query: query, pageSize: listPageSize, idOf: func(p *port) string { return p.ID },
 	})
 }
 
-// portsOf gives the IDs of the cluster's ports of a server that is about to be deleted. Nova does not delete them.
-func (p *Provider) portsOf(ctx context.Context, server string) []string {
+// listPortIDs returns the IDs of the cluster's ports of a server that will be deleted. Nova does not delete them.
+func (p *Provider) listPortIDs(ctx context.Context, server string) []string {
 	if !p.hasPorts() {
 		return nil
 	}
 	all, err := p.listPorts(ctx, server)
 	if err != nil {
-		p.log.Warn("the ports of a server are not known; those that are left are deleted before a later order", "server", server, "err", err)
+		p.log.Warn("listing the ports of a server failed; a later launch deletes them", "server", server, "err", err)
 	}
 	var ids []string
-	for _, one := range all {
-		if one.DeviceID == server && one.Description == p.portMark() {
-			ids = append(ids, one.ID)
+	for _, item := range all {
+		if item.DeviceID == server && item.Description == p.portDescription() {
+			ids = append(ids, item.ID)
 		}
 	}
 	return ids
 }
 
-// portGrace is how long a port may be without a server: longer than any create of a server takes to be answered.
-const portGrace = 15 * time.Minute
+// minUnusedPortAge is the minimum age of an unused port before it is deleted. It is longer than any create request.
+const minUnusedPortAge = 15 * time.Minute
 
-// sweepPorts deletes the ports that were left by a crash or a lost answer: those of the cluster without a device, whose server Nova
-// does not have.
-func (p *Provider) sweepPorts(ctx context.Context) error {
+// deleteUnusedPorts deletes ports that remain after a crash or a lost response: the cluster's ports without a device, if no
+// server has their name.
+func (p *Provider) deleteUnusedPorts(ctx context.Context) error {
 	if !p.hasPorts() {
 		return nil
 	}
@@ -174,45 +174,45 @@ func (p *Provider) sweepPorts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var left []port
-	for _, one := range all {
-		if one.DeviceID == "" && one.Description == p.portMark() && !one.Created.IsZero() && time.Since(one.Created) > portGrace {
-			left = append(left, one)
+	var unused []port
+	for _, item := range all {
+		if item.DeviceID == "" && item.Description == p.portDescription() && !item.Created.IsZero() && time.Since(item.Created) > minUnusedPortAge {
+			unused = append(unused, item)
 		}
 	}
-	if len(left) == 0 {
+	if len(unused) == 0 {
 		return nil
 	}
-	machines, err := p.list(ctx, nil)
+	machines, err := p.listServers(ctx, nil)
 	if err != nil {
 		return err
 	}
-	has := map[string]bool{}
+	serverNames := map[string]bool{}
 	for _, m := range machines {
-		has[m.Name] = true
+		serverNames[m.Name] = true
 	}
-	for _, one := range left {
-		if !has[one.Name] {
-			p.dropPorts(ctx, []string{one.ID})
+	for _, item := range unused {
+		if !serverNames[item.Name] {
+			p.deletePorts(ctx, []string{item.ID})
 		}
 	}
 	return nil
 }
 
-// portNamed looks up what a port of a group names.
-func portNamed(ctx context.Context, c *gophercloud.ServiceClient, field string, one Port) (r resolvedPort, err error) {
-	if r.network, err = networkNamed(ctx, c, field+"network", one.Network); err != nil || one.Subnet == "" {
+// resolvePort looks up the network and the subnet of a configured port.
+func resolvePort(ctx context.Context, c *gophercloud.ServiceClient, field string, item Port) (r resolvedPort, err error) {
+	if r.network, err = findNetwork(ctx, c, field+"network", item.Network); err != nil || item.Subnet == "" {
 		return r, err
 	}
-	r.subnet, err = subnetNamed(ctx, c, field+"subnet", r.network, one.Subnet)
+	r.subnet, err = findSubnet(ctx, c, field+"subnet", r.network, item.Subnet)
 	return r, err
 }
 
-func subnetNamed(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (string, error) {
-	query := query(name)
+func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (string, error) {
+	query := nameOrIDQuery(name)
 	query.Set("network_id", network)
-	all, err := listAll(ctx, c, listing[subnets.Subnet]{
-		path: "subnets", key: "subnets", query: query, size: listSize, id: func(s *subnets.Subnet) string { return s.ID },
+	all, err := listAllPages(ctx, c, pagedList[subnets.Subnet]{
+		path: "subnets", key: "subnets", query: query, pageSize: listPageSize, idOf: func(s *subnets.Subnet) string { return s.ID },
 	})
 	if err != nil {
 		return "", err
@@ -221,5 +221,5 @@ func subnetNamed(ctx context.Context, c *gophercloud.ServiceClient, field, netwo
 	for _, s := range all {
 		found = append(found, candidate{s.ID, s.Name, s.CIDR})
 	}
-	return only(field, "subnet of network "+network, name, found)
+	return requireOne(field, "subnet of network "+network, name, found)
 }

@@ -12,51 +12,51 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// neutron is a Neutron with ports, and a Nova that uses them.
-type neutron struct {
-	*services
-	ports  map[string]map[string]any // by ID, as they are shown
-	asked  []map[string]any          // bodies of ports, without their names
-	refuse int                       // the create of a server is answered so; 0 takes it
-	nets   []any                     // of the last server
-	gone   bool                      // the server
+// fakeNeutron fakes Neutron with ports, and Nova with a server that uses them.
+type fakeNeutron struct {
+	*fakeOpenStack
+	ports          map[string]map[string]any // by ID
+	portRequests   []map[string]any          // bodies of create requests, without names
+	createStatus   int                       // status code for create requests of servers; 0 accepts them
+	serverNetworks []any                     // networks of the last server
+	serverDeleted  bool                      // whether the server is deleted
 }
 
-func newNeutron(t *testing.T) (*neutron, *Provider) {
+func newNeutron(t *testing.T) (*fakeNeutron, *Provider) {
 	t.Helper()
-	n := &neutron{services: newServices(t), ports: map[string]map[string]any{}}
-	n.haveAll()
-	n.have("v2.0/subnets", "subnets", map[string]any{"id": "subnet-id", "name": "nodes", "network_id": "net-id"},
+	n := &fakeNeutron{fakeOpenStack: newFakeOpenStack(t), ports: map[string]map[string]any{}}
+	n.addDefaults()
+	n.addList("v2.0/subnets", "subnets", map[string]any{"id": "subnet-id", "name": "nodes", "network_id": "net-id"},
 		map[string]any{"id": "other-id", "name": "nodes", "network_id": "other"})
-	n.have("v2.0/security-groups", "security_groups", map[string]any{"id": "group-id", "name": "kube", "project_id": ""})
-	n.mux.HandleFunc("POST /{region}/v2.0/ports", n.known(n.create))
-	n.mux.HandleFunc("GET /{region}/v2.0/ports", n.known(func(w http.ResponseWriter, r *http.Request) {
+	n.addList("v2.0/security-groups", "security_groups", map[string]any{"id": "group-id", "name": "kube", "project_id": ""})
+	n.mux.HandleFunc("POST /{region}/v2.0/ports", n.withToken(n.createPort))
+	n.mux.HandleFunc("GET /{region}/v2.0/ports", n.withToken(func(w http.ResponseWriter, r *http.Request) {
 		found := []map[string]any{}
 		for _, one := range n.ports {
 			if device := r.URL.Query().Get("device_id"); device == "" || device == one["device_id"] {
-				found = append(found, one) // whatever their description: a Neutron that does not filter by it
+				found = append(found, one) // a Neutron that ignores the description filter
 			}
 		}
-		n.answer(w, http.StatusOK, map[string]any{"ports": found})
+		n.respond(w, http.StatusOK, map[string]any{"ports": found})
 	}))
-	n.mux.HandleFunc("GET /{region}/v2.0/ports/{id}", n.known(func(w http.ResponseWriter, r *http.Request) {
-		n.answer(w, http.StatusOK, map[string]any{"port": n.ports[r.PathValue("id")]})
+	n.mux.HandleFunc("GET /{region}/v2.0/ports/{id}", n.withToken(func(w http.ResponseWriter, r *http.Request) {
+		n.respond(w, http.StatusOK, map[string]any{"port": n.ports[r.PathValue("id")]})
 	}))
-	n.mux.HandleFunc("DELETE /{region}/v2.0/ports/{id}", n.known(func(w http.ResponseWriter, r *http.Request) {
+	n.mux.HandleFunc("DELETE /{region}/v2.0/ports/{id}", n.withToken(func(w http.ResponseWriter, r *http.Request) {
 		delete(n.ports, r.PathValue("id"))
 		w.WriteHeader(http.StatusNoContent)
 	}))
-	n.mux.HandleFunc("GET /{region}/v2.1/servers/{id}", n.known(func(w http.ResponseWriter, r *http.Request) {
-		if n.gone {
-			n.answer(w, http.StatusNotFound, map[string]any{"itemNotFound": map[string]any{"code": 404, "message": "Instance " + someID + " could not be found."}})
+	n.mux.HandleFunc("GET /{region}/v2.1/servers/{id}", n.withToken(func(w http.ResponseWriter, r *http.Request) {
+		if n.serverDeleted {
+			n.respond(w, http.StatusNotFound, map[string]any{"itemNotFound": map[string]any{"code": 404, "message": "Instance " + someID + " could not be found."}})
 			return
 		}
-		n.answer(w, http.StatusOK, map[string]any{"server": map[string]any{
+		n.respond(w, http.StatusOK, map[string]any{"server": map[string]any{
 			"id": someID, "name": "a", "status": "ACTIVE", "metadata": map[string]string{ClusterKey: "prod", GroupKey: "workers"},
 		}})
 	}))
-	n.mux.HandleFunc("DELETE /{region}/v2.1/servers/{id}", n.known(func(w http.ResponseWriter, r *http.Request) {
-		n.gone = true
+	n.mux.HandleFunc("DELETE /{region}/v2.1/servers/{id}", n.withToken(func(w http.ResponseWriter, r *http.Request) {
+		n.serverDeleted = true
 		for _, one := range n.ports {
 			if one["device_id"] == r.PathValue("id") {
 				one["device_id"] = ""
@@ -64,16 +64,16 @@ func newNeutron(t *testing.T) (*neutron, *Provider) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}))
-	n.order = func(w http.ResponseWriter, r *http.Request) {
+	n.createHandler = func(w http.ResponseWriter, r *http.Request) {
 		var sent struct {
 			Server struct {
 				Networks []any `json:"networks"`
 			} `json:"server"`
 		}
 		_ = json.NewDecoder(r.Body).Decode(&sent)
-		n.nets = sent.Server.Networks
-		if n.refuse != 0 {
-			n.answer(w, n.refuse, map[string]any{"forbidden": map[string]any{"code": n.refuse, "message": "Quota exceeded"}})
+		n.serverNetworks = sent.Server.Networks
+		if n.createStatus != 0 {
+			n.respond(w, n.createStatus, map[string]any{"forbidden": map[string]any{"code": n.createStatus, "message": "Quota exceeded"}})
 			return
 		}
 		for _, one := range n.ports {
@@ -81,9 +81,9 @@ func newNeutron(t *testing.T) (*neutron, *Provider) {
 				one["device_id"] = someID
 			}
 		}
-		n.answer(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
+		n.respond(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
 	}
-	p := n.provider("south")
+	p := n.newProvider("south")
 	off := false
 	g := p.groups[0]
 	g.Networks, g.SecurityGroups = nil, []string{"kube"}
@@ -94,21 +94,21 @@ func newNeutron(t *testing.T) (*neutron, *Provider) {
 	return n, p
 }
 
-func (n *neutron) create(w http.ResponseWriter, r *http.Request) {
+func (n *fakeNeutron) createPort(w http.ResponseWriter, r *http.Request) {
 	var sent struct {
 		Port map[string]any `json:"port"`
 	}
 	_ = json.NewDecoder(r.Body).Decode(&sent)
-	id := fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", len(n.asked))
+	id := fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", len(n.portRequests))
 	n.ports[id] = map[string]any{
 		"id": id, "name": sent.Port["name"], "description": sent.Port["description"], "device_id": "", "created_at": time.Now().UTC().Format(time.RFC3339),
 	}
 	delete(sent.Port, "name")
-	n.asked = append(n.asked, sent.Port)
-	n.answer(w, http.StatusCreated, map[string]any{"port": n.ports[id]})
+	n.portRequests = append(n.portRequests, sent.Port)
+	n.respond(w, http.StatusCreated, map[string]any{"port": n.ports[id]})
 }
 
-func TestServerGetsAndLosesItsGroupsPorts(t *testing.T) {
+func TestServerPortsAreCreatedAndDeleted(t *testing.T) {
 	n, p := newNeutron(t)
 	if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
@@ -121,29 +121,29 @@ func TestServerGetsAndLosesItsGroupsPorts(t *testing.T) {
 		},
 		{"description": "slipway.cluster=prod", "network_id": "net-id", "port_security_enabled": false, "security_groups": []any{}},
 	}
-	check.Equal(t, want, n.asked)
-	if len(n.nets) != 2 || len(n.ports) != 2 {
-		t.Errorf("the server has the networks %v, of ports %v", n.nets, n.ports)
+	check.Equal(t, want, n.portRequests)
+	if len(n.serverNetworks) != 2 || len(n.ports) != 2 {
+		t.Errorf("server with networks %v, ports %v", n.serverNetworks, n.ports)
 	}
 	op, err := p.Delete(t.Context(), "openstack:///"+someID)
 	must.NoError(t, err)
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || len(n.ports) != 0 {
-		t.Errorf("%+v, %v, and the ports %v are left", status, err, n.ports)
+		t.Errorf("%+v, %v, remaining ports %v", status, err, n.ports)
 	}
 }
 
 func TestPortsOfARefusedServerAreDeleted(t *testing.T) {
 	n, p := newNeutron(t)
-	n.refuse = http.StatusForbidden
+	n.createStatus = http.StatusForbidden
 	if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
 		t.Fatal(err)
 	}
-	if len(n.asked) != 2 || len(n.ports) != 0 {
-		t.Errorf("%d ports were made, and %v are left", len(n.asked), n.ports)
+	if len(n.portRequests) != 2 || len(n.ports) != 0 {
+		t.Errorf("%d ports created, %v remain", len(n.portRequests), n.ports)
 	}
 }
 
-func TestI4OnlyPortsThatACrashLeftAreSwept(t *testing.T) {
+func TestI4OnlyUnusedPortsOfTheClusterAreDeleted(t *testing.T) {
 	n, p := newNeutron(t)
 	old := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	left := func(id, name, description, device, created string) {
@@ -159,9 +159,9 @@ func TestI4OnlyPortsThatACrashLeftAreSwept(t *testing.T) {
 	left("used", "w-2", "slipway.cluster=prod", someID, old)
 	left("new", "w-3", "slipway.cluster=prod", "", time.Now().UTC().Format(time.RFC3339))
 	left("others", "w-4", "slipway.cluster=blog", "", old)
-	left("nobodys", "w-5", "", "", old)
-	must.NoError(t, p.sweepPorts(t.Context()))
+	left("unmarked", "w-5", "", "", old)
+	must.NoError(t, p.deleteUnusedPorts(t.Context()))
 	if _, swept := n.ports["crashed"]; swept || len(n.ports) != 5 {
-		t.Errorf("left are %v, want all but the one of the crash", n.ports)
+		t.Errorf("remaining %v, want all except the one of the crash", n.ports)
 	}
 }

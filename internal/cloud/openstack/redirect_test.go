@@ -9,9 +9,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestATokenFollowsNoRedirect(t *testing.T) {
+func TestTokenIsNotSentToRedirects(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("another server was asked, with the token %q", r.Header.Get("X-Auth-Token"))
+		t.Errorf("request to another server, with token %q", r.Header.Get("X-Auth-Token"))
 	}))
 	defer other.Close()
 	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusFound))

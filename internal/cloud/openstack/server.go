@@ -15,33 +15,33 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// found is a server as Nova describes it, and what its deletion needs to know.
-type found struct {
+// serverInstance is a server as Nova describes it, with the data for its deletion.
+type serverInstance struct {
 	cloud.Instance
-	id          string
-	ours        bool
-	softDeleted bool
-	keeps       string // why it is not deleted; empty when it may be
+	id               string
+	belongsToCluster bool
+	softDeleted      bool
+	protectedReason  string // why it must not be deleted; empty if it may be
 }
 
-// sideBySide bounds how many servers are read at once.
-const sideBySide = 10
+// maxConcurrentReads limits concurrent reads of servers.
+const maxConcurrentReads = 10
 
 // Instances lists the servers of a group.
 func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return nil, err
 	}
-	machines, err := p.list(ctx, g)
+	listed, err := p.listServers(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	if machines, err = p.withFaults(ctx, machines); err != nil {
+	if listed, err = p.addFaults(ctx, listed); err != nil {
 		return nil, err
 	}
-	instances := make([]cloud.Instance, len(machines))
-	for i, m := range machines {
+	instances := make([]cloud.Instance, len(listed))
+	for i, m := range listed {
 		instances[i] = m.Instance
 	}
 	return instances, nil
@@ -49,24 +49,23 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 
 // Instance reads one server.
 func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
-	id, err := p.serverID(providerID)
+	id, err := p.parseServerID(providerID)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	return m.Instance, err
 }
 
-// Ours lists the servers whose metadata says that they are this cluster's, in all groups, also in those that the
-// configuration does not have any more. One that a group adopts by its name is not among them: it may be another
-// cluster's, whose tool names them alike.
+// Ours lists the servers with this cluster's name in their metadata, also in groups that were removed from the configuration. It
+// excludes servers that a group adopts by name, which may belong to another cluster.
 func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
-	machines, err := p.list(ctx, nil)
+	listed, err := p.listServers(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	instances := make([]cloud.Instance, 0, len(machines))
-	for _, m := range machines {
+	instances := make([]cloud.Instance, 0, len(listed))
+	for _, m := range listed {
 		if m.Tags[ClusterKey] == p.config.ClusterName {
 			instances = append(instances, m.Instance)
 		}
@@ -74,90 +73,90 @@ func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
 	return instances, nil
 }
 
-// list reads the servers of a group, or without one all of this cluster. Nova cannot be asked for those with certain
-// metadata: all of the project are read.
-func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
+// listServers returns the servers of a group, or of the whole cluster if g is nil. Nova cannot filter by metadata, so all
+// servers of the project are read.
+func (p *Provider) listServers(ctx context.Context, g *group) ([]serverInstance, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.servers.Read(ctx, func(ctx context.Context) ([]servers.Server, error) { return p.readServers(ctx, c.compute) })
+	all, err := p.servers.Read(ctx, func(ctx context.Context) ([]servers.Server, error) { return p.readAllServers(ctx, c.compute) })
 	if err != nil {
 		return nil, err
 	}
-	var machines []found
+	var instances []serverInstance
 	seen := map[string]bool{}
 	for i := range all {
 		if all[i].Metadata == nil {
-			return nil, fmt.Errorf("listing servers: %w: %s has no metadata, and may be of any group: a cell of Nova is down", errIncomplete, all[i].ID)
+			return nil, fmt.Errorf("listing servers: %w: server %s has no metadata, so a cell of Nova is down", errIncomplete, all[i].ID)
 		}
-		m, err := p.read(&all[i])
+		m, err := p.toServerInstance(&all[i])
 		if err != nil {
 			return nil, err
 		}
-		// A server that came while pages were read moves the others on, and a list that was read twice has all of them twice.
-		if seen[m.id] || !m.ours || g != nil && m.Group != g.Name {
+		// Pages shift when a server is added between two reads, and readAllServers may read the list twice.
+		if seen[m.id] || !m.belongsToCluster || g != nil && m.Group != g.Name {
 			continue
 		}
 		seen[m.id] = true
-		machines = append(machines, m)
+		instances = append(instances, m)
 	}
-	return machines, nil
+	return instances, nil
 }
 
-// readServers reads the servers of the project. While some are being built, a list of several pages may miss one that goes
-// over to its cell between two of them: it is read again, and what either has is there. A server that is on both comes
-// twice, as it was later first.
-func (p *Provider) readServers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
-	all := listing[servers.Server]{
-		path: "servers/detail", key: "servers", size: p.pageSize,
-		id:     func(s *servers.Server) string { return s.ID },
-		moving: func(s *servers.Server) bool { return s.Status == building },
+// readAllServers reads the servers of the project. While servers are being built, a list of several pages can miss a
+// server that moves to its cell between two pages. Then the list is read twice and the results are combined. A server
+// in both appears twice, with the later state first.
+func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
+	all := pagedList[servers.Server]{
+		path: "servers/detail", key: "servers", pageSize: p.pageSize,
+		idOf:     func(s *servers.Server) string { return s.ID },
+		isMoving: func(s *servers.Server) bool { return s.Status == statusBuilding },
 	}
-	once, err := listAll(ctx, nova, all)
-	if err != nil || !all.moves(once) || len(once) < p.pageSize/2 {
-		return once, err
+	first, err := listAllPages(ctx, nova, all)
+	if err != nil || !all.anyMoving(first) || len(first) < p.pageSize/2 {
+		return first, err
 	}
-	again, err := listAll(ctx, nova, all)
+	second, err := listAllPages(ctx, nova, all)
 	if err != nil {
 		return nil, err
 	}
-	return append(again, once...), nil
+	return append(second, first...), nil
 }
 
-// building is the status of a server that is not made yet.
-const building = "BUILD"
+// statusBuilding is the status of a server that is being created.
+const statusBuilding = "BUILD"
 
-// withFaults looks up why servers are in ERROR: a list leaves the fault out for one that no host was found for.
-func (p *Provider) withFaults(ctx context.Context, machines []found) ([]found, error) {
-	errs := make([]error, len(machines))
-	gone := make([]bool, len(machines))
-	each(len(machines), sideBySide, func(i int) {
-		if machines[i].State != cloud.Failed || machines[i].Message != "" {
+// addFaults reads why servers are in state ERROR. The list omits the fault if no host was found.
+func (p *Provider) addFaults(ctx context.Context, instances []serverInstance) ([]serverInstance, error) {
+	errs := make([]error, len(instances))
+	gone := make([]bool, len(instances))
+	forEach(len(instances), maxConcurrentReads, func(i int) {
+		if instances[i].State != cloud.Failed || instances[i].Message != "" {
 			return
 		}
-		m, err := p.get(ctx, machines[i].id)
+		m, err := p.getServer(ctx, instances[i].id)
 		switch gone[i] = cloud.IsNotFound(err); {
 		case err == nil:
-			machines[i] = m
+			instances[i] = m
 		case !gone[i]:
 			errs[i] = err
 		}
 	})
-	if err := joined(errs); err != nil {
+	if err := joinErrors(errs); err != nil {
 		return nil, err
 	}
-	var left []found
-	for i, m := range machines {
+	var remaining []serverInstance
+	for i, m := range instances {
 		if !gone[i] {
-			left = append(left, m)
+			remaining = append(remaining, m)
 		}
 	}
-	return left, nil
+	return remaining, nil
 }
 
-// each calls f with every index below n, so many at once.
-func each(n, atOnce int, f func(i int)) {
+// forEach calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
+func forEach(n, atOnce int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for i := range n {
@@ -170,60 +169,60 @@ func each(n, atOnce int, f func(i int)) {
 	all.Wait()
 }
 
-// get reads one server, past any cache: [*cloud.NotFoundError] when Nova says of its ID that it is not there.
-func (p *Provider) get(ctx context.Context, id string) (found, error) {
+// getServer reads one server without a cache. It returns [*cloud.NotFoundError] if Nova says that the ID does not exist.
+func (p *Provider) getServer(ctx context.Context, id string) (serverInstance, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
-		return found{}, err
+		return serverInstance{}, err
 	}
 	s, err := servers.Get(ctx, c.compute, id).Extract()
 	if err != nil {
-		err = ofAPI("reading server "+id, err)
-		if saysGone(err, id) {
-			return found{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
+		err = fromAPIError("reading server "+id, err)
+		if isGone(err, id) {
+			return serverInstance{}, &cloud.NotFoundError{Kind: "instance", Name: toProviderID(id)}
 		}
-		return found{}, err
+		return serverInstance{}, err
 	}
 	if !strings.EqualFold(s.ID, id) {
-		return found{}, fmt.Errorf("reading server %s: %w: it is about %q", id, errIncomplete, s.ID)
+		return serverInstance{}, fmt.Errorf("reading server %s: %w: the response is about %q", id, errIncomplete, s.ID)
 	}
-	return p.read(s)
+	return p.toServerInstance(s)
 }
 
-// read makes of Nova's server what callers know.
-func (p *Provider) read(s *servers.Server) (found, error) {
-	if !uuid.MatchString(s.ID) || s.Status == "" {
-		return found{}, fmt.Errorf("server %q: %w: it has no ID or no status", s.ID, errIncomplete)
+// toServerInstance converts a server of Nova.
+func (p *Provider) toServerInstance(s *servers.Server) (serverInstance, error) {
+	if !uuidPattern.MatchString(s.ID) || s.Status == "" {
+		return serverInstance{}, fmt.Errorf("server %q: %w: it has no ID or no status", s.ID, errIncomplete)
 	}
-	m := found{
+	m := serverInstance{
 		Instance: cloud.Instance{
-			ProviderID: providerIDOf(s.ID), Name: s.Name, ComputerName: hostname(s), Zone: s.AvailabilityZone,
-			State: state(s.Status, s.TaskState), Created: s.Created, Tags: maps.Clone(s.Metadata),
+			ProviderID: toProviderID(s.ID), Name: s.Name, ComputerName: hostname(s), Zone: s.AvailabilityZone,
+			State: toState(s.Status, s.TaskState), Created: s.Created, Tags: maps.Clone(s.Metadata),
 		},
 		id:          strings.ToLower(s.ID),
 		softDeleted: s.Status == "SOFT_DELETED",
 	}
 	m.Type, _ = s.Flavor["original_name"].(string)
-	m.Group, m.ours, m.Adopted = p.owner(s)
-	m.keeps = p.keeps(m.ours, s)
-	if m.Kept = m.keeps != "" && (m.State != cloud.Deleting || m.softDeleted); m.Kept {
-		m.KeptReason = m.keeps
+	m.Group, m.belongsToCluster, m.Adopted = p.findOwner(s)
+	m.protectedReason = p.protectionReason(m.belongsToCluster, s)
+	if m.Kept = m.protectedReason != "" && (m.State != cloud.Deleting || m.softDeleted); m.Kept {
+		m.KeptReason = m.protectedReason
 	}
 	if m.State == cloud.Failed {
-		m.Message = cloud.Printable(s.Fault.Message, maxMessage)
-		m.Refusal = ofFault(m.Message)
+		m.Message = cloud.Printable(s.Fault.Message, maxMessageLength)
+		m.Refusal = classifyFault(m.Message)
 	}
 	return m, nil
 }
 
-// KeepsMachines implements [cloud.Keeper]: a server that is not this cluster's, or is locked, is kept.
+// KeepsMachines implements [cloud.Keeper]. Servers of other clusters and locked servers are protected.
 func (p *Provider) KeepsMachines() {}
 
-// keeps says why a server is not this provider's to delete; empty when it is.
-func (p *Provider) keeps(ours bool, s *servers.Server) string {
+// protectionReason returns why this provider must not delete a server; empty if it may.
+func (p *Provider) protectionReason(ours bool, s *servers.Server) string {
 	switch {
 	case !ours:
-		return fmt.Sprintf("its metadata does not say that it is of cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
+		return fmt.Sprintf("its metadata does not name cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
 			"it by its name", p.config.ClusterName, ClusterKey, p.config.ClusterName, GroupKey)
 	case s.Locked != nil && *s.Locked:
 		return "it is locked in Nova"
@@ -231,9 +230,9 @@ func (p *Provider) keeps(ours bool, s *servers.Server) string {
 	return ""
 }
 
-// owner says which group a server is of, whether it is this cluster's, and whether that is said by its name or by the mark of
-// a former name of the cluster alone.
-func (p *Provider) owner(s *servers.Server) (groupName string, ours, adopted bool) {
+// findOwner returns the group of a server and whether it belongs to this cluster. adopted means that only its name or a
+// former cluster name shows that.
+func (p *Provider) findOwner(s *servers.Server) (groupName string, ours, adopted bool) {
 	cluster, marked := s.Metadata[ClusterKey]
 	if marked {
 		adopted = cluster != p.config.ClusterName && slices.Contains(p.config.FormerClusterNames, cluster)
@@ -247,11 +246,12 @@ func (p *Provider) owner(s *servers.Server) (groupName string, ours, adopted boo
 	return "", false, false
 }
 
-// unfit are the characters that a host name cannot have.
-var unfit = regexp.MustCompile(`[^a-zA-Z0-9_.-]`)
+// invalidHostChars matches the characters that a host name cannot contain.
+var invalidHostChars = regexp.MustCompile(`[^a-zA-Z0-9_.-]`)
 
-// hostname is the name that Nova has the server boot with. Before microversion 2.90 it does not say, and it is made of
-// the name as Nova does (sanitize_hostname in nova/utils.py): spaces and underscores are dashes, what is left is dropped.
+// hostname returns the host name of a server. Before microversion 2.90 Nova does not report it. Then it is derived from
+// the server name as in Nova (sanitize_hostname in nova/utils.py): spaces and underscores become dashes, other
+// characters are removed.
 func hostname(s *servers.Server) string {
 	if s.Hostname != nil && *s.Hostname != "" {
 		return *s.Hostname
@@ -262,24 +262,24 @@ func hostname(s *servers.Server) string {
 		}
 		return r
 	}, s.Name)
-	name = strings.Trim(strings.ToLower(unfit.ReplaceAllString(name, "")), ".-")
+	name = strings.Trim(strings.ToLower(invalidHostChars.ReplaceAllString(name, "")), ".-")
 	return strings.ReplaceAll(name, ".", "-")
 }
 
-// state translates Nova's; see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that is being
-// deleted keeps its status for a while, and its task says so.
-func state(status, task string) cloud.State {
+// toState converts a status of Nova, see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that
+// is being deleted keeps its status for a while; its task shows the deletion.
+func toState(status, task string) cloud.State {
 	if task == "deleting" || task == "soft-deleting" {
 		return cloud.Deleting
 	}
 	switch status {
-	case building:
+	case statusBuilding:
 		return cloud.Pending
 	case "ACTIVE", "REBOOT", "HARD_REBOOT", "PASSWORD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "RESCUE":
 		return cloud.Running
 	case "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED":
 		return cloud.Stopped
-	case "DELETED", "SOFT_DELETED": // DELETED is the moment before Nova says that there is no such server
+	case "DELETED", "SOFT_DELETED": // DELETED is a short state before the server is gone
 		return cloud.Deleting
 	case "ERROR":
 		return cloud.Failed

@@ -16,56 +16,56 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Joiner makes what machines join the cluster with. Its methods may be called concurrently.
+// Joiner issues the credentials that new servers use to join the cluster. Its methods are safe for concurrent use.
 type Joiner interface {
-	// Issue makes something for the machine of that name alone, which ends by itself if the machine does not come.
+	// Issue creates a credential for one server. It expires if the server does not join.
 	Issue(ctx context.Context, machine string) (Join, error)
-	// Withdraw takes back what was issued for a machine that will not come.
+	// Withdraw revokes the credential of a server that will not join.
 	Withdraw(ctx context.Context, machine string) error
 }
 
-// Join is what a machine joins its cluster with, in the terms of kubeadm join.
+// Join has the values that a server needs to join the cluster, in the terms of kubeadm join.
 type Join struct {
 	// Token is a bootstrap token, ID.SECRET.
 	Token string
-	// Expires is when it ends.
+	// Expires is the expiry of Token.
 	Expires time.Time
-	// Server is the API server's host and port.
+	// Server is the host and port of the API server.
 	Server string
 	// CACertHash is the value of --discovery-token-ca-cert-hash: sha256:…
 	CACertHash string
-	// CACert is the cluster's certificate authority, in PEM.
+	// CACert is the certificate of the cluster's certificate authority, in PEM.
 	CACert string
 }
 
-// Machine is what the template of user data is filled in with.
+// Machine has the fields for the user data template.
 type Machine struct {
-	Name    string // the server's name, which is its host name too
+	Name    string // the server's name, which is also its host name
 	Cluster string
 	Group   string
 	Flavor  string
-	Zone    string // empty where Nova chooses
+	Zone    string // empty if Nova chooses
 	Region  string
-	Labels  string // of the group's nodes.labels, as kubelet's --node-labels takes them: a=b,c=d
-	Taints  string // of nodes.taints, as --register-with-taints takes them: key=value:Effect
+	Labels  string // the group's nodes.labels in the format of --node-labels: a=b,c=d
+	Taints  string // the group's nodes.taints in the format of --register-with-taints: key=value:Effect
 	Join    Join
 }
 
-// maxUserData is the most that Nova takes, in bytes after their encoding in base64.
+// maxUserData is Nova's limit for user data, in bytes after base64 encoding.
 const maxUserData = 65535
 
-// userData is a template of user data. A nil one is none.
+// userData is a parsed template. Nil means no user data.
 type userData struct {
 	template *template.Template
 	usesJoin bool
 }
 
-func (u *userData) joins() bool { return u != nil && u.usesJoin }
+func (u *userData) needsJoin() bool { return u != nil && u.usesJoin }
 
-// compileUserData reads the template of a group and fills it in with an example, so that whatever is wrong with it is
-// known at the start and not when machines are needed. Fields that do not exist are found in branches not taken, too.
+// compileUserData parses the template of a group and renders it with an example, so that errors appear at the start.
+// Unknown fields are found in every branch.
 func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
-	text, err := g.template()
+	text, err := g.readUserDataTemplate()
 	if err != nil || text == "" {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
 	if u.usesJoin && !canJoin {
-		return nil, fmt.Errorf("%s: has .Join, and this command has no cluster to join", field)
+		return nil, fmt.Errorf("%s: uses .Join, which needs a cluster, and this command has none", field)
 	}
 	if _, err := u.render(exampleMachine()); err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
@@ -86,21 +86,21 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	return u, nil
 }
 
-// parseUserData reads a template, and checks its fields without filling it in.
+// parseUserData parses a template and checks its fields without rendering it.
 func parseUserData(text string) (*userData, error) {
 	t, err := template.New("userData").Option("missingkey=error").Funcs(sprig.HermeticTxtFuncMap()).Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	var w walker
+	var w fieldChecker
 	for _, defined := range t.Templates() {
 		if defined.Tree != nil {
-			// What a named template is called with is not known before; the main one gets a Machine.
-			w.main = defined.Name() == t.Name()
-			w.walk(defined.Root, machineIf(w.main))
+			// The argument of a named template is unknown. The main template gets a Machine.
+			w.inMain = defined.Name() == t.Name()
+			w.walk(defined.Root, machineTypeIf(w.inMain))
 		}
 	}
-	return &userData{template: t, usesJoin: w.join}, errors.Join(w.errs...)
+	return &userData{template: t, usesJoin: w.usesJoin}, errors.Join(w.errs...)
 }
 
 func exampleMachine() Machine {
@@ -119,28 +119,28 @@ func (u *userData) render(m Machine) ([]byte, error) {
 		return nil, err
 	}
 	if encoded := (out.Len() + 2) / 3 * 4; encoded > maxUserData {
-		return nil, invalid("user data of %d bytes: want at most %d, as Nova takes %d after their encoding", out.Len(), maxUserData/4*3, maxUserData)
+		return nil, newInvalidError("user data of %d bytes: want at most %d, because Nova accepts %d after base64 encoding", out.Len(), maxUserData/4*3, maxUserData)
 	}
 	return out.Bytes(), nil
 }
 
 var machineType = reflect.TypeFor[Machine]()
 
-func machineIf(known bool) reflect.Type {
+func machineTypeIf(known bool) reflect.Type {
 	if known {
 		return machineType
 	}
 	return nil
 }
 
-// walker checks the fields of a template. The dot's type is nil where it cannot be known.
-type walker struct {
-	main bool // in the main template, where $ is the Machine
-	join bool
-	errs []error
+// fieldChecker checks the fields of a template. The type of the dot is nil if unknown.
+type fieldChecker struct {
+	inMain   bool // in the main template, $ is the Machine
+	usesJoin bool
+	errs     []error
 }
 
-func (w *walker) walk(node parse.Node, dot reflect.Type) {
+func (w *fieldChecker) walk(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.ListNode:
 		if n == nil {
@@ -153,21 +153,21 @@ func (w *walker) walk(node parse.Node, dot reflect.Type) {
 		w.walk(n.Pipe, dot)
 	case *parse.TemplateNode:
 		w.walk(n.Pipe, dot)
-		w.join = w.join || n.Pipe != nil // it may be handed the Machine
+		w.usesJoin = w.usesJoin || n.Pipe != nil // the template may receive the Machine
 	case *parse.IfNode:
-		w.branch(&n.BranchNode, dot, dot)
+		w.walkBranch(&n.BranchNode, dot, dot)
 	case *parse.WithNode:
-		w.branch(&n.BranchNode, dot, w.typeOf(n.Pipe, dot))
+		w.walkBranch(&n.BranchNode, dot, w.typeOf(n.Pipe, dot))
 	case *parse.RangeNode:
-		w.branch(&n.BranchNode, dot, nil)
+		w.walkBranch(&n.BranchNode, dot, nil)
 	case *parse.PipeNode:
-		w.pipe(n, dot)
+		w.walkPipe(n, dot)
 	default:
-		w.operand(node, dot)
+		w.checkOperand(node, dot)
 	}
 }
 
-func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
+func (w *fieldChecker) walkPipe(n *parse.PipeNode, dot reflect.Type) {
 	if n == nil {
 		return
 	}
@@ -178,30 +178,30 @@ func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
 	}
 }
 
-// operand checks what a command is given.
-func (w *walker) operand(node parse.Node, dot reflect.Type) {
+// checkOperand checks an argument of a command.
+func (w *fieldChecker) checkOperand(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.FieldNode:
-		w.field(n.Ident, dot, n.String())
+		w.checkField(n.Ident, dot, n.String())
 	case *parse.VariableNode:
-		if n.Ident[0] == "$" && w.main {
-			w.field(n.Ident[1:], machineType, n.String())
+		if n.Ident[0] == "$" && w.inMain {
+			w.checkField(n.Ident[1:], machineType, n.String())
 		}
 	case *parse.ChainNode:
 		w.walk(n.Node, dot)
 	case *parse.DotNode:
-		w.join = w.join || dot == machineType
+		w.usesJoin = w.usesJoin || dot == machineType
 	}
 }
 
-func (w *walker) branch(n *parse.BranchNode, dot, inside reflect.Type) {
+func (w *fieldChecker) walkBranch(n *parse.BranchNode, dot, inside reflect.Type) {
 	w.walk(n.Pipe, dot)
 	w.walk(n.List, inside)
 	w.walk(n.ElseList, dot)
 }
 
-// typeOf gives the type of a pipe that is one field, and nil for any other.
-func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
+// typeOf returns the type of a pipe that is a single field, and nil for any other pipe.
+func (w *fieldChecker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	if pipe == nil || len(pipe.Cmds) != 1 || len(pipe.Cmds[0].Args) != 1 {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	case *parse.FieldNode:
 		path = n.Ident
 	case *parse.VariableNode:
-		if n.Ident[0] != "$" || !w.main {
+		if n.Ident[0] != "$" || !w.inMain {
 			return nil
 		}
 		path, dot = n.Ident[1:], machineType
@@ -226,23 +226,23 @@ func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	return dot
 }
 
-// field follows a path of fields as far as its types are known.
-func (w *walker) field(path []string, dot reflect.Type, shown string) {
-	w.join = w.join || dot == machineType && (len(path) == 0 || path[0] == "Join")
+// checkField checks a path of fields as far as the types are known.
+func (w *fieldChecker) checkField(path []string, dot reflect.Type, shown string) {
+	w.usesJoin = w.usesJoin || dot == machineType && (len(path) == 0 || path[0] == "Join")
 	for _, name := range path {
 		if dot == nil {
 			return
 		}
 		next := fieldType(dot, name)
 		if next == nil {
-			w.errs = append(w.errs, fmt.Errorf("%s: %q is no field of %s: want %s", shown, name, dot.Name(), fieldsOf(dot)))
+			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, fieldNames(dot)))
 			return
 		}
 		dot = next
 	}
 }
 
-// fieldType gives the type of a field, or of what a method returns; nil for what does not exist.
+// fieldType returns the type of a field or of a method's result; nil if it does not exist.
 func fieldType(of reflect.Type, name string) reflect.Type {
 	if of == nil {
 		return nil
@@ -258,7 +258,7 @@ func fieldType(of reflect.Type, name string) reflect.Type {
 	return nil
 }
 
-func fieldsOf(t reflect.Type) string {
+func fieldNames(t reflect.Type) string {
 	if t.Kind() != reflect.Struct || t.NumField() == 0 {
 		return "none"
 	}
@@ -271,8 +271,8 @@ func fieldsOf(t reflect.Type) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// taintList writes taints as kubelet takes them.
-func taintList(taints []corev1.Taint) string {
+// formatTaints formats taints for --register-with-taints.
+func formatTaints(taints []corev1.Taint) string {
 	var all []string
 	for _, t := range taints {
 		all = append(all, fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect))

@@ -13,8 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestUserDataOfTheDocumentationRenders: what users copy has to be a template, and make what cloud-init and the agents read.
-func TestUserDataOfTheDocumentationRenders(t *testing.T) {
+// TestDocumentedUserDataRenders checks that the examples are valid templates with valid cloud-init and agent
+// configuration.
+func TestDocumentedUserDataRenders(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/openstack.md")
 	must.NoError(t, err)
 	m := exampleMachine()

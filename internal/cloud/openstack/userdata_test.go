@@ -13,12 +13,12 @@ import (
 
 func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 	for text, want := range map[string]string{
-		"{{.Nickname}}": `"Nickname" is no field of Machine: want one of Name, Cluster`,
+		"{{.Nickname}}": `Machine has no field "Nickname": want one of Name, Cluster`,
 		`{{if eq .Zone "never"}}{{.Nickname}}{{end}}`:  "Nickname", // a branch that the example does not take
-		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}":   `"Tokn" is no field of Join`,
+		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}":   `Join has no field "Tokn"`,
 		"{{with .Join}}{{.Tokn}}{{end}}":               "Tokn",
 		"{{with .Join}}{{$.Nickname}}{{end}}":          "Nickname",
-		"{{.Join.Token.Value}}":                        `"Value" is no field of string: want none`,
+		"{{.Join.Token.Value}}":                        `string has no field "Value": want none`,
 		"{{range $i := until 0}}{{$.Nickname}}{{end}}": "Nickname",
 		"{{.Name":                              "unclosed action",
 		"{{env \"HOME\"}}":                     `function "env" not defined`,
@@ -33,10 +33,10 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 	}
 }
 
-func TestUserDataIsFilledInForEachMachine(t *testing.T) {
+func TestUserDataIsRenderedForEachServer(t *testing.T) {
 	text := "{{.Name}} {{.Labels | quote}} {{with .Join}}{{.Token}} {{.Server}}{{end}} {{.Join.Expires.Unix}}"
 	u, err := compileUserData(&GroupConfig{UserData: text}, true)
-	if err != nil || !u.joins() {
+	if err != nil || !u.needsJoin() {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	m := exampleMachine()
@@ -44,17 +44,17 @@ func TestUserDataIsFilledInForEachMachine(t *testing.T) {
 	if got, err := u.render(m); err != nil || string(got) != `a-1 "a=1,b=2" abcdef.0123456789abcdef 192.0.2.1:6443 0` {
 		t.Errorf("%q, %v", got, err)
 	}
-	check.Is(t, "a=:NoExecute,k=v:NoSchedule", taintList([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}))
+	check.Is(t, "a=:NoExecute,k=v:NoSchedule", formatTaints([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}))
 	for text, want := range map[string]bool{
 		"plain": false, "{{.Name}}": false, "{{.Join.Token}}": true, "{{if .Join.Token}}x{{end}}": true, "{{$.Join.Server}}": true,
 		"{{. | toJson}}": true, "{{$j := .Join}}{{$j.Token}}": true,
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.joins() != want {
-			t.Errorf("%q joins: %t, %v", text, u.joins(), err)
+		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
+			t.Errorf("%q joins: %t, %v", text, u.needsJoin(), err)
 		}
 	}
 	if _, err := (&userData{template: u.template}).render(Machine{Name: strings.Repeat("x", maxUserData)}); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("too much: %v", err)
+		t.Errorf("too large: %v", err)
 	}
 }
 
@@ -64,7 +64,7 @@ func FuzzUserData(f *testing.F) {
 	f.Add("{{(index . 1).X.Y}}{{.Name | printf \"%d\"}}")
 	f.Fuzz(func(_ *testing.T, text string) {
 		if u, err := parseUserData(text); err == nil {
-			_ = u.joins()
+			_ = u.needsJoin()
 		}
 	})
 }

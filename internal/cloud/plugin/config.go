@@ -1,9 +1,8 @@
-// Package plugin runs clouds that are programs of their own: executables in a directory, started as hashicorp/go-plugin
-// does, that speak the protocol of api/plugin/v1 over mutual TLS. Those who write one use the package plugin at the
-// module's root.
+// Package plugin runs cloud plugins: executables in a directory, which hashicorp/go-plugin starts. They speak the
+// protocol of api/plugin/v1 over mutual TLS. Plugin authors use the package plugin at the module's root.
 //
-// A plugin that crashes or hangs harms nothing but its own calls: each of them is bounded, what it answers is checked, it
-// is started again with growing pauses, and it never delays the end of Slipway.
+// A plugin that crashes or hangs affects only its own calls. Each call has a timeout, and its response is validated.
+// The plugin is restarted with growing delays. It never delays the shutdown of Slipway.
 package plugin
 
 import (
@@ -18,39 +17,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Config says which plugins of a directory are in use.
+// Config configures the plugins of a directory.
 type Config struct {
-	// Directory holds the plugins, each an executable of the name that Type gives. Neither it nor they may be writable for
-	// everybody.
+	// Directory holds the plugins, each an executable with the name in Type. The directory and the files must not be
+	// writable for others.
 	Directory string `json:"directory"`
-	// Use lists those that are run. A type may be there several times, under different names.
+	// Use lists the plugins to run. A type can be listed several times, with different names.
 	Use []Entry `json:"use"`
 }
 
-// Entry is one plugin in use.
+// Entry configures one plugin.
 type Entry struct {
-	// Type is the file's name in the directory, the CloudType.
+	// Type is the plugin's file name in the directory, the CloudType.
 	Type string `json:"type"`
-	// Name is what NodeGroups call it in spec.cloud.provider; the type in lower case if empty.
+	// Name is the value of NodeGroup spec.cloud.provider. It defaults to the type in lower case.
 	Name string `json:"name,omitempty"`
-	// Config is the plugin's own configuration, an object of its choice.
+	// Config is the plugin's own configuration, a JSON object.
 	Config json.RawMessage `json:"config,omitempty"`
-	// Environment names the variables of Slipway's environment that the plugin gets, beside those that every program needs
-	// (PATH, HOME, the proxies and so on). Others it does not see.
+	// Environment lists variables that the plugin inherits, in addition to the usual ones such as PATH, HOME and the
+	// proxies. It sees no others.
 	Environment []string `json:"environment,omitempty"`
-	// CallTimeout bounds each call, 1s to 10m; 30s if zero. The callers' own bounds hold too.
+	// CallTimeout limits each call, 1s to 10m. 0 is 30s. The caller's deadline applies too.
 	CallTimeout metav1.Duration `json:"callTimeout,omitzero"`
-	// StartTimeout bounds the start until the configuration is accepted, 1s to 10m; 30s if zero.
+	// StartTimeout limits the start, including the check of the configuration, 1s to 10m. 0 is 30s.
 	StartTimeout metav1.Duration `json:"startTimeout,omitzero"`
-	// MemoryLimit bounds the plugin's data on Linux, 64Mi or more; 1Gi if absent, and none if 0.
+	// MemoryLimit limits the plugin's data on Linux, 64Mi or more. The default is 1Gi. 0 means no limit.
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 }
 
-// The values of an Entry that leaves them out.
+// The defaults and limits of an Entry.
 const (
 	defaultTimeout = 30 * time.Second
 	defaultMemory  = 1 << 30
-	leastMemory    = 64 << 20
+	minMemory      = 64 << 20
 )
 
 var (
@@ -59,11 +58,11 @@ var (
 	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate reports everything that is wrong, without a look at the files.
+// Validate returns all errors. It does not read the files.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Directory == "" {
-		errs = append(errs, errors.New("directory: is empty: want the directory that the plugins are in"))
+		errs = append(errs, errors.New("directory: is empty: want the directory of the plugins"))
 	}
 	if len(c.Use) == 0 {
 		errs = append(errs, errors.New("use: is empty: want the plugins to run, each with its type"))
@@ -74,7 +73,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("use[%d]: %w", i, err))
 		}
 		if seen[e.ProviderName()] {
-			errs = append(errs, fmt.Errorf("use[%d]: name: %q is there twice", i, e.ProviderName()))
+			errs = append(errs, fmt.Errorf("use[%d]: name: %q: duplicate name", i, e.ProviderName()))
 		}
 		seen[e.ProviderName()] = true
 	}
@@ -104,13 +103,13 @@ func (e Entry) validate() error {
 			fail("%s: %s: want 1s to 10m", field, d)
 		}
 	}
-	if m := e.MemoryLimit; m != nil && (m.Sign() < 0 || m.Sign() > 0 && m.Value() < leastMemory) {
-		fail("memoryLimit: %s: want 64Mi or more, or 0 for none", m)
+	if m := e.MemoryLimit; m != nil && (m.Sign() < 0 || m.Sign() > 0 && m.Value() < minMemory) {
+		fail("memoryLimit: %s: want 64Mi or more, or 0 for no limit", m)
 	}
 	return errors.Join(errs...)
 }
 
-// ProviderName is the name by which NodeGroups know the plugin.
+// ProviderName returns the plugin's name in NodeGroups.
 func (e Entry) ProviderName() string {
 	if e.Name != "" {
 		return e.Name
@@ -125,14 +124,14 @@ func (e Entry) memoryLimit() uint64 {
 	return uint64(e.MemoryLimit.Value())
 }
 
-func orDefault(d metav1.Duration) time.Duration {
+func timeoutOrDefault(d metav1.Duration) time.Duration {
 	if d.Duration == 0 {
 		return defaultTimeout
 	}
 	return d.Duration
 }
 
-// configJSON is what the plugin is given.
+// configJSON returns the plugin's configuration, {} if empty.
 func (e Entry) configJSON() []byte {
 	if c := strings.TrimSpace(string(e.Config)); c == "" || c == "null" {
 		return []byte("{}")

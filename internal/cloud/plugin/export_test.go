@@ -2,15 +2,15 @@ package plugin
 
 import "time"
 
-// Normalizing and Silence are how long Normalize waits, and is not asked after it waited in vain.
+// NormalizeTimeout and Silence export the timeout and the pause of Normalize.
 const (
-	Normalizing = normalizing
-	Silence     = silence
+	NormalizeTimeout = normalizeTimeout
+	NormalizePause   = normalizePause
 )
 
-// Pass has time pass for a plugin of which Normalize had no answer.
-func (p *Provider) Pass(d time.Duration) {
+// AdvanceTime lets time pass after a timeout of Normalize.
+func (p *Provider) AdvanceTime(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silentUntil = p.silentUntil.Add(-d)
+	p.pausedUntil = p.pausedUntil.Add(-d)
 }

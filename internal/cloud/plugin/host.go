@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 )
 
-// Options are what is not a plugin's configuration.
+// Options configures plugins in addition to Config.
 type Options struct {
 	Log *slog.Logger
-	// RestartMin and RestartMax bound the pause before a plugin that has ended is started again; 1s and 1m if zero. It
-	// doubles from one end to the next, until the plugin has run for a while.
+	// RestartMin and RestartMax limit the restart delay. 0 is 1s and 1m. The delay doubles with each exit until the
+	// plugin has run for a while.
 	RestartMin, RestartMax time.Duration
 }
 
@@ -32,31 +32,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// settled is how long a plugin has run when its end counts as the first one.
-const settled = time.Minute
+// restartDelayReset is the running time that resets the restart delay.
+const restartDelayReset = time.Minute
 
-// errClosed is the answer of a plugin after Close.
-var errClosed = errors.New("is closed, since Slipway ends")
+// errClosed is the error of calls after Close.
+var errClosed = errors.New("closed, because Slipway is shutting down")
 
-// host keeps one plugin running. Its methods may be called from several goroutines at once.
+// host keeps one plugin running. It is safe for concurrent use.
 type host struct {
 	directory string
 	entry     Entry
 	options   Options
 	lines     *lineLog
 
-	life    context.Context // ends at close
-	endLife context.CancelFunc
-	work    sync.WaitGroup // starts, watches and probes
+	lifetime    context.Context // ends in close
+	endLifetime context.CancelFunc
+	goroutines  sync.WaitGroup // goroutines that start, watch and probe
 
-	mu       sync.Mutex
-	current  *process      // nil while none runs
-	starting chan struct{} // closed at the end of the start that is under way
-	ends     int           // one after the other
-	notUntil time.Time     // of the next start
-	last     error         // why the last start failed, or how the last process ended
-	events   advice.Events // as the last process that was started said
-	probing  *process      // the one that is asked for a sign of life
+	mu        sync.Mutex
+	current   *process      // nil while none runs
+	starting  chan struct{} // closed when the start in progress has ended
+	exits     int           // consecutive exits
+	nextStart time.Time     // earliest next start
+	lastError error         // why the last start failed or the last process exited
+	events    advice.Events // events of the last started process
+	probed    *process      // process with a health check in progress
 }
 
 func newHost(directory string, e Entry, o Options) *host {
@@ -64,102 +64,102 @@ func newHost(directory string, e Entry, o Options) *host {
 	h := &host{directory: directory, entry: e, options: o}
 	h.options.Log = o.Log.With("plugin", e.ProviderName())
 	h.lines = newLineLog(h.options.Log)
-	h.life, h.endLife = context.WithCancel(context.Background())
+	h.lifetime, h.endLifetime = context.WithCancel(context.Background())
 	return h
 }
 
-// get gives the process that runs, and starts one if none does and it is time.
-func (h *host) get(ctx context.Context) (*process, error) {
+// getProcess returns the running process. If none runs and a start is due, it starts one.
+func (h *host) getProcess(ctx context.Context) (*process, error) {
 	for {
 		h.mu.Lock()
-		if h.life.Err() != nil {
+		if h.lifetime.Err() != nil {
 			h.mu.Unlock()
 			return nil, errClosed
 		}
-		if p := h.current; p != nil && !p.hasEnded() {
+		if p := h.current; p != nil && !p.hasExited() {
 			h.mu.Unlock()
 			return p, nil
 		}
 		if h.current != nil {
-			h.noteEnd(h.current)
+			h.recordExit(h.current)
 		}
 		if h.starting == nil {
-			if wait := time.Until(h.notUntil); wait > 0 {
+			if wait := time.Until(h.nextStart); wait > 0 {
 				defer h.mu.Unlock()
-				return nil, fmt.Errorf("does not run, and is started again in %s at the soonest: %w", wait.Round(time.Millisecond), h.last)
+				return nil, fmt.Errorf("not running, next start in %s: %w", wait.Round(time.Millisecond), h.lastError)
 			}
 			h.starting = make(chan struct{})
-			h.work.Go(h.start)
+			h.goroutines.Go(h.start)
 		}
 		starting := h.starting
 		h.mu.Unlock()
 		select {
 		case <-starting:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("is being started: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("starting: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// start makes one attempt.
+// start starts the plugin once.
 func (h *host) start() {
-	ctx, cancel := context.WithTimeout(h.life, orDefault(h.entry.StartTimeout))
+	ctx, cancel := context.WithTimeout(h.lifetime, timeoutOrDefault(h.entry.StartTimeout))
 	defer cancel()
-	path, err := find(h.directory, h.entry.Type)
+	path, err := findExecutable(h.directory, h.entry.Type)
 	var p *process
 	if err == nil {
-		p, err = start(ctx, path, h.entry, h.lines)
+		p, err = startProcess(ctx, path, h.entry, h.lines)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(h.starting)
 	h.starting = nil
 	if err != nil {
-		h.pause(err)
-		h.options.Log.Error("the plugin does not start", "err", err, "again", time.Until(h.notUntil).Round(time.Millisecond))
+		h.scheduleRestart(err)
+		h.options.Log.Error("plugin failed to start", "err", err, "retryIn", time.Until(h.nextStart).Round(time.Millisecond))
 		return
 	}
 	h.current, h.events = p, p.events
-	h.options.Log.Info("the plugin runs", "path", path, "pid", p.ID())
-	h.work.Go(func() { h.watch(p) })
+	h.options.Log.Info("plugin started", "path", path, "pid", p.ID())
+	h.goroutines.Go(func() { h.watch(p) })
 }
 
-// watch tells of a process's end when nobody asks for anything.
+// watch logs the exit of a process, also without calls.
 func (h *host) watch(p *process) {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		h.mu.Lock()
-		h.noteEnd(p)
+		h.recordExit(p)
 		h.mu.Unlock()
-		p.kill() // what is left of it: the connection, and its directory
-	case <-h.life.Done():
+		p.kill() // close the connection and remove its directory
+	case <-h.lifetime.Done():
 		p.stop()
 	}
 }
 
-// noteEnd takes note, once, that the current process has ended. The caller holds mu.
-func (h *host) noteEnd(p *process) {
+// recordExit records once that the current process has exited. The caller holds mu.
+func (h *host) recordExit(p *process) {
 	if h.current != p {
 		return
 	}
 	h.current = nil
-	if time.Since(p.began) >= settled {
-		h.ends = 0
+	if time.Since(p.started) >= restartDelayReset {
+		h.exits = 0
 	}
-	h.pause(fmt.Errorf("it ended (%s)", p.ending()))
-	if h.life.Err() == nil {
-		h.options.Log.Error("the plugin has ended", "how", p.ending(), "pid", p.ID(), "ran", time.Since(p.began).Round(time.Millisecond))
+	h.scheduleRestart(fmt.Errorf("it exited (%s)", p.exitStatus()))
+	if h.lifetime.Err() == nil {
+		h.options.Log.Error("plugin exited", "how", p.exitStatus(), "pid", p.ID(), "ran", time.Since(p.started).Round(time.Millisecond))
 	}
 }
 
-// pause sets when the next start may be. The caller holds mu.
-func (h *host) pause(why error) {
-	h.last = why
-	h.notUntil = time.Now().Add(backoff(h.ends, h.options.RestartMin, h.options.RestartMax))
-	h.ends++
+// scheduleRestart sets the time of the next start. The caller holds mu.
+func (h *host) scheduleRestart(why error) {
+	h.lastError = why
+	h.nextStart = time.Now().Add(backoff(h.exits, h.options.RestartMin, h.options.RestartMax))
+	h.exits++
 }
 
-// backoff is the pause after an end that n others came before.
+// backoff returns the delay after n previous exits.
 func backoff(n int, least, most time.Duration) time.Duration {
 	d := least
 	for range n {
@@ -171,52 +171,52 @@ func backoff(n int, least, most time.Duration) time.Duration {
 	return min(d, most)
 }
 
-// suspect has a process whose call did not end well asked for a sign of life, and ends it when none comes.
-func (h *host) suspect(p *process) {
+// checkHealth checks the health of a process after a failed call, and kills it if it does not respond.
+func (h *host) checkHealth(p *process) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.probing == p || p.hasEnded() || h.life.Err() != nil {
+	if h.probed == p || p.hasExited() || h.lifetime.Err() != nil {
 		return
 	}
-	h.probing = p
-	h.work.Go(func() {
-		if !p.responds() && !p.endsBy(time.Now().Add(pipeGrace)) {
-			h.options.Log.Error("the plugin does not answer and is ended", "pid", p.ID())
+	h.probed = p
+	h.goroutines.Go(func() {
+		if !p.isHealthy() && !p.exitsBy(time.Now().Add(outputGracePeriod)) {
+			h.options.Log.Error("killing a plugin that does not respond", "pid", p.ID())
 			p.kill()
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.probing = nil
+		h.probed = nil
 	})
 }
 
-// close ends the plugin. It returns within a few seconds, whatever the plugin does.
+// close stops the plugin. It returns within a few seconds, even if the plugin hangs.
 func (h *host) close() {
 	h.mu.Lock()
-	h.endLife()
+	h.endLifetime()
 	h.mu.Unlock()
-	h.work.Wait()
+	h.goroutines.Wait()
 }
 
-// why is the reason of the last failure, nil if there was none.
-func (h *host) why() error {
+// lastFailure returns the last failure, nil if there was none.
+func (h *host) lastFailure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.last
+	return h.lastError
 }
 
-// pid is that of the process that runs, 0 if none does.
+// pid returns the process ID, 0 if none runs.
 func (h *host) pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.current == nil || h.current.hasEnded() {
+	if h.current == nil || h.current.hasExited() {
 		return 0
 	}
 	return h.current.proc.Load().Pid
 }
 
-// wants is what the current process, or the one before it, said of events.
-func (h *host) wants() advice.Events {
+// requestedEvents returns the events that the last started process requested.
+func (h *host) requestedEvents() advice.Events {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.events

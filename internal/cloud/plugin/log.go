@@ -14,15 +14,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// What a plugin may write into Slipway's log.
+// Limits for a plugin's output in Slipway's log.
 const (
-	maxLine        = 16 << 10 // bytes; the rest of a line is left out
+	maxLine        = 16 << 10 // bytes; the rest of a line is dropped
 	linesPerSecond = 50
 	linesAtOnce    = 500
-	keptLines      = 5 // for the error of a plugin that did not start
+	keptLines      = 5 // for the error of a failed start
 )
 
-// lineLog puts lines of a plugin's output into Slipway's log. Its methods may be called from several goroutines at once.
+// lineLog writes a plugin's output to Slipway's log. It is safe for concurrent use.
 type lineLog struct {
 	log   *slog.Logger
 	limit *rate.Limiter
@@ -36,15 +36,15 @@ func newLineLog(log *slog.Logger) *lineLog {
 	return &lineLog{log: log, limit: rate.NewLimiter(linesPerSecond, linesAtOnce)}
 }
 
-// copy logs what it reads until its end.
-func (l *lineLog) copy(from io.Reader) {
+// copyLines logs all lines of a reader.
+func (l *lineLog) copyLines(from io.Reader) {
 	lines := bufio.NewReaderSize(from, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if len(bytes.TrimSpace(line)) > 0 {
-			l.line(string(bytes.TrimSpace(line)))
+			l.logLine(string(bytes.TrimSpace(line)))
 		}
-		for errors.Is(err, bufio.ErrBufferFull) { // the rest of a line that is too long
+		for errors.Is(err, bufio.ErrBufferFull) { // skip the rest of a long line
 			_, err = lines.ReadSlice('\n')
 		}
 		if err != nil {
@@ -53,19 +53,19 @@ func (l *lineLog) copy(from io.Reader) {
 	}
 }
 
-// Write implements io.Writer for output that comes in pieces of whole lines.
+// Write implements io.Writer for whole lines.
 func (l *lineLog) Write(p []byte) (int, error) {
-	l.copy(bytes.NewReader(p))
+	l.copyLines(bytes.NewReader(p))
 	return len(p), nil
 }
 
-func (l *lineLog) line(text string) {
-	skipped, ok := l.admit(text)
+func (l *lineLog) logLine(text string) {
+	skipped, ok := l.record(text)
 	if !ok {
 		return
 	}
 	if skipped > 0 {
-		l.log.Warn("the plugin writes too much: lines were left out", "lines", skipped)
+		l.log.Warn("plugin log limit exceeded: lines were dropped", "lines", skipped)
 	}
 	var record map[string]any
 	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &record) != nil {
@@ -89,8 +89,8 @@ func (l *lineLog) line(text string) {
 	l.log.Log(context.Background(), level, message, attributes...)
 }
 
-// admit notes a line, and says whether it is to be logged, and how many before it were not.
-func (l *lineLog) admit(text string) (skipped int, ok bool) {
+// record records a line and reports whether to log it, and how many lines before it were dropped.
+func (l *lineLog) record(text string) (skipped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last = append(l.last, text); len(l.last) > keptLines {
@@ -104,12 +104,12 @@ func (l *lineLog) admit(text string) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// lastWords gives the last lines, as the end of an error.
-func (l *lineLog) lastWords() string {
+// lastOutput returns the last lines of output, to append to an error.
+func (l *lineLog) lastOutput() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.last) == 0 {
 		return ""
 	}
-	return "\nits last words:\n  " + strings.Join(l.last, "\n  ")
+	return "\nits last output:\n  " + strings.Join(l.last, "\n  ")
 }

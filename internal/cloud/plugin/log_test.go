@@ -16,7 +16,7 @@ import (
 func TestPluginLogKeepsLevelAndFields(t *testing.T) {
 	var out bytes.Buffer
 	l := newLineLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	l.copy(strings.NewReader("plain words\n\n" +
+	l.copyLines(strings.NewReader("plain words\n\n" +
 		`{"time":"2026-01-01T00:00:00Z","level":"WARN","msg":"careful","disk":"full"}` + "\n" +
 		`{"level":"SHOUT","msg":"odd"}` + "\n{not json\n" +
 		strings.Repeat("x", 3*maxLine) + "\nafter the long one\nno end of line"))
@@ -45,12 +45,12 @@ func TestOversizedPluginLogIsCut(t *testing.T) {
 	}
 	l.limit.SetLimit(rate.Inf)
 	fmt.Fprintln(l, "later")
-	if got := out.String(); !strings.Contains(got, "lines were left out") || !strings.Contains(got, "msg=later") {
-		t.Errorf("the end of the log is %s", got[len(got)-300:])
+	if got := out.String(); !strings.Contains(got, "lines were dropped") || !strings.Contains(got, "msg=later") {
+		t.Errorf("the log ends with %s", got[len(got)-300:])
 	}
 }
 
-func TestRestartPauseDoublesUpToItsLimit(t *testing.T) {
+func TestRestartDelayDoublesUpToItsLimit(t *testing.T) {
 	var got []time.Duration
 	for n := range 8 {
 		got = append(got, backoff(n, time.Second, time.Minute))
@@ -58,7 +58,7 @@ func TestRestartPauseDoublesUpToItsLimit(t *testing.T) {
 	want := []int{1, 2, 4, 8, 16, 32, 60, 60}
 	for i := range want {
 		if got[i] != time.Duration(want[i])*time.Second {
-			t.Errorf("the pauses are %v, want %v s", got, want)
+			t.Errorf("delays %v, want %v s", got, want)
 			break
 		}
 	}
@@ -69,6 +69,6 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte(`{"level":"INFO","msg":"a","b":{"c":[1]}}` + "\n"))
 	f.Add([]byte("\x00\xff\n{\n"))
 	f.Fuzz(func(_ *testing.T, raw []byte) {
-		newLineLog(slog.New(slog.DiscardHandler)).copy(bytes.NewReader(raw))
+		newLineLog(slog.New(slog.DiscardHandler)).copyLines(bytes.NewReader(raw))
 	})
 }

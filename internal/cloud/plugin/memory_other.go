@@ -2,5 +2,5 @@
 
 package plugin
 
-// limitMemory needs Linux; elsewhere GOMEMLIMIT alone holds a plugin that is written in Go.
+// limitMemory needs Linux. On other systems only GOMEMLIMIT limits a plugin in Go.
 func limitMemory(int, uint64) error { return nil }

@@ -29,15 +29,15 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-func init() { faultyplugintest.Be(func() { author.Serve(openSimple) }) }
+func init() { faultyplugintest.Be(func() { author.Serve(openTestProvider) }) }
 
-// simple is the provider of the tests' good plugin: what it answers is in the names that it is asked for.
-type simple struct {
+// testProvider is the provider of the working test plugin. The requested names select its responses.
+type testProvider struct {
 	Greeting string `json:"greeting"`
 }
 
-func openSimple(c author.Config) (author.Provider, error) {
-	var s simple
+func openTestProvider(c author.Config) (author.Provider, error) {
+	var s testProvider
 	if err := c.Decode(&s); err != nil {
 		return nil, err
 	}
@@ -45,9 +45,9 @@ func openSimple(c author.Config) (author.Provider, error) {
 	return s, nil
 }
 
-func (simple) Name() string { return "simple" }
+func (testProvider) Name() string { return "simple" }
 
-func (simple) Normalize(id string) (string, error) {
+func (testProvider) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "simple://") {
 		return "", fmt.Errorf("%q: want simple://…", id)
 	}
@@ -57,7 +57,7 @@ func (simple) Normalize(id string) (string, error) {
 	return strings.ToLower(id), nil
 }
 
-// The errors of the group of each name.
+// groupErrors has the errors by group name.
 var groupErrors = map[string]error{
 	"missing":   &cloud.NotFoundError{Kind: "group", Name: "missing"},
 	"machine":   &cloud.NotFoundError{Kind: "instance", Name: "machine"},
@@ -70,7 +70,7 @@ var groupErrors = map[string]error{
 	"bytes":     errors.New("\xff\xfe is no text"),
 }
 
-func (simple) Group(ctx context.Context, name string) (author.Group, error) {
+func (testProvider) Group(ctx context.Context, name string) (author.Group, error) {
 	switch name {
 	case "panics":
 		panic("there is no such thing")
@@ -78,14 +78,14 @@ func (simple) Group(ctx context.Context, name string) (author.Group, error) {
 		<-ctx.Done()
 		return author.Group{}, ctx.Err()
 	case "another":
-		return author.Group{Name: "somebody else's"}, nil
+		return author.Group{Name: "other"}, nil
 	case "negative":
 		return author.Group{Name: name, Size: -1}, nil
 	}
 	return author.Group{Name: name, Size: 3, Min: 1, Max: 5}, groupErrors[name]
 }
 
-func (simple) Instances(_ context.Context, group string) ([]author.Instance, error) {
+func (testProvider) Instances(_ context.Context, group string) ([]author.Instance, error) {
 	switch group {
 	case "twice":
 		return []author.Instance{{ProviderID: "simple://a"}, {ProviderID: "simple://a"}}, nil
@@ -101,27 +101,27 @@ func (simple) Instances(_ context.Context, group string) ([]author.Instance, err
 	return nil, nil
 }
 
-func (simple) Instance(context.Context, string) (author.Instance, error) {
+func (testProvider) Instance(context.Context, string) (author.Instance, error) {
 	return author.Instance{ProviderID: "simple://other"}, nil
 }
 
-func (simple) Delete(context.Context, string) (author.Operation, error) {
+func (testProvider) Delete(context.Context, string) (author.Operation, error) {
 	return author.Operation{ID: "op"}, nil
 }
 
-func (simple) Templates(context.Context, string) ([]author.Template, error) {
+func (testProvider) Templates(context.Context, string) ([]author.Template, error) {
 	return nil, nil
 }
 
-func (simple) Grow(context.Context, string, author.Order) (author.Operation, error) {
+func (testProvider) Grow(context.Context, string, author.Order) (author.Operation, error) {
 	return author.Operation{}, nil
 }
 
-func (simple) Status(_ context.Context, op author.Operation) (author.Status, error) {
+func (testProvider) Status(_ context.Context, op author.Operation) (author.Status, error) {
 	return author.Status{Done: true, Err: &cloud.NotFoundError{Kind: "instance", Name: op.ID}}, nil
 }
 
-func (simple) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
+func (testProvider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
 	switch pod.Name {
 	case "greedy":
 		return []author.Wish{{Grow: &author.Grow{Group: "g", Count: 1 << 40}}}, nil
@@ -131,56 +131,56 @@ func (simple) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.
 	return []author.Wish{{Grow: &author.Grow{Group: pod.Namespace, Count: 2, Template: "t"}, Reason: pod.Name}}, nil
 }
 
-// record keeps what was logged.
-type record struct {
+// logBuffer keeps the log.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (r *record) Write(p []byte) (int, error) {
+func (r *logBuffer) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(p)
 }
 
-func (r *record) String() string {
+func (r *logBuffer) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.String()
 }
 
-var unlimited = resource.MustParse("0") // the race detector takes all there is of addresses
+var unlimited = resource.MustParse("0") // the race detector reserves the whole address space
 
-// entry is a plugin of the tests, which may be written into the directory.
-func entry() plugin.Entry {
+// testEntry returns the configuration of the test plugin.
+func testEntry() plugin.Entry {
 	return plugin.Entry{
 		Type: "Simple", Config: json.RawMessage(`{"greeting":"hello"}`), MemoryLimit: &unlimited,
 		Environment: []string{"SLIPWAY_TEST_VISIBLE"},
 	}
 }
 
-func write(t *testing.T, mode faultyplugintest.Mode) (directory string) {
+func writePlugin(t *testing.T, mode faultyplugintest.Mode) (directory string) {
 	t.Helper()
 	directory = t.TempDir()
 	must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
 	return directory
 }
 
-func options(log *record) plugin.Options {
+func testOptions(log *logBuffer) plugin.Options {
 	return plugin.Options{Log: slog.New(slog.NewJSONHandler(log, nil)), RestartMin: time.Millisecond, RestartMax: 5 * time.Millisecond}
 }
 
-func open(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *record) {
+func openPlugin(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *logBuffer) {
 	t.Helper()
-	log := &record{}
-	p, err := plugin.Open(t.Context(), directory, e, options(log))
+	log := &logBuffer{}
+	p, err := plugin.Open(t.Context(), directory, e, testOptions(log))
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p, log
 }
 
-// await returns when a group can be read again.
-func await(t *testing.T, p *plugin.Provider) {
+// awaitReady waits until a group can be read.
+func awaitReady(t *testing.T, p *plugin.Provider) {
 	t.Helper()
 	for {
 		g, err := p.Group(t.Context(), "g")
@@ -193,14 +193,14 @@ func await(t *testing.T, p *plugin.Provider) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
-			t.Fatalf("the plugin does not come back: %v", err)
+			t.Fatalf("the plugin was not restarted: %v", err)
 		}
 	}
 }
 
-func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
+func TestPluginErrorsKeepTheirKind(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for name, want := range groupErrors {
 		_, err := p.Group(t.Context(), name)
 		if err == nil {
@@ -209,7 +209,7 @@ func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 		}
 		var asked, told *cloud.ThrottledError
 		if errors.As(want, &asked) && (!errors.As(err, &told) || told.After != asked.After) {
-			t.Errorf("%s: %v: want one that asks to wait %s", name, err, asked.After)
+			t.Errorf("%s: %v: want a retry delay of %s", name, err, asked.After)
 		}
 		switch name {
 		case "missing":
@@ -218,12 +218,12 @@ func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 			}
 		case "machine":
 			if cloud.IsNotFound(err) {
-				t.Errorf("I7: %s: a group was asked for, and a machine is missing: %v must not be NotFound", name, err)
+				t.Errorf("I7: %s: a missing instance for a requested group: %v must not be NotFound", name, err)
 			}
 			continue
 		case "odd":
 			if cloud.RefusalOf(err) != "" {
-				t.Errorf("%s: the refusal %q is none that Slipway knows", name, cloud.RefusalOf(err))
+				t.Errorf("%s: unknown refusal %q is accepted", name, cloud.RefusalOf(err))
 			}
 		default:
 			if cloud.IsNotFound(err) || cloud.RefusalOf(err) != cloud.RefusalOf(want) {
@@ -243,48 +243,48 @@ func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 	}
 	status, err := p.Status(t.Context(), cloud.Operation{ID: "x"})
 	if err != nil || !status.Done || status.Err == nil || cloud.IsNotFound(status.Err) {
-		t.Errorf("I7: the end of an operation says nothing of what exists: %+v, %v", status, err)
+		t.Errorf("I7: the result of an operation must not be NotFound: %+v, %v", status, err)
 	}
 }
 
-func TestAnswersThatCannotBeAreErrors(t *testing.T) {
+func TestInvalidResponsesAreErrors(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for name, ask := range map[string]func() error{
-		"another group":            func() error { _, err := p.Group(t.Context(), "another"); return err },
-		"a negative size":          func() error { _, err := p.Group(t.Context(), "negative"); return err },
-		"a machine twice":          func() error { _, err := p.Instances(t.Context(), "twice"); return err },
-		"a machine without an ID":  func() error { _, err := p.Instances(t.Context(), "nameless"); return err },
-		"another machine":          func() error { _, err := p.Instance(t.Context(), "simple://a"); return err },
-		"no templates":             func() error { _, err := p.Templates(t.Context(), "g"); return err },
-		"a panic":                  func() error { _, err := p.Group(t.Context(), "panics"); return err },
-		"an ID of another cloud":   func() error { _, err := p.Normalize("azure://x"); return err },
-		"an ID longer than any is": func() error { _, err := p.Normalize("simple://" + strings.Repeat("x", 1<<20)); return err },
+		"another group":           func() error { _, err := p.Group(t.Context(), "another"); return err },
+		"a negative size":         func() error { _, err := p.Group(t.Context(), "negative"); return err },
+		"a duplicate machine":     func() error { _, err := p.Instances(t.Context(), "twice"); return err },
+		"a machine without an ID": func() error { _, err := p.Instances(t.Context(), "nameless"); return err },
+		"another machine":         func() error { _, err := p.Instance(t.Context(), "simple://a"); return err },
+		"no templates":            func() error { _, err := p.Templates(t.Context(), "g"); return err },
+		"a panic":                 func() error { _, err := p.Group(t.Context(), "panics"); return err },
+		"an ID of another cloud":  func() error { _, err := p.Normalize("azure://x"); return err },
+		"an oversized ID":         func() error { _, err := p.Normalize("simple://" + strings.Repeat("x", 1<<20)); return err },
 	} {
 		if err := ask(); err == nil || cloud.IsNotFound(err) {
 			t.Errorf("%s: %v, want an error that is not NotFound", name, err)
 		}
 	}
 	before := p.PID()
-	await(t, p)
+	awaitReady(t, p)
 	if p.PID() != before || before == 0 {
-		t.Errorf("the plugin was process %d and is %d: a wrong answer ends nobody", before, p.PID())
+		t.Errorf("process %d was replaced by %d: an invalid response must not end the plugin", before, p.PID())
 	}
 	if list, err := p.Instances(t.Context(), "big"); err != nil || len(list) != 20_000 {
-		t.Errorf("a list of 20,000 machines: %d, %v", len(list), err)
+		t.Errorf("list of 20,000 instances: %d, %v", len(list), err)
 	}
 }
 
-func TestNormalizedIDStaysWhileThePluginIsAway(t *testing.T) {
+func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 	t.Parallel()
-	directory := write(t, faultyplugintest.Good)
-	p, _ := open(t, directory, entry())
+	directory := writePlugin(t, faultyplugintest.Good)
+	p, _ := openPlugin(t, directory, testEntry())
 	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
 		t.Fatalf("%q, %v", id, err)
 	}
 	_, foreign := p.Normalize("azure://x")
 	if foreign == nil || cloud.IsUnanswered(foreign) {
-		t.Fatalf("an ID of another cloud: %v", foreign)
+		t.Fatalf("ID of another cloud: %v", foreign)
 	}
 	must.NoError(t, os.Remove(filepath.Join(directory, "Simple")))
 	must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
@@ -292,19 +292,19 @@ func TestNormalizedIDStaysWhileThePluginIsAway(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
-		t.Errorf("the ID that was asked for before: %q, %v", id, err)
+		t.Errorf("cached ID: %q, %v", id, err)
 	}
 	if _, err := p.Normalize("azure://x"); err == nil || cloud.IsUnanswered(err) {
-		t.Errorf("the ID of another cloud that was asked for before: %v", err)
+		t.Errorf("cached ID of another cloud: %v", err)
 	}
 	if _, err := p.Normalize("simple://B"); !cloud.IsUnanswered(err) {
-		t.Errorf("an ID that was not asked for before: %v, want one that is unanswered", err)
+		t.Errorf("new ID: %v, want an UnansweredError", err)
 	}
 }
 
-func TestASpellingIsNotWaitedForLong(t *testing.T) {
+func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	if _, err := p.Normalize("simple://KNOWN"); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestASpellingIsNotWaitedForLong(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		_, err := p.Normalize(id)
-		if d := time.Since(began); asked && !answered != (d >= plugin.Normalizing) || d > plugin.Normalizing+5*time.Second {
+		if d := time.Since(began); asked && !answered != (d >= plugin.NormalizeTimeout) || d > plugin.NormalizeTimeout+5*time.Second {
 			t.Errorf("%s: took %s", id, d)
 		}
 		if answered != (err == nil) || !answered && !cloud.IsUnanswered(err) {
@@ -327,28 +327,28 @@ func TestASpellingIsNotWaitedForLong(t *testing.T) {
 	}
 	took("simple://NEW", false, false)
 	took("simple://KNOWN", false, true)
-	if d := time.Since(began); d > plugin.Normalizing {
-		t.Errorf("the pause lasts, and a hundred questions took %s", d)
+	if d := time.Since(began); d > plugin.NormalizeTimeout {
+		t.Errorf("a hundred requests during the pause took %s", d)
 	}
 	if _, err := p.Instance(t.Context(), "simple://OTHER"); err != nil {
-		t.Errorf("a call that may take its time: %v", err)
+		t.Errorf("call with the full timeout: %v", err)
 	}
 
-	p.Pass(plugin.Silence)
-	took("simple://hangs-1", false, false) // the others are asked first
+	p.AdvanceTime(plugin.NormalizePause)
+	took("simple://hangs-1", false, false) // the others come first
 	took("simple://NEW", true, true)
-	p.Pass(plugin.Silence)
+	p.AdvanceTime(plugin.NormalizePause)
 	took("simple://hangs-1", true, false)
 	if p.PID() != pid {
-		t.Error("the plugin was ended, although it has a sign of life")
+		t.Error("the plugin was killed although it is healthy")
 	}
 }
 
-func TestAPluginThatIsKilledComesBack(t *testing.T) {
+func TestKilledPluginIsRestarted(t *testing.T) {
 	t.Parallel()
-	p, log := open(t, write(t, faultyplugintest.Good), entry())
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for range 3 {
-		await(t, p)
+		awaitReady(t, p)
 		pid := p.PID()
 		failed := make(chan error)
 		go func() {
@@ -357,84 +357,84 @@ func TestAPluginThatIsKilledComesBack(t *testing.T) {
 		}()
 		must.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		if err := <-failed; err == nil || cloud.IsNotFound(err) || !strings.Contains(err.Error(), "plugin simple") {
-			t.Errorf("I7: the call in the middle of which the plugin was killed: %v", err)
+			t.Errorf("I7: call during the kill: %v", err)
 		}
 	}
-	await(t, p)
-	if !strings.Contains(log.String(), "the plugin has ended") || !strings.Contains(log.String(), "signal: killed") {
-		t.Errorf("the log does not say what became of the plugin:\n%s", log)
+	awaitReady(t, p)
+	if !strings.Contains(log.String(), "plugin exited") || !strings.Contains(log.String(), "signal: killed") {
+		t.Errorf("the log does not report the exit:\n%s", log)
 	}
 }
 
 func TestHangingPluginIsRestarted(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, log := open(t, write(t, faultyplugintest.Good), e)
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
-		t.Errorf("I7: the call of a plugin that hangs: %v", err)
+		t.Errorf("I7: call of a hanging plugin: %v", err)
 	}
-	await(t, p)
-	if p.PID() == pid || !strings.Contains(log.String(), "does not answer and is ended") {
+	awaitReady(t, p)
+	if p.PID() == pid || !strings.Contains(log.String(), "killing a plugin that does not respond") {
 		t.Errorf("process %d, before %d; the log:\n%s", p.PID(), pid, log)
 	}
 }
 
-func TestAPluginThatIsSlowLivesOn(t *testing.T) {
+func TestSlowPluginIsNotKilled(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, _ := open(t, write(t, faultyplugintest.Good), e)
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	if _, err := p.Group(t.Context(), "waits"); err == nil {
-		t.Error("a call beyond its time has no error")
+		t.Error("a call after its timeout has no error")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := p.Group(ctx, "waits"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a call whose caller has left: %v, want %v", err, context.Canceled)
+		t.Errorf("cancelled call: %v, want %v", err, context.Canceled)
 	}
-	await(t, p)
+	awaitReady(t, p)
 	if p.PID() != pid {
-		t.Error("the plugin was ended, although it only waits for its cloud")
+		t.Error("the plugin was killed although it only waits for its cloud")
 	}
 }
 
-func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
+func TestCloseStopsEveryPlugin(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []faultyplugintest.Mode{faultyplugintest.Good, faultyplugintest.Hangs, faultyplugintest.Forker} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			p, log := open(t, write(t, mode), entry())
+			p, log := openPlugin(t, writePlugin(t, mode), testEntry())
 			pid := p.PID()
 			if mode == faultyplugintest.Hangs {
 				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 			}
 			_ = p.Close()
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-				t.Errorf("process %d is there after Close: %v\n%s", pid, err, log)
+				t.Errorf("process %d exists after Close: %v\n%s", pid, err, log)
 			}
 			if _, err := p.Group(t.Context(), "g"); err == nil {
-				t.Error("a plugin that is closed answers")
+				t.Error("a closed plugin responds")
 			}
-			_ = p.Close() // once more does no harm
+			_ = p.Close() // a second Close is harmless
 		})
 	}
 }
 
-func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
+func TestTransportErrorIsNeverNotFound(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []faultyplugintest.Mode{
 		faultyplugintest.Dies, faultyplugintest.Hangs, faultyplugintest.Misroutes, faultyplugintest.Denies, faultyplugintest.Flood, faultyplugintest.WebPage, faultyplugintest.Noise,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, faultyplugintest.Good)
-			e := entry()
+			directory := writePlugin(t, faultyplugintest.Good)
+			e := testEntry()
 			e.CallTimeout = metav1.Duration{Duration: time.Second}
-			p, _ := open(t, directory, e)
+			p, _ := openPlugin(t, directory, e)
 			if _, err := p.Normalize("simple://a"); err != nil {
 				t.Fatal(err)
 			}
@@ -458,12 +458,12 @@ func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
 			if pid := p.PID(); pid != 0 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
-			await(t, p)
+			awaitReady(t, p)
 		})
 	}
 }
 
-func TestWhatIsNoPluginIsRefused(t *testing.T) {
+func TestInvalidExecutableIsRefused(t *testing.T) {
 	t.Parallel()
 	type setup func(t *testing.T, directory, path string)
 	chmod := func(mode os.FileMode) setup {
@@ -483,70 +483,70 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		setup setup
-		want  []string // in the error, beside the path
+		want  []string // in the error, next to the path
 	}{
-		"no run bit":         {chmod(0o600), []string{"has no run bit", "chmod +x"}},
-		"writable for all":   {chmod(0o777), []string{"everybody may write", "chmod o-w"}},
-		"a version to come":  {mode(faultyplugintest.OtherAge), []string{"version 2", "speaks 1", "build the plugin"}},
-		"another program's":  {mode(faultyplugintest.OtherKind), []string{`"netrpc"`, "another program"}},
-		"a program":          {mode(faultyplugintest.Babbler), []string{"no plugin of Slipway", "Usage: babbler", "nothing to do"}},
-		"a script that ends": {content("#!/bin/sh\nexit 0\n"), []string{"no plugin of Slipway", "printed nothing", "exit status 0"}},
-		"a text":             {content("this is no program\n"), []string{"no program for this machine"}},
+		"not executable":     {chmod(0o600), []string{"not executable", "chmod +x"}},
+		"writable for all":   {chmod(0o777), []string{"writable for others", "chmod o-w"}},
+		"a newer version":    {mode(faultyplugintest.OtherAge), []string{"version 2", "want version 1", "build the plugin"}},
+		"another program":    {mode(faultyplugintest.OtherKind), []string{`"netrpc"`, "another program"}},
+		"a program":          {mode(faultyplugintest.Babbler), []string{"not a plugin of Slipway", "Usage: babbler", "nothing to do"}},
+		"a script that ends": {content("#!/bin/sh\nexit 0\n"), []string{"not a plugin of Slipway", "printed nothing", "exit status 0"}},
+		"a text":             {content("this is no program\n"), []string{"not a program for this platform"}},
 		"a silent program":   {mode(faultyplugintest.Mute), []string{"printed nothing so far"}},
-		"one that hangs":     {mode(faultyplugintest.HangsFirst), []string{"started, and then"}},
-		"a web server":       {mode(faultyplugintest.WebPage), []string{"started, and then"}},
-		"nothing at all": {func(t *testing.T, _, path string) {
+		"a hanging one":      {mode(faultyplugintest.HangsFirst), []string{"started, then failed"}},
+		"a web server":       {mode(faultyplugintest.WebPage), []string{"started, then failed"}},
+		"a missing file": {func(t *testing.T, _, path string) {
 			must.NoError(t, os.Rename(path, path+"-2"))
-		}, []string{"there is no plugin", "Simple-2"}},
+		}, []string{"does not exist", "Simple-2"}},
 		"a directory": {func(t *testing.T, _, path string) {
 			must.NoError(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o700)))
-		}, []string{"is no file but a directory"}},
-		"a link into a directory for all": {func(t *testing.T, _, path string) {
+		}, []string{"is a directory", "executable file"}},
+		"a link into a writable directory": {func(t *testing.T, _, path string) {
 			shared := filepath.Join(t.TempDir(), "shared")
 			target := filepath.Join(shared, "plugin")
 			must.NoError(t, errors.Join(os.Mkdir(shared, 0o700), os.Rename(path, target), os.Chmod(shared, 0o777), os.Symlink(target, path)))
-		}, []string{"links to", "everybody may write there"}},
-		"a directory for all": {func(t *testing.T, directory, _ string) {
+		}, []string{"links to", "writable for others"}},
+		"a writable directory": {func(t *testing.T, directory, _ string) {
 			must.NoError(t, os.Chmod(directory, 0o1777))
-		}, []string{"everybody may write there", "chmod o-w"}},
+		}, []string{"writable for others", "chmod o-w"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, faultyplugintest.Good)
+			directory := writePlugin(t, faultyplugintest.Good)
 			test.setup(t, directory, filepath.Join(directory, "Simple"))
-			e := entry()
+			e := testEntry()
 			switch name {
 			case "a silent program":
 				e.StartTimeout = metav1.Duration{Duration: time.Second}
-			case "one that hangs": // after its first words, for which a busy machine takes some time
+			case "a hanging one": // after its handshake, which can be slow on a loaded host
 				e.StartTimeout = metav1.Duration{Duration: 5 * time.Second}
 			}
-			p, err := plugin.Open(t.Context(), directory, e, options(&record{}))
+			p, err := plugin.Open(t.Context(), directory, e, testOptions(&logBuffer{}))
 			if err == nil {
 				_ = p.Close()
-				t.Fatal("it is opened")
+				t.Fatal("Open succeeded")
 			}
 			for _, want := range append(test.want, directory) {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the error does not say %q:\n%v", want, err)
+					t.Errorf("the error does not contain %q:\n%v", want, err)
 				}
 			}
 		})
 	}
 }
 
-func TestAConfigurationIsTheAuthorsToRefuse(t *testing.T) {
+func TestPluginCanRefuseItsConfig(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.Config = json.RawMessage(`{"greetings":"hello"}`)
-	_, err := plugin.Open(t.Context(), write(t, faultyplugintest.Good), e, options(&record{}))
+	_, err := plugin.Open(t.Context(), writePlugin(t, faultyplugintest.Good), e, testOptions(&logBuffer{}))
 	check.ErrorContains(t, err, `unknown field "greetings"`)
 }
 
-func TestPluginSeesItsEnvironmentAndLogsToUs(t *testing.T) {
+func TestPluginGetsListedEnvironmentAndLogs(t *testing.T) {
 	t.Setenv("SLIPWAY_TEST_VISIBLE", "yes")
 	t.Setenv("SLIPWAY_TEST_HIDDEN", "a secret")
-	p, log := open(t, write(t, faultyplugintest.Good), entry())
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	_ = p.Close()
 	if !strings.Contains(log.String(), `"msg":"opened"`) || !strings.Contains(log.String(), `"visible":"yes"`) ||
 		!strings.Contains(log.String(), `"hidden":""`) || !strings.Contains(log.String(), `"plugin":"simple"`) {
@@ -554,40 +554,40 @@ func TestPluginSeesItsEnvironmentAndLogsToUs(t *testing.T) {
 	}
 }
 
-func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
+func TestAnalyzerReturnsRecommendations(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	if e := p.Events(); !e.Modify || e.Delete {
-		t.Errorf("the plugin wants %+v, it has an analyzer for changes only", e)
+		t.Errorf("events %+v, want only modify events", e)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}
 	wishes, err := p.AnalyzeModifyEvent(t.Context(), pod)
 	if err != nil || len(wishes) != 1 || wishes[0].Reason != "a" || wishes[0].Grow == nil ||
 		*wishes[0].Grow != (author.Grow{Group: "b", Count: 2, Template: "t"}) {
-		t.Errorf("the answer is %+v, %v", wishes, err)
+		t.Errorf("got %+v, %v", wishes, err)
 	}
 	for _, name := range []string{"greedy", "undecided"} {
 		pod.Name = name
 		if wishes, err := p.AnalyzeModifyEvent(t.Context(), pod); err == nil || wishes != nil {
-			t.Errorf("%s: the answer is %+v, want an error", name, wishes)
+			t.Errorf("%s: got %+v, want an error", name, wishes)
 		}
 	}
 	if _, err := p.AnalyzeDeleteEvent(t.Context(), pod); err == nil {
-		t.Error("an analyzer that is not there answers")
+		t.Error("a missing analyzer responds")
 	}
 }
 
-func TestOneBadPluginLeavesNoneRunning(t *testing.T) {
+func TestOneBadPluginStopsAll(t *testing.T) {
 	t.Parallel()
-	directory := write(t, faultyplugintest.Good)
-	bad := entry()
+	directory := writePlugin(t, faultyplugintest.Good)
+	bad := testEntry()
 	bad.Name, bad.Config = "bad", json.RawMessage(`{"x":1}`)
-	log := &record{}
-	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{entry(), bad}}, options(log))
+	log := &logBuffer{}
+	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{testEntry(), bad}}, testOptions(log))
 	check.ErrorContains(t, err, `unknown field "x"`)
 	var line struct{ Msg, PID string }
 	for _, text := range strings.Split(log.String(), "\n") {
-		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == "the plugin runs" {
+		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == "plugin started" {
 			var pid int
 			if _, err := fmt.Sscan(line.PID, &pid); err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 				t.Errorf("process %s still runs", line.PID)

@@ -21,13 +21,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Bounds on what is waited for when a plugin does not do its part.
+// Timeouts for a plugin that does not respond.
 const (
-	politeness = 2 * time.Second // after it was asked to end, before it is ended
-	probing    = 5 * time.Second // for a sign of life
+	stopTimeout        = 2 * time.Second // between the request to stop and the kill
+	healthCheckTimeout = 5 * time.Second // for a health check
 )
 
-// process is a plugin that runs, with its configuration accepted.
+// process is a running plugin with an accepted configuration.
 type process struct {
 	*program
 	client   *goplugin.Client
@@ -35,15 +35,15 @@ type process struct {
 	analyzer pluginv1.PodEventAnalyzerClient
 	health   grpc_health_v1.HealthClient
 	events   advice.Events
-	began    time.Time
+	started  time.Time
 }
 
-// services is how go-plugin hands out the connection, which the clients of all services share.
+// services hands out the connection of go-plugin, which all clients share.
 type services struct {
 	goplugin.NetRPCUnsupportedPlugin
 }
 
-// GRPCServer implements goplugin.GRPCPlugin: there is nothing to serve on this side.
+// GRPCServer implements goplugin.GRPCPlugin. This side serves nothing.
 func (services) GRPCServer(*goplugin.GRPCBroker, *grpc.Server) error {
 	return errors.ErrUnsupported
 }
@@ -53,17 +53,17 @@ func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc
 	return conn, nil
 }
 
-// start runs a plugin's file until its configuration is accepted, or ctx ends. It leaves nothing behind when it fails.
-func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
-	p := &process{program: newProgram(path, environment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
-	p.began = time.Now()
+// startProcess runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
+func startProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
+	p := &process{program: newProgram(path, pluginEnvironment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
+	p.started = time.Now()
 	p.client = goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig:  protocol.Handshake(),
 		Plugins:          goplugin.PluginSet{protocol.Name: services{}},
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		AutoMTLS:         true,
 		SkipHostEnv:      true,
-		StartTimeout:     2 * orDefault(e.StartTimeout), // ctx ends first
+		StartTimeout:     2 * timeoutOrDefault(e.StartTimeout), // ctx ends first
 		Logger:           hclog.NewNullLogger(),
 		SyncStdout:       lines,
 		SyncStderr:       lines,
@@ -78,7 +78,7 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		},
 	})
 	ready := make(chan error, 1)
-	go func() { ready <- p.open(ctx, e) }() // go-plugin has no context to end it by
+	go func() { ready <- p.configure(ctx, e) }() // go-plugin takes no context
 	var err error
 	select {
 	case err = <-ready:
@@ -86,15 +86,15 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		err = ctx.Err()
 	}
 	if err != nil {
-		err = p.explain(err)
-		p.kill() //nolint:contextcheck // ctx may have ended, and the plugin is to end all the same
+		err = p.explainStartFailure(err)
+		p.kill() //nolint:contextcheck // ctx may have ended; the plugin must be killed anyway
 		return nil, err
 	}
 	return p, nil
 }
 
-// open connects with the plugin and hands over its configuration.
-func (p *process) open(ctx context.Context, e Entry) error {
+// configure connects to the plugin and sends its configuration.
+func (p *process) configure(ctx context.Context, e Entry) error {
 	connection, err := p.client.Client()
 	if err != nil {
 		return err
@@ -105,78 +105,78 @@ func (p *process) open(ctx context.Context, e Entry) error {
 	}
 	conn, ok := service.(*grpc.ClientConn)
 	if !ok {
-		return fmt.Errorf("go-plugin gave a %T where a connection is wanted", service)
+		return fmt.Errorf("go-plugin returned a %T: want a connection", service)
 	}
 	p.provider = pluginv1.NewCloudProviderClient(conn)
 	p.analyzer = pluginv1.NewPodEventAnalyzerClient(conn)
 	p.health = grpc_health_v1.NewHealthClient(conn)
 	answer, err := p.provider.Configure(ctx, &pluginv1.ConfigureRequest{Name: e.ProviderName(), ConfigJson: e.configJSON()})
 	if status.Code(err) == codes.InvalidArgument {
-		return &configError{told(err)}
+		return &configError{statusError(err)}
 	}
 	if err != nil {
-		return fmt.Errorf("configuring it: %w", err)
+		return fmt.Errorf("configuring: %w", err)
 	}
 	p.events = advice.Events{Modify: answer.GetModifyEventAnalyzer(), Delete: answer.GetDeleteEventAnalyzer()}
 	return nil
 }
 
-// configError is a plugin's refusal of its configuration.
+// configError means that a plugin refused its configuration.
 type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-// told gives the text of a status without gRPC's words around it.
-func told(err error) error { return errors.New(status.Convert(err).Message()) }
+// statusError returns the text of a gRPC status.
+func statusError(err error) error { return errors.New(status.Convert(err).Message()) }
 
-// hasEnded reports whether the process is known to have ended.
-func (p *process) hasEnded() bool {
+// hasExited reports whether the process has exited.
+func (p *process) hasExited() bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	default:
 		return false
 	}
 }
 
-// endsBy waits until the process has ended, or until it is time.
-func (p *process) endsBy(deadline time.Time) bool {
+// exitsBy waits until the process has exited or the deadline has passed.
+func (p *process) exitsBy(deadline time.Time) bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	case <-time.After(time.Until(deadline)):
 		return false
 	}
 }
 
-// responds asks for a sign of life.
-func (p *process) responds() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), probing)
+// isHealthy checks the health of the plugin.
+func (p *process) isHealthy() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), healthCheckTimeout)
 	defer cancel()
 	_, err := p.health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: goplugin.GRPCServiceName})
 	return err == nil
 }
 
-// stop asks the plugin to end, and ends it if it does not. It returns within twice the politeness.
+// stop asks the plugin to exit, and kills it if it does not. It takes at most twice politeness.
 func (p *process) stop() {
-	done := p.clean()
+	done := p.closeConnection()
 	select {
 	case <-done:
-	case <-time.After(politeness):
-		p.end(done)
+	case <-time.After(stopTimeout):
+		p.killAndWait(done)
 	}
 }
 
-// kill ends the plugin. It returns within the politeness.
+// kill kills the plugin. It takes at most politeness.
 func (p *process) kill() {
 	if err := p.Kill(context.Background()); err != nil {
-		p.lines.log.Error("the plugin cannot be ended", "err", err)
+		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
-	p.end(p.clean())
+	p.killAndWait(p.closeConnection())
 }
 
-// clean has go-plugin give up the connection, which may wait for the plugin as long as it lives.
-func (p *process) clean() <-chan struct{} {
+// closeConnection lets go-plugin close the connection, which can take as long as the plugin lives.
+func (p *process) closeConnection() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -185,13 +185,13 @@ func (p *process) clean() <-chan struct{} {
 	return done
 }
 
-func (p *process) end(done <-chan struct{}) {
+func (p *process) killAndWait(done <-chan struct{}) {
 	if err := p.Kill(context.Background()); err != nil {
-		p.lines.log.Error("the plugin cannot be ended", "err", err)
+		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
 	select {
 	case <-done:
-	case <-time.After(politeness):
-		p.lines.log.Warn("the plugin was ended, and its connection is still being closed", "pid", p.ID())
+	case <-time.After(stopTimeout):
+		p.lines.log.Warn("the plugin was killed, but its connection is not closed yet", "pid", p.ID())
 	}
 }

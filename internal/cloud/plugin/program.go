@@ -20,34 +20,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// pipeGrace is how long a plugin's output is still read after its end, when a child of its own keeps it open.
-const pipeGrace = time.Second
+// outputGracePeriod is how long a plugin's output is read after its exit, if a child process keeps it open.
+const outputGracePeriod = time.Second
 
-// program is the process of a plugin. It implements go-plugin's runner.Runner, whose own one inherits the environment and
-// standard input, does not end the plugin's children, and waits as long as one of them holds its output open.
+// program is the process of a plugin. It implements go-plugin's runner.Runner. The default runner inherits environment
+// and standard input, does not kill the plugin's children, and waits while one keeps the output open.
 type program struct {
 	cmd    *exec.Cmd
 	memory uint64
 	lines  *lineLog
 	proc   atomic.Pointer[os.Process] // nil until it is started
 
-	alive          *os.File // standard input: closed when Slipway ends, however that happens
+	stdin          *os.File // standard input; it closes when Slipway exits for any reason
 	stdout, stderr *os.File
-	said           opening
+	printed        outputPrefix
 
-	read     chan struct{} // closed when standard output was read to its end
-	ended    chan struct{} // closed when the process has ended
-	err      error         // how; set before ended is closed
-	finished chan struct{} // closed after ended, when what the process printed was read too, or pipeGrace later
+	read     chan struct{} // closed at the end of standard output
+	exited   chan struct{} // closed when the process has exited
+	err      error         // exit error; set before ended is closed
+	finished chan struct{} // closed after ended, when the output was read or outputGracePeriod has passed
 }
 
-// newProgram makes ready a program whose environment is env.
+// newProgram prepares a program with the environment env.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
 	cmd := exec.Command(path) //nolint:noctx // Kill ends it
 	r := &program{cmd: cmd, memory: memory, lines: lines}
-	r.read, r.ended, r.finished = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	r.read, r.exited, r.finished = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	r.cmd.Env = env
-	ownGroup(r.cmd)
+	setProcessGroup(r.cmd)
 	return r
 }
 
@@ -64,7 +64,7 @@ func (r *program) Start(context.Context) error {
 		return err
 	}
 	var stdin, stdout, stderr *os.File
-	if err := errors.Join(pipe(&r.alive, &stdin), pipe(&stdout, &r.stdout), pipe(&stderr, &r.stderr)); err != nil {
+	if err := errors.Join(pipe(&r.stdin, &stdin), pipe(&stdout, &r.stdout), pipe(&stderr, &r.stderr)); err != nil {
 		r.closePipes()
 		return fmt.Errorf("pipes for plugin %s: %w", r.cmd.Path, err)
 	}
@@ -76,16 +76,16 @@ func (r *program) Start(context.Context) error {
 	}
 	r.proc.Store(r.cmd.Process)
 	if err := limitMemory(r.cmd.Process.Pid, r.memory); err != nil {
-		r.lines.log.Warn("the plugin's memory is not limited", "err", err)
+		r.lines.log.Warn("limiting the plugin's memory failed", "err", err)
 	}
 	logged := make(chan struct{})
-	go func() { //nolint:contextcheck // it logs for as long as the plugin runs
+	go func() { //nolint:contextcheck // logs while the plugin runs
 		defer close(logged)
-		r.lines.copy(r.stderr)
+		r.lines.copyLines(r.stderr)
 	}()
 	go func() {
 		r.err = r.cmd.Wait()
-		close(r.ended)
+		close(r.exited)
 		r.awaitOutput(logged)
 		close(r.finished)
 		r.closePipes()
@@ -93,9 +93,9 @@ func (r *program) Start(context.Context) error {
 	return nil
 }
 
-// awaitOutput waits until both outputs were read, for at most pipeGrace.
+// awaitOutput waits until both outputs were read, for at most outputGracePeriod.
 func (r *program) awaitOutput(logged <-chan struct{}) {
-	timeout := time.After(pipeGrace)
+	timeout := time.After(outputGracePeriod)
 	for _, output := range []<-chan struct{}{logged, r.read} {
 		select {
 		case <-output:
@@ -106,7 +106,7 @@ func (r *program) awaitOutput(logged <-chan struct{}) {
 }
 
 func (r *program) closePipes() {
-	for _, f := range []*os.File{r.alive, r.stdout, r.stderr} {
+	for _, f := range []*os.File{r.stdin, r.stdout, r.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -116,17 +116,17 @@ func (r *program) closePipes() {
 // Wait implements runner.Runner.
 func (r *program) Wait(ctx context.Context) error {
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		return r.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Kill implements runner.Runner: it ends the plugin and its children at once.
+// Kill implements runner.Runner. It kills the plugin and its children.
 func (r *program) Kill(context.Context) error {
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		return nil
 	default:
 	}
@@ -135,17 +135,17 @@ func (r *program) Kill(context.Context) error {
 		return nil
 	}
 	if err := killGroup(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("ending plugin %s: %w", r.cmd.Path, err)
+		return fmt.Errorf("killing plugin %s: %w", r.cmd.Path, err)
 	}
 	return nil
 }
 
-// Stdout implements runner.Runner. What is read is remembered for explain.
+// Stdout implements runner.Runner. The beginning of the output is kept for explain.
 func (r *program) Stdout() io.ReadCloser {
 	return &output{program: r}
 }
 
-// output reads the standard output of a program. One goroutine reads it.
+// output reads the standard output of a program, in a single goroutine.
 type output struct {
 	program *program
 	isRead  bool
@@ -154,7 +154,7 @@ type output struct {
 // Read implements io.Reader.
 func (o *output) Read(into []byte) (int, error) {
 	n, err := o.program.stdout.Read(into)
-	_, _ = o.program.said.Write(into[:n])
+	_, _ = o.program.printed.Write(into[:n])
 	if err != nil && !o.isRead {
 		o.isRead = true
 		close(o.program.read)
@@ -165,13 +165,13 @@ func (o *output) Read(into []byte) (int, error) {
 // Close implements io.Closer.
 func (o *output) Close() error { return o.program.stdout.Close() }
 
-// Stderr implements runner.Runner: it is read here.
+// Stderr implements runner.Runner. The program itself reads standard error.
 func (*program) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
 
 // Name implements runner.Runner.
 func (r *program) Name() string { return r.cmd.Path }
 
-// Diagnose implements runner.Runner: explain does it.
+// Diagnose implements runner.Runner. It is empty; see explain.
 func (*program) Diagnose(context.Context) string { return "" }
 
 // ID implements runner.Runner.
@@ -193,108 +193,108 @@ func (*program) HostToPlugin(network, address string) (pluginNetwork, pluginAddr
 	return network, address, nil
 }
 
-// explain says why a program did not become a plugin, and what to do.
-func (r *program) explain(err error) error {
+// explainStartFailure returns an error that says why a program is not a working plugin and how to fix it.
+func (r *program) explainStartFailure(err error) error {
 	path := r.cmd.Path
 	var refused *configError
 	switch {
 	case errors.As(err, &refused):
-		return fmt.Errorf("plugin %s: refuses its configuration: %w", path, err)
+		return fmt.Errorf("plugin %s: refused its configuration: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("plugin %s: may not be run by this user (is its file system mounted noexec?): %w", path, err)
+		return fmt.Errorf("plugin %s: no permission to run it (is its file system mounted noexec?): %w", path, err)
 	case errors.Is(err, syscall.ENOEXEC):
-		return fmt.Errorf("plugin %s: is no program for this machine: want one for %s/%s: %w", path, runtime.GOOS, runtime.GOARCH, err)
+		return fmt.Errorf("plugin %s: not a program for this platform: want one for %s/%s: %w", path, runtime.GOOS, runtime.GOARCH, err)
 	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
-	line := r.handshake()
+	line := r.readHandshake()
 	parts := strings.Split(line, "|")
 	if version, failed := strconv.Atoi(parts[min(1, len(parts)-1)]); len(parts) >= 4 && failed == nil && version != protocol.Version {
-		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol, and this Slipway speaks %d: build the plugin "+
+		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol: want version %d: build the plugin "+
 			"with the package plugin of this Slipway's version", path, version, protocol.Version)
 	}
 	if len(parts) >= 5 && parts[4] != "grpc" {
-		return fmt.Errorf("plugin %s: speaks %q where gRPC is wanted: it is a plugin of another program", path, parts[4])
+		return fmt.Errorf("plugin %s: speaks %q: want grpc: it is a plugin of another program", path, parts[4])
 	}
 	if len(parts) >= 4 {
-		return fmt.Errorf("plugin %s: started, and then: %w%s", path, err, r.lines.lastWords())
+		return fmt.Errorf("plugin %s: started, then failed: %w%s", path, err, r.lines.lastOutput())
 	}
 	what := "printed nothing"
 	if line != "" {
 		what = fmt.Sprintf("printed %q", line)
 	}
 	select {
-	case <-r.ended:
-		what += " and ended (" + r.ending() + ")"
+	case <-r.exited:
+		what += " and exited (" + r.exitStatus() + ")"
 	default:
 		what += " so far"
 	}
-	return fmt.Errorf("plugin %s: is no plugin of Slipway: it %s, where a plugin says where it listens: see "+
-		"docs/writing-a-plugin.md%s", path, what, r.lines.lastWords())
+	return fmt.Errorf("plugin %s: not a plugin of Slipway: it %s instead of its address: see "+
+		"docs/writing-a-plugin.md%s", path, what, r.lines.lastOutput())
 }
 
-// handshake returns the first line that the program has printed. If that is not a handshake, it waits up to pipeGrace for the program to end,
-// since its output may end a little before it does.
-func (r *program) handshake() string {
-	if line := r.said.line(); strings.Count(line, "|") >= 3 {
+// readHandshake returns the first line of output. If it is not a handshake, it waits up to outputGracePeriod for the exit, because
+// the output may end slightly earlier.
+func (r *program) readHandshake() string {
+	if line := r.printed.firstLine(); strings.Count(line, "|") >= 3 {
 		return line
 	}
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		<-r.finished
-	case <-time.After(pipeGrace):
+	case <-time.After(outputGracePeriod):
 	}
-	return r.said.line()
+	return r.printed.firstLine()
 }
 
-// ending says how a process that has ended did.
-func (r *program) ending() string {
+// exitStatus describes how a process exited.
+func (r *program) exitStatus() string {
 	if r.err != nil {
 		return r.err.Error()
 	}
 	return "exit status 0"
 }
 
-// opening keeps the beginning of what a program prints.
-type opening struct {
+// outputPrefix keeps the beginning of a program's output.
+type outputPrefix struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-const maxOpening = 4096
+const maxOutputPrefix = 4096
 
 // Write implements io.Writer.
-func (o *opening) Write(p []byte) (int, error) {
+func (o *outputPrefix) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.text = append(o.text, p[:min(len(p), maxOpening-len(o.text))]...)
+	o.text = append(o.text, p[:min(len(p), maxOutputPrefix-len(o.text))]...)
 	return len(p), nil
 }
 
-func (o *opening) line() string {
+func (o *outputPrefix) firstLine() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	line, _, _ := strings.Cut(string(o.text), "\n")
 	return strings.TrimSpace(line)
 }
 
-// everyday are the variables that a program needs to find its files and to reach the world.
-var everyday = []string{
+// commonVariables lists the variables that every program needs to find its files and to reach the network.
+var commonVariables = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 	"SystemRoot", "TEMP", "TMP", "USERPROFILE",
 }
 
-// environment gives the variables that a plugin gets.
-func environment(more []string, memory uint64) []string {
+// pluginEnvironment returns the environment of a plugin.
+func pluginEnvironment(more []string, memory uint64) []string {
 	var env []string
-	for _, name := range slices.Concat(everyday, more) {
+	for _, name := range slices.Concat(commonVariables, more) {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
 	}
 	if memory > 0 && !slices.Contains(more, "GOMEMLIMIT") {
-		env = append(env, fmt.Sprintf("GOMEMLIMIT=%d", memory/10*8)) // a program in Go collects its garbage before the limit
+		env = append(env, fmt.Sprintf("GOMEMLIMIT=%d", memory/10*8)) // garbage collection starts before the limit
 	}
 	return env
 }

@@ -18,16 +18,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Provider is a cloud that a plugin is, and the analyzer that the plugin may be too. Its methods may be called
-// concurrently.
+// Provider is the [cloud.Provider] and the analyzer of a plugin. It is safe for concurrent use.
 type Provider struct {
 	host    *host
 	timeout time.Duration
 
 	mu          sync.Mutex
-	spellings   map[string]spelling
-	silentUntil time.Time // Normalize asks nothing before, since it had no answer in time
-	silentOn    string    // the ID to which it had none
+	normalized  map[string]normalizeResult
+	pausedUntil time.Time // no Normalize request before this time, after a timeout
+	timedOutID  string    // the ID of the request that timed out
 }
 
 var (
@@ -36,37 +35,37 @@ var (
 	_ advice.Analyzer = (*Provider)(nil)
 )
 
-// KeepsMachines implements [cloud.Keeper]: the plugin says of each machine whether it is kept.
+// KeepsMachines implements [cloud.Keeper].
 func (p *Provider) KeepsMachines() {}
 
-// spelling is what Normalize said of an ID.
-type spelling struct {
+// normalizeResult is a cached result of Normalize.
+type normalizeResult struct {
 	id  string
 	err error
 }
 
-// maxSpellings bounds what is remembered of Normalize, and maxID the IDs that a plugin is bothered with, in bytes.
+// The limits of cached results and of an ID, in bytes.
 const (
-	maxSpellings = 20_000
-	maxID        = 4096
+	maxNormalized = 20_000
+	maxIDLength   = 4096
 )
 
-// Normalize is asked by those who hold up others meanwhile, of one ID after the other. Normalizing is how long it waits for
-// an answer, and silence how long it asks for no other once it waited in vain.
+// Callers of Normalize block others while they wait, one ID after the other. normalizing is the timeout of a request.
+// silence is the time without requests after a timeout.
 const (
-	normalizing = 2 * time.Second
-	silence     = 15 * time.Second
+	normalizeTimeout = 2 * time.Second
+	normalizePause   = 15 * time.Second
 )
 
-// Open starts the plugin of an entry. It fails when the file is none that may be run, is no plugin, speaks another version
-// of the protocol or refuses its configuration. After that, the plugin is kept running until Close.
+// Open starts a plugin. It fails if the file cannot be run or is not a plugin. It also fails if the plugin speaks
+// another protocol version or refuses its configuration. The plugin then runs until Close.
 func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider, error) {
 	if err := (Config{Directory: directory, Use: []Entry{e}}).Validate(); err != nil {
 		return nil, err
 	}
-	p := &Provider{host: newHost(directory, e, o), timeout: orDefault(e.CallTimeout), spellings: map[string]spelling{}}
-	if _, err := p.host.get(ctx); err != nil {
-		last := p.host.why()
+	p := &Provider{host: newHost(directory, e, o), timeout: timeoutOrDefault(e.CallTimeout), normalized: map[string]normalizeResult{}}
+	if _, err := p.host.getProcess(ctx); err != nil {
+		last := p.host.lastFailure()
 		p.host.close()
 		if last != nil {
 			err = last
@@ -76,7 +75,7 @@ func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider,
 	return p, nil
 }
 
-// OpenAll opens the plugins of a configuration side by side. When one fails, none is left running.
+// OpenAll starts the plugins of a configuration concurrently. If one fails, all are stopped.
 func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -95,7 +94,7 @@ func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	return opened, nil
 }
 
-// CloseAll closes providers side by side; those that are nil are passed over.
+// CloseAll closes providers concurrently and ignores nil.
 func CloseAll(providers []*Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {
@@ -106,16 +105,16 @@ func CloseAll(providers []*Provider) {
 	all.Wait()
 }
 
-// Close ends the plugin, by force if need be, within a few seconds. Its error is always nil.
+// Close stops the plugin within a few seconds, with a kill if necessary. It always returns nil.
 func (p *Provider) Close() error {
 	p.host.close()
 	return nil
 }
 
-// PID is the process ID of the plugin, 0 while it does not run.
+// PID returns the process ID of the plugin, 0 while it does not run.
 func (p *Provider) PID() int { return p.host.pid() }
 
-// call makes one call of a plugin, bounded, and makes of its error what the plugin meant.
+// call makes one call with the timeout and converts its error.
 func (p *Provider) call(ctx context.Context, what string, do func(context.Context, *process) error) error {
 	return p.callWithin(ctx, p.timeout, what, do)
 }
@@ -123,7 +122,7 @@ func (p *Provider) call(ctx context.Context, what string, do func(context.Contex
 func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what string, do func(context.Context, *process) error) error {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	proc, err := p.host.get(bounded)
+	proc, err := p.host.getProcess(bounded)
 	if err != nil {
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 	}
@@ -134,71 +133,71 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	switch {
 	case answered:
 		return answer
-	case ctx.Err() != nil: // the caller has left
+	case ctx.Err() != nil: // the caller cancelled
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, context.Cause(ctx))
 	}
-	if proc.hasEnded() {
-		err = fmt.Errorf("the plugin ended meanwhile: %w", err)
+	if proc.hasExited() {
+		err = fmt.Errorf("the plugin exited during the call: %w", err)
 	}
-	p.host.suspect(proc) //nolint:contextcheck // the probe goes on when the caller has left
+	p.host.checkHealth(proc) //nolint:contextcheck // the health check continues after the caller cancelled
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
-// only keeps what an error says of NotFound to what was asked about: a machine that is said to be missing when a group
-// was asked for means something else (I7).
-func only(kind string, err error) error {
+// requireKind drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
+func requireKind(kind string, err error) error {
 	var notFound *cloud.NotFoundError
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
 		return err
 	}
+	// wrapping would keep the NotFoundError
 	//nolint:errorlint // what is wrapped would be believed
-	return fmt.Errorf("the plugin said something of another kind than was asked: %s", err)
+	return fmt.Errorf("the plugin returned NotFound for another kind of object: %s", err)
 }
 
 // Name implements cloud.Provider and advice.Analyzer.
 func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 
-// Normalize implements cloud.Provider. What the plugin said of an ID is remembered, so that it holds while the plugin does
-// not run. A plugin that hangs costs its callers little: for a while after it had no answer in time it asks of no ID, and for
-// twice as long not of that one, so that others come before it.
+// Normalize implements cloud.Provider. It caches results, which remain available while the plugin does not run. After a
+// timeout it requests no ID for the duration silence. It waits twice as long before it retries the ID that timed out,
+// so that other IDs come first.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	if known, ok := p.known(providerID); ok {
+	if known, ok := p.cachedResult(providerID); ok {
 		return known.id, known.err
 	}
 	p.mu.Lock()
-	again := p.silentUntil
-	if providerID == p.silentOn {
-		again = again.Add(silence)
+	again := p.pausedUntil
+	if providerID == p.timedOutID {
+		again = again.Add(normalizePause)
 	}
 	p.mu.Unlock()
-	if time.Now().Before(again) && len(providerID) <= maxID {
-		// The same words each time: they are written into conditions.
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: had no answer in time, and is asked again within %s",
-			providerID, p.Name(), 2*silence)}
+	if time.Now().Before(again) && len(providerID) <= maxIDLength {
+		// The text is constant, because it is written to conditions.
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: timed out, next attempt within %s",
+			providerID, p.Name(), 2*normalizePause)}
 	}
-	began, bound := time.Now(), min(normalizing, p.timeout)
-	id, err := p.spell(context.Background(), bound, providerID)
+	began, bound := time.Now(), min(normalizeTimeout, p.timeout)
+	id, err := p.normalizeWithin(context.Background(), bound, providerID)
 	if cloud.IsUnanswered(err) && time.Since(began) > bound/2 {
 		p.mu.Lock()
-		p.silentUntil, p.silentOn = time.Now().Add(silence), providerID
+		p.pausedUntil, p.timedOutID = time.Now().Add(normalizePause), providerID
 		p.mu.Unlock()
 	}
 	return id, err
 }
 
-func (p *Provider) known(providerID string) (spelling, bool) {
+func (p *Provider) cachedResult(providerID string) (normalizeResult, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known, ok := p.spellings[providerID]
+	known, ok := p.normalized[providerID]
 	return known, ok
 }
 
-// spell gives the spelling of an ID, which it asks the plugin for if it is not known.
-func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID string) (string, error) {
-	if len(providerID) > maxID {
-		return "", fmt.Errorf("provider ID %.40s…: has %d bytes, want at most %d", providerID, len(providerID), maxID)
+// normalizeWithin returns the canonical form of an ID, from the cache or the plugin.
+func (p *Provider) normalizeWithin(ctx context.Context, bound time.Duration, providerID string) (string, error) {
+	if len(providerID) > maxIDLength {
+		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxIDLength)
 	}
-	known, ok := p.known(providerID)
+	known, ok := p.cachedResult(providerID)
 	if ok {
 		return known.id, known.err
 	}
@@ -206,7 +205,7 @@ func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID st
 	err := p.callWithin(ctx, bound, "Normalize", func(ctx context.Context, proc *process) (err error) {
 		answer, err = proc.provider.Normalize(ctx, &pluginv1.NormalizeRequest{ProviderId: providerID})
 		if status.Code(err) == codes.InvalidArgument {
-			known.err = told(err)
+			known.err = statusError(err)
 			return nil
 		}
 		return err
@@ -216,16 +215,16 @@ func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID st
 	case err != nil:
 		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: %w", providerID, err)}
 	case known.err == nil && known.id == "":
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the answer is empty", providerID, p.Name())}
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the response is empty", providerID, p.Name())}
 	case known.err != nil:
 		known.id = ""
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.spellings) >= maxSpellings {
-		clear(p.spellings)
+	if len(p.normalized) >= maxNormalized {
+		clear(p.normalized)
 	}
-	p.spellings[providerID] = known
+	p.normalized[providerID] = known
 	return known.id, known.err
 }
 
@@ -237,12 +236,12 @@ func (p *Provider) Group(ctx context.Context, name string) (g cloud.Group, err e
 			return err
 		}
 		if g, err = wire.ToGroup(answer.GetGroup()); err == nil && g.Name != name {
-			err = fmt.Errorf("group %q: the plugin answered with group %q", name, g.Name)
+			err = fmt.Errorf("group %q: the plugin returned group %q", name, g.Name)
 		}
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, only("group", err)
+		return cloud.Group{}, requireKind("group", err)
 	}
 	return g, nil
 }
@@ -262,7 +261,7 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 				return err
 			}
 			if seen[i.ProviderID] {
-				return fmt.Errorf("machine %s: the plugin lists it twice", i.ProviderID)
+				return fmt.Errorf("instance %s: the plugin lists it twice", i.ProviderID)
 			}
 			seen[i.ProviderID] = true
 			list = append(list, i)
@@ -270,14 +269,14 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 		return nil
 	})
 	if err != nil {
-		return nil, only("group", err)
+		return nil, requireKind("group", err)
 	}
 	return list, nil
 }
 
 // Instance implements cloud.Provider.
 func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Instance, err error) {
-	want, err := p.spell(ctx, p.timeout, providerID)
+	want, err := p.normalizeWithin(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
@@ -287,19 +286,19 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 			return err
 		}
 		if i, err = wire.ToInstance(answer.GetInstance()); err == nil && i.ProviderID != want {
-			err = fmt.Errorf("machine %s: the plugin answered with machine %s", want, i.ProviderID)
+			err = fmt.Errorf("instance %s: the plugin returned instance %s", want, i.ProviderID)
 		}
 		return err
 	})
 	if err != nil {
-		return cloud.Instance{}, only("instance", err)
+		return cloud.Instance{}, requireKind("instance", err)
 	}
 	return i, nil
 }
 
 // Delete implements cloud.Provider.
 func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Operation, err error) {
-	want, err := p.spell(ctx, p.timeout, providerID)
+	want, err := p.normalizeWithin(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -309,7 +308,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Oper
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, only("instance", err)
+		return cloud.Operation{}, requireKind("instance", err)
 	}
 	return op, nil
 }
@@ -322,7 +321,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 			return err
 		}
 		if len(answer.GetTemplates()) == 0 {
-			return fmt.Errorf("group %q: the plugin has no template for it, want one at the least", group)
+			return fmt.Errorf("group %q: the plugin returned no template: want at least one", group)
 		}
 		list = nil
 		for _, m := range answer.GetTemplates() {
@@ -335,7 +334,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 		return nil
 	})
 	if err != nil {
-		return nil, only("group", err)
+		return nil, requireKind("group", err)
 	}
 	return list, nil
 }
@@ -353,7 +352,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (o
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, only("group", err)
+		return cloud.Operation{}, requireKind("group", err)
 	}
 	return op, nil
 }
@@ -369,19 +368,19 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Stat
 			return err
 		}
 		s = cloud.Status{Done: answer.GetDone(), After: max(0, answer.GetAfter().AsDuration())}
-		if s.Err = only("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
-			return fmt.Errorf("the plugin says that the operation is not done, and how it failed: %w", s.Err)
+		if s.Err = requireKind("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
+			return fmt.Errorf("the plugin returned an error for an unfinished operation: %w", s.Err)
 		}
 		return nil
 	})
 	if err != nil {
-		return cloud.Status{}, only("", err)
+		return cloud.Status{}, requireKind("", err)
 	}
 	return s, nil
 }
 
-// Events implements advice.Analyzer. It is what the plugin said when it was started last.
-func (p *Provider) Events() advice.Events { return p.host.wants() }
+// Events implements advice.Analyzer. It returns what the last started process requested.
+func (p *Provider) Events() advice.Events { return p.host.requestedEvents() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.
 func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
@@ -413,7 +412,7 @@ func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, only("", err))
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, requireKind("", err))
 	}
 	return wishes, nil
 }

@@ -1,5 +1,5 @@
-// Package providerid reads a Node's spec.providerID, as the cloud providers of Kubernetes write it, into an identity that
-// can be compared.
+// Package providerid parses a Node's spec.providerID, in the formats of the Kubernetes cloud providers, into a
+// comparable identity.
 package providerid
 
 import (
@@ -11,16 +11,16 @@ import (
 	azure "github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// ID is an instance's identity in its cloud. Two IDs with the same String name one instance.
+// ID identifies an instance in its cloud. Two IDs with the same String name the same instance.
 type ID struct {
-	// Scheme is that of the provider ID: aws, gce, azure or openstack.
+	// Scheme is the scheme of the provider ID: aws, gce, azure or openstack.
 	Scheme string
-	// Scope is the account that the ID names, as far as it does: a region, a project, a subscription.
+	// Scope is the region, project or subscription, if the ID contains it.
 	Scope string
 	key   string
 }
 
-// String is the ID in its one spelling. It has no region, which one side says and the other does not.
+// String returns the canonical form. It has no region, because only some IDs contain it.
 func (id ID) String() string {
 	switch id.Scheme {
 	case GCE:
@@ -31,7 +31,7 @@ func (id ID) String() string {
 	return id.Scheme + ":///" + id.key
 }
 
-// The schemes of provider IDs that are understood.
+// The supported schemes.
 const (
 	AWS       = "aws"
 	GCE       = "gce"
@@ -39,42 +39,42 @@ const (
 	OpenStack = "openstack"
 )
 
-func schemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
+func supportedSchemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
 
 var (
-	ec2Instance = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-	uuid        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	// ec2Zone is an availability or local zone; its region is what is before the last letter.
-	ec2Zone = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
-	gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+	ec2InstancePattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+	uuidPattern        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	// ec2ZonePattern matches an availability zone or local zone. The region is the text before the last letter.
+	ec2ZonePattern = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
+	gceNamePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 )
 
-// Parse reads a node's spec.providerID, as the cloud providers of Kubernetes write it:
+// Parse parses a Node's spec.providerID in the formats of the Kubernetes cloud providers:
 //
 //	aws:///ZONE/i-0123456789abcdef0
 //	gce://PROJECT/ZONE/NAME
 //	azure:///subscriptions/…/virtualMachines/NAME, in any letter case
 //	openstack:///UUID or openstack://REGION/UUID
-//	ANY-OTHER://UUID, which is no other machine than that of the UUID, in whichever cloud
+//	ANY-OTHER://UUID, which identifies an instance by UUID in any cloud
 //
-// Any other ID is an error that says what is wanted, and never a guess.
+// It returns an error for any other ID.
 func Parse(providerID string) (ID, error) {
 	scheme, rest, found := strings.Cut(providerID, "://")
 	wrong := func(want string) (ID, error) {
 		return ID{}, fmt.Errorf("provider ID %.200q: want %s", providerID, want)
 	}
 	if !found {
-		return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+		return wrong("one of " + strings.Join(supportedSchemes(), ", ") + ", such as openstack:///UUID")
 	}
 	switch scheme {
 	case AWS:
 		path, absolute := strings.CutPrefix(rest, "/")
 		zone, instance, _ := strings.Cut(path, "/")
-		if ec2Instance.MatchString(zone) && instance == "" {
+		if ec2InstancePattern.MatchString(zone) && instance == "" {
 			zone, instance = "", zone
 		}
-		region := ec2Zone.FindStringSubmatch(zone)
-		if !absolute || !ec2Instance.MatchString(instance) || zone != "" && region == nil {
+		region := ec2ZonePattern.FindStringSubmatch(zone)
+		if !absolute || !ec2InstancePattern.MatchString(instance) || zone != "" && region == nil {
 			return wrong("aws:///ZONE/i-…")
 		}
 		id := ID{Scheme: AWS, key: instance}
@@ -83,44 +83,44 @@ func Parse(providerID string) (ID, error) {
 		}
 		return id, nil
 	case GCE:
-		return gceID(rest, wrong)
+		return parseGCE(rest, wrong)
 	case Azure:
 		id, err := azure.Parse(providerID)
 		if err != nil {
 			return ID{}, err
 		}
-		return azureID(id), nil
+		return fromAzureID(id), nil
 	case OpenStack:
 		region, server, found := strings.Cut(rest, "/")
 		server = strings.ToLower(server)
-		if !found || !uuid.MatchString(server) {
+		if !found || !uuidPattern.MatchString(server) {
 			return wrong("openstack:///UUID or openstack://REGION/UUID")
 		}
 		return ID{Scheme: OpenStack, Scope: region, key: server}, nil
 	}
-	if server := strings.ToLower(strings.TrimLeft(rest, "/")); scheme != "" && uuid.MatchString(server) {
+	if server := strings.ToLower(strings.TrimLeft(rest, "/")); scheme != "" && uuidPattern.MatchString(server) {
 		return ID{Scheme: OpenStack, key: server}, nil
 	}
-	return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+	return wrong("one of " + strings.Join(supportedSchemes(), ", ") + ", such as openstack:///UUID")
 }
 
-func gceID(path string, wrong func(string) (ID, error)) (ID, error) {
+func parseGCE(path string, wrong func(string) (ID, error)) (ID, error) {
 	segments := strings.Split(path, "/")
-	if len(segments) != 3 || segments[0] == "" || segments[1] == "" || !gceName.MatchString(segments[2]) {
+	if len(segments) != 3 || segments[0] == "" || segments[1] == "" || !gceNamePattern.MatchString(segments[2]) {
 		return wrong("gce://PROJECT/ZONE/NAME")
 	}
 	return ID{Scheme: GCE, Scope: segments[0], key: segments[1] + "/" + segments[2]}, nil
 }
 
-func azureID(id azure.ID) ID {
+func fromAzureID(id azure.ID) ID {
 	path, _ := strings.CutPrefix(id.String(), Azure+"://")
 	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
 }
 
-// Elsewhere reports a provider ID whose scheme is that of one of the clouds above, and another one than an identity's. No machine
-// of the one is a Node of the other, even where the rest of the ID cannot be read.
+// Elsewhere reports whether providerID has a supported scheme that differs from identity. They never name the same
+// instance, even if the rest of providerID cannot be parsed.
 func Elsewhere(identity, providerID string) bool {
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")
-	return found && theirs != mine && slices.Contains(schemes(), theirs)
+	return found && theirs != mine && slices.Contains(supportedSchemes(), theirs)
 }

@@ -11,8 +11,8 @@ import (
 //
 //	fault                                              package              test
 //	a panic leaves the mutex locked                    internal/cloudpool   TestFaultAPanicLeavesThePoolLocked
-//	an owner without "controller" is a panic           internal/placement   TestRulesHoldANode
-//	nodes with nothing to allocate are a panic         internal/placement   TestRulesHoldANode
+//	an owner without "controller" is a panic           internal/placement   TestRulesBlockNodeRemoval
+//	nodes with nothing to allocate are a panic         internal/placement   TestRulesBlockNodeRemoval
 //	machines are nodes by their external ID alone      internal/cloudpool   TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll
 //	without it all is passed on unguarded              internal/cloudpool   TestFaultWithoutExternalIDsAllIsPassedOnUnguarded
 //	budgets are read in policy/v1beta1                 internal/cloudpool   TestFaultBudgetsAreReadInAVersionThatIsGone
@@ -25,7 +25,7 @@ import (
 //	an error is appended to half an answer             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
 //	redirects are followed                             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
 //	                                                   internal/cloud/cloudpool/wire
-//	                                                                        TestI7ForeignAnswerIsNoEmptyPool
+//	                                                                        TestI7MalformedResponseIsNotAnEmptyPool
 //	the reason of what is not evictable is inverted    internal/cloudpool   TestWhoIsNotToGoDoesNotAndCountsAllTheSame
 //	a failed termination is said to be Kubernetes'     internal/cloudpool   TestATerminationThatDoesNotHappenIsToldOf
 //	                                                   e2e                  TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone
@@ -33,7 +33,7 @@ import (
 //	a timeout that is a number is a panic              here                 TestFaultNumericTimeoutPanics
 //	a % in the backend's words is mangled              internal/cloudpool   TestFailuresAreToldApartUnlessTheOldWayIsAskedFor
 //	                                                   e2e                  TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing
-//	a budget counts in every namespace                 internal/placement   TestPDBsAreReadLikeTheEvictionAPIDoes
+//	a budget counts in every namespace                 internal/placement   TestPDBsAreAppliedLikeEvictionAPI
 //	all terms of a node affinity have to match         internal/placement   TestFaultAllNodeAffinityTermsMustMatch
 //	matchFields are unknown                            internal/placement   TestFaultMatchFieldsOfNodeAffinityAreUnknown
 //	pods that are over count as load and take room     internal/placement   TestFaultFinishedPodsCountAsLoad

@@ -1,4 +1,5 @@
-// Package acceptance reads the condition Accepted of a NodeGroup. It is the one place that says what follows from it.
+// Package acceptance reads the condition Accepted of a NodeGroup. It is the only place that decides what follows from
+// it.
 package acceptance
 
 import (
@@ -10,47 +11,48 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// State is what a manager has found about a group.
+// State is a manager's finding about a group.
 type State int
 
 // The states.
 const (
-	// NotObserved is a group that no manager has looked at.
+	// NotObserved is a group that no manager has observed.
 	NotObserved State = iota
-	// CloudUnread is a group whose cloud has not answered since the group was last changed.
+	// CloudUnread is a group with no answer from its cloud since the group was last changed.
 	CloudUnread
 	Accepted
-	// RightsMissing is a group whose credential may not delete all of its instances, as far as its cloud tells.
+	// RightsMissing is a group with a credential that may not delete all of its instances, as far as known.
 	RightsMissing
-	// CloudRefused is a group that its cloud refuses to tell of, as with an expired credential.
+	// CloudRefused is a group that its cloud refuses to report, such as with an expired credential.
 	CloudRefused
-	// Refused is a group with another fault, in its spec or in what it selects.
+	// Refused is a group with another fault, in its spec or in the nodes that it selects.
 	Refused
 )
 
 // Acceptance is what the condition of one group says.
 type Acceptance struct {
 	State State
-	// Reason is the condition's, and Message says why the group is not accepted; empty for one that is.
+	// Reason is the reason of the condition. Message is why the group is not accepted; it is empty for an accepted
+	// group.
 	Reason, Message string
 
-	current bool
+	isCurrent bool
 }
 
 // Of returns the acceptance of a group.
 func Of(g *v1alpha1.NodeGroup) Acceptance {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
 	if c == nil {
-		return Acceptance{Message: "no manager has looked at it yet"}
+		return Acceptance{Message: "no manager has observed it yet"}
 	}
-	a := Acceptance{State: stateOf(c), Reason: c.Reason, Message: c.Message, current: c.ObservedGeneration == g.Generation}
+	a := Acceptance{State: toState(c), Reason: c.Reason, Message: c.Message, isCurrent: c.ObservedGeneration == g.Generation}
 	if a.State == Accepted {
 		a.Message = ""
 	}
 	return a
 }
 
-func stateOf(c *metav1.Condition) State {
+func toState(c *metav1.Condition) State {
 	switch {
 	case c.Status == metav1.ConditionTrue:
 		return Accepted
@@ -65,22 +67,23 @@ func stateOf(c *metav1.Condition) State {
 }
 
 // IsObserved reports whether the group's status reflects its current generation.
-func (a Acceptance) IsObserved() bool { return a.current }
+func (a Acceptance) IsObserved() bool { return a.isCurrent }
 
-// OwnsNodes reports whether the nodes that the group selects are its. A group whose spec or selector is at fault owns none.
+// OwnsNodes reports whether the group owns the nodes that it selects. A group with a fault in its spec or selector owns
+// none.
 func (a Acceptance) OwnsNodes() bool {
 	return a.State != Refused || !slices.Contains([]string{v1alpha1.InvalidSpec, v1alpha1.SelectsControlPlane, v1alpha1.OverlapsGroup}, a.Reason)
 }
 
-// MayRetire reports whether nodes of the group may be retired. Where rights are missing the instance's own are checked later.
-// Callers that need to know that a manager has looked at the group call IsObserved first.
+// MayRetire reports whether nodes of the group may be retired. With missing rights, the rights for the instance are
+// checked later. Call IsObserved first to know whether a manager has observed the group.
 func (a Acceptance) MayRetire() bool {
 	return a.State == NotObserved || a.State == Accepted || a.State == RightsMissing
 }
 
-// TrustsNotFound reports whether the cloud's word that an instance of the group is gone counts (I7). A credential of another
-// project finds neither the group nor its instances. Once the Node is deleted only a refusal counts against the cloud: its
-// group may be gone with its last instance.
+// TrustsNotFound reports whether the cloud's answer that an instance of the group is gone counts (I7). A credential of
+// another project does not find the group or its instances. Once the Node is deleted, only a refusal of the cloud
+// counts against it: the group may be deleted with its last instance.
 func (a Acceptance) TrustsNotFound(nodeDeleted bool) bool {
 	return a.MayRetire() || nodeDeleted && a.State != CloudRefused
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
+func TestAcceptanceFollowsTheCondition(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	for _, tt := range []struct {
 		status                                        metav1.ConditionStatus
@@ -40,6 +40,6 @@ func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
 		}
 	}
 	if a := Of(&v1alpha1.NodeGroup{}); a.State != NotObserved || a.IsObserved() || !a.OwnsNodes() || !a.MayRetire() || !a.TrustsNotFound(false) {
-		t.Errorf("no manager has looked at it: %+v", a)
+		t.Errorf("no manager has observed it: %+v", a)
 	}
 }

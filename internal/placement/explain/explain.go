@@ -1,5 +1,5 @@
-// Package explain puts the answers of placement in words and tables, the same ones for the plan command, the manager's
-// events and the status of a retirement. It decides nothing: what it prints is the trace that placement returned.
+// Package explain prints the results of placement as text and tables, for the plan command, the manager's events and
+// the status of a retirement. It decides nothing.
 package explain
 
 import (
@@ -13,87 +13,87 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Selection prints which nodes would go, in order, and why the others that were looked at would not. wide adds where
-// each pod would go.
+// Selection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// each pod.
 func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	p := newPrinter(w)
-	p.line("REMOVE\tCOST\tPODS TO MOVE\tPODS THAT GO WITH IT")
+	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
 		v := &s.Victims[i]
-		p.line("%s\t%s\t%d\t%d", v.Node, cost(v.Cost), len(v.Moves), len(v.Stays))
+		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.Stays))
 		if wide {
 			for _, m := range v.Moves {
-				p.line("  %s -> %s", m.Pod, m.To)
+				p.printLine("  %s -> %s", m.Pod, m.To)
 			}
 		}
 	}
 	if len(s.Victims) == 0 {
-		p.line("(none)")
+		p.printLine("(none)")
 	}
 	if len(s.Passed) > 0 {
-		p.line("")
-		p.line("KEEP\tRULE\tBECAUSE")
+		p.printLine("")
+		p.printLine("KEEP\tRULE\tREASON")
 		for _, passed := range s.Passed {
 			for _, r := range passed.Refusals {
-				p.line("%s\t%s\t%s", passed.Node, r.Rule, r)
+				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
 			}
 		}
 	}
 	return p.flush()
 }
 
-// Node prints what would become of one node: each pod, each rule that holds it, and what would change the answer.
+// Node prints what would happen to the pods of a removed node, each rule against the removal, and what would help.
 func Node(w io.Writer, e *planner.Evacuation) error {
 	p := newPrinter(w)
 	if e.Feasible() {
-		p.line("%s can go: %s would be created anew elsewhere, at a cost of %s.", e.Node, pods(len(e.Moves)), cost(e.Cost))
+		p.printLine("%s can be removed: %s would be recreated on other nodes, at a cost of %s.", e.Node, formatPodCount(len(e.Moves)), formatCost(e.Cost))
 	} else {
-		p.line("%s cannot go.", e.Node)
+		p.printLine("%s cannot be removed.", e.Node)
 	}
-	p.section("HELD BY\tBECAUSE\tWHAT WOULD HELP", len(e.Refusals))
+	p.startSection("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
 	for _, r := range e.Refusals {
-		p.line("%s\t%s\t%s", r.Rule, r, r.Remedy)
+		p.printLine("%s\t%s\t%s", r.Rule, r, r.Remedy)
 	}
-	p.section("POD\tWOULD GO TO", len(e.Moves))
+	p.startSection("POD\tWOULD MOVE TO", len(e.Moves))
 	for _, m := range e.Moves {
-		p.line("%s\t%s", m.Pod, m.To)
+		p.printLine("%s\t%s", m.Pod, m.To)
 	}
-	p.section("POD\tGOES WITH THE NODE", len(e.Stays))
+	p.startSection("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
 	for _, s := range e.Stays {
-		p.line("%s\t%s", s.Pod, s.Rule)
+		p.printLine("%s\t%s", s.Pod, s.Rule)
 	}
 	return p.flush()
 }
 
-// Pod prints why a pod is pending, and which machine would help.
+// Pod prints why a pod is pending, and which new instance would help.
 func Pod(w io.Writer, s *planner.Pending) error {
 	p := newPrinter(w)
 	switch {
 	case s.Node != "" && len(s.Fits) > 0:
-		p.line("%s is not pending: it is on %s. One more like it would fit on %s.", s.Pod, s.Node, some(s.Fits))
+		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, abbreviateNames(s.Fits))
 	case s.Node != "":
-		p.line("%s is not pending: it is on %s. One more like it would fit on no node.", s.Pod, s.Node)
+		p.printLine("%s is not pending: it is on %s. A second one would fit on no node.", s.Pod, s.Node)
 	case len(s.Fits) > 0:
-		p.line("%s fits on %s: it waits for the scheduler.", s.Pod, some(s.Fits))
+		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, abbreviateNames(s.Fits))
 	default:
-		p.line("%s fits on no node.", s.Pod)
+		p.printLine("%s fits on no node.", s.Pod)
 	}
-	p.section("NODES\tREASON\tPREDICATE", len(s.Nodes))
+	p.startSection("NODES\tREASON\tPREDICATE", len(s.Nodes))
 	for _, t := range s.Nodes {
-		p.line("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
+		p.printLine("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
 	}
-	p.section("NEW MACHINE\tWOULD HELP", len(s.Machines))
-	for _, name := range sorted(s.Machines) {
+	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.Machines))
+	for _, name := range sortedKeys(s.Machines) {
 		answer := s.Machines[name]
 		if answer == placement.Fits.String() {
 			answer = "yes"
 		}
-		p.line("%s\t%s", name, answer)
+		p.printLine("%s\t%s", name, answer)
 	}
 	return p.flush()
 }
 
-// Plan prints what would be launched for pending pods, if there are any, and what would be removed.
+// Plan prints the launches for pending pods, if any, and the nodes to remove.
 func Plan(w io.Writer, s *planner.Plan, wide bool) error {
 	if s.Launch != nil {
 		if err := Packing(w, s.Launch); err != nil {
@@ -106,41 +106,41 @@ func Plan(w io.Writer, s *planner.Plan, wide bool) error {
 	return Selection(w, s.Remove, wide)
 }
 
-// Packing prints which machines would be launched, for how many pods, and the pods that none would help.
+// Packing prints the launches with their numbers of pods, and the pods that no launch would help.
 func Packing(w io.Writer, s *planner.Packing) error {
 	p := newPrinter(w)
 	launched := 0
-	p.line("LAUNCH\tZONE\tPODS")
+	p.printLine("LAUNCH\tZONE\tPODS")
 	for _, m := range s.Machines {
-		p.line("%s\t%s\t%d", m.Flavour, m.Zone, len(m.Pods))
+		p.printLine("%s\t%s\t%d", m.Flavour, m.Zone, len(m.Pods))
 		launched += len(m.Pods)
 	}
 	if len(s.Machines) == 0 {
-		p.line("(none)")
+		p.printLine("(none)")
 	}
-	p.line("")
-	p.line("%s on nodes that are there, %s on new machines, at a cost of %s.", pods(len(s.Moves)-launched), pods(launched),
-		cost(s.Cost))
-	p.section("POD THAT NO MACHINE HELPS\tFLAVOUR\tBECAUSE", len(s.Helpless))
+	p.printLine("")
+	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
+		formatCost(s.Cost))
+	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Helpless))
 	for _, h := range s.Helpless {
-		for _, name := range sorted(h.Reasons) {
-			p.line("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
+		for _, name := range sortedKeys(h.Reasons) {
+			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
 		}
 	}
 	return p.flush()
 }
 
-// few is how many names are listed before the rest is counted.
-const few = 5
+// maxNames is how many names are listed. The rest is only counted.
+const maxNames = 5
 
-func some(names []string) string {
-	if len(names) <= few+1 {
+func abbreviateNames(names []string) string {
+	if len(names) <= maxNames+1 {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d others", strings.Join(names[:few], ", "), len(names)-few)
+	return fmt.Sprintf("%s and %d others", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }
 
-func sorted(m map[string]string) []string {
+func sortedKeys(m map[string]string) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
@@ -149,16 +149,16 @@ func sorted(m map[string]string) []string {
 	return keys
 }
 
-func cost(c float64) string { return fmt.Sprintf("%.4g", c) }
+func formatCost(c float64) string { return fmt.Sprintf("%.4g", c) }
 
-func pods(n int) string {
+func formatPodCount(n int) string {
 	if n == 1 {
 		return "1 pod"
 	}
 	return fmt.Sprintf("%d pods", n)
 }
 
-// printer aligns columns and remembers the first error.
+// printer aligns columns and keeps the first error.
 type printer struct {
 	w   *tabwriter.Writer
 	err error
@@ -166,17 +166,17 @@ type printer struct {
 
 func newPrinter(w io.Writer) *printer { return &printer{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
 
-func (p *printer) line(format string, args ...any) {
+func (p *printer) printLine(format string, args ...any) {
 	if p.err == nil {
 		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
 	}
 }
 
-// section begins a table, unless it has no rows.
-func (p *printer) section(header string, rows int) {
+// startSection starts a table with a header, unless it has no rows.
+func (p *printer) startSection(header string, rows int) {
 	if rows > 0 {
-		p.line("")
-		p.line("%s", header)
+		p.printLine("")
+		p.printLine("%s", header)
 	}
 }
 

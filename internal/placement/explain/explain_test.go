@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// shop is a cluster with something of everything: a tainted node, a full one, a DaemonSet, budgets, pending pods.
-func shop(t *testing.T) *snapshot.Snapshot {
+// newShopSnapshot returns a cluster with a tainted node, a full node, a DaemonSet, budgets and pending pods.
+func newShopSnapshot(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	c := &placementtest.Cluster{}
 	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
@@ -49,8 +49,8 @@ func checkGolden(t *testing.T, name string, print func(io.Writer) error) {
 	golden.Check(t, filepath.Join("testdata", name+".golden"), got.Bytes())
 }
 
-func TestAnswersInWords(t *testing.T) {
-	s := shop(t)
+func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
+	s := newShopSnapshot(t)
 	for _, wide := range []bool{false, true} {
 		selection, err := planner.Victims(s, 4, planner.LeastDisruption, planner.Options{})
 		must.NoError(t, err)

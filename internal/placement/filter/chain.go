@@ -1,48 +1,49 @@
-// Package filter judges a pod and a node as the filters of kube-scheduler do. One file holds one filter, and has the name
-// of the scheduler's plugin. Chain asks them in the scheduler's order.
+// Package filter evaluates one pod against one node, like the filters of kube-scheduler. Each file holds one filter
+// and has the name of the scheduler's plugin. Chain runs the filters in the scheduler's order.
 //
-// Pods with the same scheduling needs form one Class, and share everything compiled from their specification. Pods that
-// a selector matches are counted per topology domain. Only package snapshot writes the fields of a Class or a Node.
+// Pods with the same scheduling needs share one Class, which holds everything compiled from their specification. Pods
+// that a selector matches are counted per topology domain. Only package snapshot writes the fields of a Class or a
+// Node.
 package filter
 
 import "github.com/slipway-dev/slipway/internal/placement"
 
-// Chain is the filters of the scheduler's default profile in their order.
+// Chain runs the filters of the scheduler's default profile in their order.
 type Chain struct {
 	Storage   *Storage
 	Resources *ResourceTable
 }
 
-// Filter goes through the predicates on a node in the order of the scheduler's default profile and stops, as it does, at
-// the first that refuses. A predicate that cannot be decided only counts when none after it refuses.
+// Filter runs the filters on a node in the order of the scheduler's default profile. Like the scheduler, it stops at
+// the first filter that refuses. A filter that cannot decide counts only if no later filter refuses.
 func (h *Chain) Filter(c *Class, n *Node) placement.Verdict {
 	if v := c.Filter.verdictOn(n); v != admitted {
-		return blocked(c.Filter.reason(v, n))
+		return newBlockedVerdict(c.Filter.toReason(v, n))
 	}
-	if !c.portsFree(n) {
-		return blocked(reasonPorts)
+	if !c.areHostPortsFree(n) {
+		return newBlockedVerdict(reasonPorts)
 	}
-	if !c.resourcesFit(n) {
-		if reasons := h.resourceReasons(c, n); len(reasons) > 0 {
-			return blocked(reasons...)
+	if !c.fitsResources(n) {
+		if reasons := h.listResourceReasons(c, n); len(reasons) > 0 {
+			return newBlockedVerdict(reasons...)
 		}
 	}
-	undecided := append(h.deviceReasons(c, n), c.undecidable...)
+	undecided := append(h.listDeviceReasons(c, n), c.undecidable...)
 	if c.volumes != nil {
-		refused, open := h.judgeVolumes(c, n)
+		refused, open := h.runVolumeFilters(c, n)
 		if len(refused) > 0 {
-			return blocked(refused...)
+			return newBlockedVerdict(refused...)
 		}
 		undecided = append(undecided, open...)
 	}
-	if r := c.spreadFits(n.ID); r != nil {
-		return blocked(*r)
+	if r := c.checkTopologySpread(n.ID); r != nil {
+		return newBlockedVerdict(*r)
 	}
-	if r := c.podAffinityFits(n.ID); r != nil {
-		return blocked(*r)
+	if r := c.checkPodAffinity(n.ID); r != nil {
+		return newBlockedVerdict(*r)
 	}
-	if !c.featuresDeclared(n) {
-		return blocked(reasonFeatures)
+	if !c.hasNeededFeatures(n) {
+		return newBlockedVerdict(reasonFeatures)
 	}
 	if len(undecided) > 0 {
 		return placement.Verdict{Outcome: placement.Undecidable, Reasons: undecided}
@@ -50,55 +51,55 @@ func (h *Chain) Filter(c *Class, n *Node) placement.Verdict {
 	return placement.Verdict{Outcome: placement.Fits}
 }
 
-func blocked(reasons ...placement.Reason) placement.Verdict {
+func newBlockedVerdict(reasons ...placement.Reason) placement.Verdict {
 	return placement.Verdict{Outcome: placement.Blocked, Reasons: reasons}
 }
 
-// Refusal is why no node is even looked at: a property of the pod, or of the claims it names.
+// Refusal returns the reason why the scheduler's PreFilter rejects the pod for every node, or nil. The cause is the
+// pod itself, or the claims that it names.
 func (h *Chain) Refusal(c *Class) *placement.Reason {
-	if c.refusal != nil && c.refusal.Predicate == gatesPredicate {
-		return c.refusal
+	if c.preFilterRefusal != nil && c.preFilterRefusal.Predicate == gatesPredicate {
+		return c.preFilterRefusal
 	}
-	if c.Filter.conflict != nil {
-		return c.Filter.conflict
+	if c.Filter.nameConflict != nil {
+		return c.Filter.nameConflict
 	}
 	if c.volumes != nil {
-		if r := c.volumes.resolve(h.Storage).refusal; r != nil {
+		if r := c.volumes.resolveView(h.Storage).refusal; r != nil {
 			return r
 		}
 	}
-	return c.refusal
+	return c.preFilterRefusal
 }
 
-// judgeVolumes asks the four plugins on volumes in order.
-func (h *Chain) judgeVolumes(c *Class, n *Node) (refused, undecided []placement.Reason) {
-	if r := h.volumeRestrictions(c, n); r != nil {
+func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placement.Reason) {
+	if r := h.checkVolumeRestrictions(c, n); r != nil {
 		return []placement.Reason{*r}, nil
 	}
-	r, open := h.volumeLimits(c, n)
+	r, open := h.checkVolumeLimits(c, n)
 	if r != nil {
 		return []placement.Reason{*r}, nil
 	}
 	if open != nil {
 		undecided = append(undecided, *open)
 	}
-	refused, open = h.volumeBinding(c, n)
+	refused, open = h.checkVolumeBinding(c, n)
 	if len(refused) > 0 {
 		return refused, nil
 	}
 	if open != nil {
 		undecided = append(undecided, *open)
 	}
-	if r := h.volumeZone(c, n); r != nil {
+	if r := h.checkVolumeZone(c, n); r != nil {
 		return []placement.Reason{*r}, nil
 	}
 	return nil, undecided
 }
 
-// Placeable reports whether a class can fit anywhere at all.
+// Placeable reports whether pods of a class can fit on any node at all.
 func (h *Chain) Placeable(c *Class) bool { return len(c.undecidable) == 0 && h.Refusal(c) == nil }
 
-// Roomy asks the predicates that only get worse when a node gains pods: those on the node object, resources and ports.
+// Roomy runs the filters that can only get worse when a node gains pods: those on the node object, resources and ports.
 func (c *Class) Roomy(n *Node) bool {
-	return !n.Out && n.Present && c.Filter.verdictOn(n) == admitted && c.resourcesFit(n) && c.portsFree(n)
+	return !n.Out && n.Present && c.Filter.verdictOn(n) == admitted && c.fitsResources(n) && c.areHostPortsFree(n)
 }

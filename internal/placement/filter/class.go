@@ -11,33 +11,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// Class is everything that scheduling reads of a pod, compiled once and shared by all pods with the same needs.
+// Class holds everything that scheduling reads from a pod. It is compiled once and shared by all pods with the same
+// needs.
 type Class struct {
 	Key     string
-	ID      int32 // used again when the class is no more
-	Members int   // pods of the snapshot
+	ID      int32 // reused after the class is dropped
+	Members int   // number of pods in the snapshot
 
 	Labels   *PodLabels
 	Filter   *NodeFilter
 	Priority int32
-	Requests []Amount // what a node must have free
-	Takes    []Amount // what the pod takes once it is there; may hold negative requests as written
+	Requests []Amount // resources that a node must have free
+	Takes    []Amount // resources that a placed pod uses; can hold negative requests, as written
 	ports    []hostPort
 
-	Affinity      []*Attraction // one per term, all counting pods that match every term
-	selfAffine    bool          // the pod matches its own affinity, save for namespace selectors; see selectsItself
-	AntiAffinity  []*Attraction
-	Repulsions    []*Repulsion // its own anti-affinity terms, as they concern others
-	Spreads       []SpreadConstraint
-	volumes       *volumeNeeds // nil without volumes that scheduling reads
-	features      nodedeclaredfeatures.FeatureSet
-	needsFeatures bool
+	Affinity       []*Attraction // one per term; each counts the pods that match every term
+	ownLabelsMatch bool          // the pod's labels match its own affinity; namespace selectors are checked in selectsOwnPods
+	AntiAffinity   []*Attraction
+	Repulsions     []*Repulsion // counters of the pods with the same anti-affinity terms as this class
+	Spreads        []SpreadConstraint
+	volumes        *volumeNeeds // nil if scheduling reads nothing from the pod's volumes
+	features       nodedeclaredfeatures.FeatureSet
+	needsFeatures  bool
 
-	refusal     *placement.Reason  // refuses every node before any is looked at
-	undecidable []placement.Reason // why no node can be accepted
+	preFilterRefusal *placement.Reason  // refuses every node before any filter runs
+	undecidable      []placement.Reason // why no node can be accepted
 }
 
-// Interner holds what the classes of a cluster share. It is used only while a class is compiled.
+// Interner returns the objects that the classes of a cluster share. It is used only while a class is compiled.
 type Interner interface {
 	InternLabels(namespace string, set map[string]string) *PodLabels
 	InternFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter
@@ -49,55 +50,55 @@ type Interner interface {
 	InternRepulsion(term *PodTerm, key *TopologyKey) *Repulsion
 }
 
-// Needs is what scheduling reads of one pod.
+// Needs holds what scheduling reads from one pod.
 type Needs struct {
-	pod           *corev1.Pod
-	nodeName      string
-	takes         []Amount
-	ports         []hostPort
-	volumes       *volumeNeeds
-	undecidable   []string
-	features      nodedeclaredfeatures.FeatureSet
-	needsFeatures bool
-	preferred     string // what is wrong with the selectors of preferred pod affinity
+	pod                    *corev1.Pod
+	nodeName               string
+	requests               []Amount
+	ports                  []hostPort
+	volumes                *volumeNeeds
+	undecidable            []string
+	features               nodedeclaredfeatures.FeatureSet
+	needsFeatures          bool
+	preferredSelectorError string // error in a selector of preferred pod affinity
 }
 
-// ReadNeeds reads what scheduling reads of a pod. An assigned pod needs what it would need if it were created anew: its
-// node name is where it is, not what it asks for.
+// ReadNeeds reads the scheduling needs of a pod. For an assigned pod it returns the needs of a recreated pod. The
+// node name of an assigned pod says where it is, so it is not a need.
 func ReadNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) Needs {
 	spec := &pod.Spec
 	d := Needs{
-		pod: pod, nodeName: spec.NodeName, takes: t.Sparse(requestsToSchedule(pod)), ports: hostPorts(spec),
-		volumes: volumeNeedsOf(pod), undecidable: undecidableFeatures(spec), preferred: preferredSelectorProblem(spec.Affinity),
+		pod: pod, nodeName: spec.NodeName, requests: t.Sparse(requestsToSchedule(pod)), ports: listHostPorts(spec),
+		volumes: readVolumeNeeds(pod), undecidable: listUndecidableFeatures(spec), preferredSelectorError: findPreferredSelectorError(spec.Affinity),
 	}
 	if assigned {
 		d.nodeName = ""
 	}
-	d.features, d.needsFeatures = requiredFeatures(spec)
+	d.features, d.needsFeatures = inferRequiredFeatures(spec)
 	return d
 }
 
-// Encode writes the needs into a key.
+// Encode writes the needs into a key. Pods with equal keys have equal needs.
 func (d *Needs) Encode(e *Encoder) {
 	pod, spec := d.pod, &d.pod.Spec
 	e.Text(pod.Namespace)
 	e.Labels(pod.Labels)
-	e.number(int64(ptr.Deref(spec.Priority, 0)))
+	e.writeNumber(int64(ptr.Deref(spec.Priority, 0)))
 	e.Text(d.nodeName)
 	e.Labels(spec.NodeSelector)
-	e.nodeSelector(requiredNodeSelector(spec.Affinity))
-	e.tolerations(spec.Tolerations)
-	e.amounts(d.takes)
+	e.writeNodeSelector(requiredNodeSelector(spec.Affinity))
+	e.writeTolerations(spec.Tolerations)
+	e.writeAmounts(d.requests)
 	e.Count(len(d.ports))
 	for _, p := range d.ports {
 		e.Text(p.ip)
 		e.Text(string(p.protocol))
-		e.number(int64(p.port))
+		e.writeNumber(int64(p.port))
 	}
-	e.podAffinityTerms(affinityTerms(spec.Affinity))
-	e.podAffinityTerms(antiAffinityTerms(spec.Affinity))
-	e.spreadConstraints(spec.TopologySpreadConstraints)
-	d.volumes.encode(e)
+	e.writePodAffinityTerms(requiredAffinityTerms(spec.Affinity))
+	e.writePodAffinityTerms(requiredAntiAffinityTerms(spec.Affinity))
+	e.writeSpreadConstraints(spec.TopologySpreadConstraints)
+	d.volumes.writeTo(e)
 	e.Texts(d.undecidable)
 	e.Count(len(spec.SchedulingGates))
 	for _, g := range spec.SchedulingGates {
@@ -107,37 +108,37 @@ func (d *Needs) Encode(e *Encoder) {
 	if d.needsFeatures {
 		e.Text(d.features.String())
 	}
-	e.Text(d.preferred)
+	e.Text(d.preferredSelectorError)
 }
 
-// Compile makes the class of pods with these needs.
+// Compile returns a new class for pods with these needs.
 func (d *Needs) Compile(key string, in Interner) *Class {
 	pod, spec := d.pod, &d.pod.Spec
 	c := &Class{
-		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.takes, Requests: positive(d.takes), ports: d.ports,
+		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.requests, Requests: keepPositive(d.requests), ports: d.ports,
 		volumes: d.volumes, features: d.features, needsFeatures: d.needsFeatures,
 		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternFilter(d.nodeName, spec),
 	}
 	for _, text := range d.undecidable {
 		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
 	}
-	c.compileGates(spec.SchedulingGates)
-	c.compileSpread(pod, in)
-	c.compilePodAffinity(pod, d.preferred, in)
+	c.compileSchedulingGates(spec.SchedulingGates)
+	c.compileTopologySpread(pod, in)
+	c.compilePodAffinity(pod, d.preferredSelectorError, in)
 	return c
 }
 
-// refuse records the first reason that refuses every node.
-func (c *Class) refuse(predicate, text, scheduler string) {
-	if c.refusal == nil {
-		c.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
+// setRefusal records why every node is refused. The first call wins.
+func (c *Class) setRefusal(predicate, text, scheduler string) {
+	if c.preFilterRefusal == nil {
+		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
 	}
 }
 
-// HasVolumes reports whether scheduling reads anything of the volumes of the class.
+// HasVolumes reports whether scheduling reads anything from the volumes of the class.
 func (c *Class) HasVolumes() bool { return c.volumes != nil }
 
-// Claims returns how many claims the pods of the class use.
+// Claims returns the number of claims that a pod of the class uses.
 func (c *Class) Claims() int {
 	if c.volumes == nil {
 		return 0
@@ -145,32 +146,32 @@ func (c *Class) Claims() int {
 	return len(c.volumes.claims)
 }
 
-// HasEphemeral reports whether a claim is made anew for each pod of the class.
+// HasEphemeral reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
 func (c *Class) HasEphemeral() bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
 }
 
-// HoldsExclusive reports whether the class uses a claim that one pod in the cluster can use.
+// HoldsExclusive reports whether the class uses a ReadWriteOncePod claim, which only one pod in the cluster can use.
 func (c *Class) HoldsExclusive(st *Storage) bool {
-	return c.volumes != nil && len(c.volumes.resolve(st).exclusive) > 0
+	return c.volumes != nil && len(c.volumes.resolveView(st).readWriteOncePod) > 0
 }
 
-// Admits reports whether the node object itself is no obstacle.
+// Admits reports whether all filters that depend only on the node object pass.
 func (c *Class) Admits(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
 
-// Joins asks the predicates that depend on where other pods are, and the features of the node.
+// Joins runs the filters that depend on the placement of other pods, and checks the features of the node.
 func (c *Class) Joins(n *Node) bool {
-	return c.spreadFits(n.ID) == nil && c.podAffinityFits(n.ID) == nil && c.featuresDeclared(n)
+	return c.checkTopologySpread(n.ID) == nil && c.checkPodAffinity(n.ID) == nil && c.hasNeededFeatures(n)
 }
 
-// Strictness counts what restricts a class beyond its size.
+// Strictness returns the number of constraints of the class besides its size.
 func (c *Class) Strictness() int {
 	return len(c.Affinity) + len(c.AntiAffinity) + len(c.Spreads) + len(c.ports)
 }
 
-// ShareNode reports whether pods of the class have to be on one node, and none that they have to be with is anywhere.
+// ShareNode reports whether all pods of the class must run on one node, and no pod binds them to a node yet.
 func (c *Class) ShareNode() bool {
-	if !c.selectsItself() {
+	if !c.selectsOwnPods() {
 		return false
 	}
 	host := false
@@ -183,7 +184,8 @@ func (c *Class) ShareNode() bool {
 	return host
 }
 
-// Social reports whether it matters to a class where other pods are, or to others where its own are.
+// Social reports whether the placement of other pods affects this class, or this class affects the placement of
+// others.
 func (c *Class) Social() bool {
 	return len(c.Spreads)+len(c.Affinity)+len(c.AntiAffinity)+len(c.Labels.Repulsions) > 0
 }

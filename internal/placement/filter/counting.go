@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// CountPlaced counts the pods of a namespace that are on nodes.
+// CountPlaced adds (sign 1) or removes (sign -1) all placed pods of a namespace in every counter.
 func CountPlaced(ns *Namespace, sign int32) {
 	for _, l := range ns.Pods {
 		for _, p := range l.Pods {
@@ -19,7 +19,7 @@ func CountPlaced(ns *Namespace, sign int32) {
 	}
 }
 
-// Count adds a pod on a node to every counter (1), or takes it off (-1).
+// Count adds (sign 1) or removes (sign -1) a pod on a node in every counter.
 func Count(p *Pod, n, sign int32) {
 	l := p.Class.Labels
 	for _, a := range l.Attractions {
@@ -35,27 +35,29 @@ func Count(p *Pod, n, sign int32) {
 	}
 }
 
-// CountAll counts all pods of a node.
+// CountAll adds (sign 1) or removes (sign -1) all pods of a node in every counter.
 func CountAll(n *Node, sign int32) {
 	for _, p := range n.Pods {
 		Count(p, n.ID, sign)
 	}
 }
 
-// BesideNominated ends the text of a reason that holds only while pods are nominated to the node.
+// BesideNominated is the suffix of a reason that holds only while other pods are nominated to the node.
 const BesideNominated = " beside nominated pods"
 
-// MeetsOthers reports whether pod affinity is judged at all: the class has terms of its own, or a term of some pod concerns
-// it. The scheduler decides that before it counts nominated pods.
+// MeetsOthers reports whether the pod affinity filter runs: the class has terms, or a term of another pod concerns
+// it. The scheduler decides this before it counts nominated pods.
 func (c *Class) MeetsOthers() bool {
 	return len(c.Affinity)+len(c.AntiAffinity) > 0 ||
 		slices.ContainsFunc(c.Labels.Repulsions, func(r *Repulsion) bool { return r.total > 0 })
 }
 
-// CountNominated corrects (sign 1) what the scheduler counts otherwise of a nominated pod than of a placed pod, and takes
-// that back (sign -1). Topology spreading counts it even if it is terminating or the selector is empty. A claim of
-// one pod counts only beside a disk that is checked as well, and then by its name in any namespace.
-func CountNominated(st *Storage, c *Class, q *Pod, n *Node, met bool, sign int32) {
+// CountNominated applies (sign 1) or undoes (sign -1) how the scheduler counts a nominated pod differently from a
+// placed pod:
+//   - Topology spreading counts it even if it is terminating or the selector is empty.
+//   - A ReadWriteOncePod claim counts only if an inline disk is checked too. It then counts by its name in any
+//     namespace.
+func CountNominated(st *Storage, c *Class, q *Pod, n *Node, affinityChecked bool, sign int32) {
 	l := q.Class.Labels
 	for i := range c.Spreads {
 		sp := c.Spreads[i].Spread
@@ -64,7 +66,7 @@ func CountNominated(st *Storage, c *Class, q *Pod, n *Node, met bool, sign int32
 			sp.Add(n.ID, sign)
 		}
 	}
-	if !met {
+	if !affinityChecked {
 		for _, r := range q.Class.Repulsions {
 			r.Add(n.ID, -sign)
 		}
@@ -76,7 +78,7 @@ func CountNominated(st *Storage, c *Class, q *Pod, n *Node, met bool, sign int32
 	case l.Namespace != c.Labels.Namespace:
 		for _, r := range q.Class.volumes.claims {
 			if !r.ephemeral {
-				st.useClaim(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
+				st.countClaim(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
 			}
 		}
 	}

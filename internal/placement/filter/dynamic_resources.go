@@ -10,8 +10,8 @@ import (
 
 const devicesPredicate = "DynamicResources"
 
-// undecidableFeatures lists what the pod uses that this package does not judge.
-func undecidableFeatures(spec *corev1.PodSpec) []string {
+// listUndecidableFeatures lists the features of the pod that this package does not evaluate.
+func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 	var list []string
 	if len(spec.ResourceClaims) > 0 {
 		list = append(list, fmt.Sprintf("resource claim %s is allocated by dynamic resource allocation",
@@ -21,27 +21,27 @@ func undecidableFeatures(spec *corev1.PodSpec) []string {
 		list = append(list, "pod is scheduled as part of a group")
 	}
 	if spec.SchedulerName != "" && spec.SchedulerName != corev1.DefaultSchedulerName {
-		list = append(list, fmt.Sprintf("pod is scheduled by %s, whose rules are not known", spec.SchedulerName))
+		list = append(list, fmt.Sprintf("pod is scheduled by %s, which has unknown rules", spec.SchedulerName))
 	}
 	return list
 }
 
-// allocatedByDevice reports whether a device class offers the resource and the node itself does not: the request is then
-// met by dynamic resource allocation, or not at all.
-func (h *Chain) allocatedByDevice(n *Node, r int32) bool {
+// isAllocatedByDevice reports whether a device class offers the resource and the node itself does not. Only dynamic
+// resource allocation can then satisfy the request.
+func (h *Chain) isAllocatedByDevice(n *Node, r int32) bool {
 	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || At(n.Allocatable, r) > 0 {
 		return false
 	}
-	return h.Storage.deviceClassFor(string(h.Resources.names[r])) != ""
+	return h.Storage.findDeviceClass(string(h.Resources.names[r])) != ""
 }
 
-// deviceReasons names the requests that a device class would have to meet.
-func (h *Chain) deviceReasons(c *Class, n *Node) []placement.Reason {
+// listDeviceReasons returns a reason for each request that a device class would have to satisfy.
+func (h *Chain) listDeviceReasons(c *Class, n *Node) []placement.Reason {
 	var reasons []placement.Reason
 	for _, r := range c.Requests {
-		if h.allocatedByDevice(n, r.Resource) {
+		if h.isAllocatedByDevice(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
-			text := fmt.Sprintf("%s is offered by device class %s", name, h.Storage.deviceClassFor(name))
+			text := fmt.Sprintf("%s is offered by device class %s", name, h.Storage.findDeviceClass(name))
 			reasons = append(reasons, placement.Reason{Predicate: devicesPredicate, Text: text})
 		}
 	}

@@ -14,38 +14,38 @@ const podAffinityPredicate = "InterPodAffinity"
 
 var (
 	reasonPodAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "no pod it must be with is there",
+		Predicate: podAffinityPredicate, Text: "pod affinity does not match",
 		Scheduler: "node(s) didn't match pod affinity rules",
 	}
 	reasonPodAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "a pod it must not be with is there",
+		Predicate: podAffinityPredicate, Text: "pod anti-affinity does not match",
 		Scheduler: "node(s) didn't match pod anti-affinity rules",
 	}
-	reasonRepelled = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "a pod that is there must not be with it",
+	reasonExistingAntiAffinity = placement.Reason{
+		Predicate: podAffinityPredicate, Text: "anti-affinity of an existing pod does not match",
 		Scheduler: "node(s) didn't satisfy existing pods anti-affinity rules",
 	}
 )
 
-// compilePodAffinity compiles the required terms. A selector that cannot be parsed, even of a preferred term, makes the
-// scheduler refuse the pod. Once it is placed, its terms count as far as their own list can be parsed.
+// compilePodAffinity compiles the required terms. If any selector cannot be parsed, even in a preferred term, the
+// scheduler refuses the pod. The terms of a placed pod count if all terms of their own list can be parsed.
 func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interner) {
-	affinity, keys, err := internTerms(in, pod.Namespace, affinityTerms(pod.Spec.Affinity))
+	affinity, keys, err := internTerms(in, pod.Namespace, requiredAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
-		c.refuse(podAffinityPredicate, "pod affinity: "+err.Error(), "")
+		c.setRefusal(podAffinityPredicate, "pod affinity: "+err.Error(), "")
 	}
-	anti, antiKeys, err := internTerms(in, pod.Namespace, antiAffinityTerms(pod.Spec.Affinity))
+	anti, antiKeys, err := internTerms(in, pod.Namespace, requiredAntiAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
-		c.refuse(podAffinityPredicate, "pod anti-affinity: "+err.Error(), "")
+		c.setRefusal(podAffinityPredicate, "pod anti-affinity: "+err.Error(), "")
 	}
 	if preferred != "" {
-		c.refuse(podAffinityPredicate, preferred, "")
+		c.setRefusal(podAffinityPredicate, preferred, "")
 	}
-	c.selfAffine = len(affinity) > 0
+	c.ownLabelsMatch = len(affinity) > 0
 	for i, t := range affinity {
 		c.Affinity = append(c.Affinity, in.InternAttraction(affinity, keys[i]))
 		c.Affinity[i].Readers = append(c.Affinity[i].Readers, c)
-		c.selfAffine = c.selfAffine && t.selector.Matches(c.Labels.Labels) && (t.Reach == nil || t.includes(c.Labels.Namespace))
+		c.ownLabelsMatch = c.ownLabelsMatch && t.selector.Matches(c.Labels.Labels) && (t.Reach == nil || t.includesNamespace(c.Labels.Namespace))
 	}
 	for i, t := range anti {
 		c.AntiAffinity = append(c.AntiAffinity, in.InternAttraction([]*PodTerm{t}, antiKeys[i]))
@@ -68,22 +68,22 @@ func internTerms(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodT
 	return terms, keys, nil
 }
 
-func affinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
+func requiredAffinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
 	if a == nil || a.PodAffinity == nil {
 		return nil
 	}
 	return a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-func antiAffinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
+func requiredAntiAffinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
 	if a == nil || a.PodAntiAffinity == nil {
 		return nil
 	}
 	return a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// preferredSelectorProblem says what is wrong with the selectors of preferred terms, if anything.
-func preferredSelectorProblem(a *corev1.Affinity) string {
+// findPreferredSelectorError returns the first error in the selectors of preferred terms, or an empty string.
+func findPreferredSelectorError(a *corev1.Affinity) string {
 	if a == nil {
 		return ""
 	}
@@ -92,7 +92,7 @@ func preferredSelectorProblem(a *corev1.Affinity) string {
 		with.PreferredDuringSchedulingIgnoredDuringExecution, apart.PreferredDuringSchedulingIgnoredDuringExecution,
 	} {
 		for j := range list {
-			if err := selectorProblem(&list[j].PodAffinityTerm); err != nil {
+			if err := validateSelectors(&list[j].PodAffinityTerm); err != nil {
 				return fmt.Sprintf("preferred pod %s: %v", [...]string{"affinity", "anti-affinity"}[i], err)
 			}
 		}
@@ -100,7 +100,7 @@ func preferredSelectorProblem(a *corev1.Affinity) string {
 	return ""
 }
 
-func selectorProblem(t *corev1.PodAffinityTerm) error {
+func validateSelectors(t *corev1.PodAffinityTerm) error {
 	if _, err := metav1.LabelSelectorAsSelector(t.LabelSelector); err != nil {
 		return err
 	}
@@ -108,49 +108,49 @@ func selectorProblem(t *corev1.PodAffinityTerm) error {
 	return err
 }
 
-// podAffinityFits is the plugin InterPodAffinity.
-func (c *Class) podAffinityFits(n int32) *placement.Reason {
-	if !c.affinityFits(n) {
+// checkPodAffinity implements the plugin InterPodAffinity. It returns the reason for a refusal, or nil.
+func (c *Class) checkPodAffinity(n int32) *placement.Reason {
+	if !c.satisfiesPodAffinity(n) {
 		return &reasonPodAffinity
 	}
 	for _, a := range c.AntiAffinity {
-		if d := a.Key.DomainOf[n]; d != None && a.in(d) > 0 {
+		if d := a.Key.DomainOf[n]; d != None && a.countInDomain(d) > 0 {
 			return &reasonPodAntiAffinity
 		}
 	}
 	for _, r := range c.Labels.Repulsions {
 		if r.total > 0 {
-			if d := r.Key.DomainOf[n]; d != None && r.in(d) > 0 {
-				return &reasonRepelled
+			if d := r.Key.DomainOf[n]; d != None && r.countInDomain(d) > 0 {
+				return &reasonExistingAntiAffinity
 			}
 		}
 	}
 	return nil
 }
 
-// affinityFits asks for a pod that all terms select in the node's domain of every term. The first pod of a group that
-// wants to be with itself goes to any node that has all the keys, provided no pod is selected anywhere.
-func (c *Class) affinityFits(n int32) bool {
+// satisfiesPodAffinity reports whether the node's domain has a matching pod for every term. The first pod of a group
+// with affinity to itself may go to any node with all topology keys, if no pod matches anywhere.
+func (c *Class) satisfiesPodAffinity(n int32) bool {
 	with, anywhere := true, false
 	for _, a := range c.Affinity {
 		d := a.Key.DomainOf[n]
 		if d == None {
 			return false
 		}
-		with = with && a.in(d) > 0
+		with = with && a.countInDomain(d) > 0
 		anywhere = anywhere || a.total > 0
 	}
-	return with || !anywhere && c.selectsItself()
+	return with || !anywhere && c.selectsOwnPods()
 }
 
-// selectsItself reports whether all affinity terms of the class select its own pods. A term with a namespace selector does
-// so by the labels that the namespace has now.
-func (c *Class) selectsItself() bool {
-	if !c.selfAffine {
+// selectsOwnPods reports whether all affinity terms of the class select its own pods. A namespace selector is
+// evaluated with the current labels of the namespace.
+func (c *Class) selectsOwnPods() bool {
+	if !c.ownLabelsMatch {
 		return false
 	}
 	for _, t := range c.Affinity[0].Terms {
-		if t.Reach == nil && !t.includes(c.Labels.Namespace) {
+		if t.Reach == nil && !t.includesNamespace(c.Labels.Namespace) {
 			return false
 		}
 	}

@@ -7,17 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Namespace is what pods' selectors read of a namespace.
+// Namespace holds what selectors of pods read from a namespace.
 type Namespace struct {
 	Name   string
-	Known  bool // a Namespace object exists
+	Known  bool // the Namespace object exists
 	Labels labels.Set
 
-	Pods     map[string]*PodLabels // by id
+	Pods     map[string]*PodLabels // by ID
 	Carrying map[Anchor][]*PodLabels
 }
 
-// PodLabels is one set of labels in one namespace, shared by all pods that carry it, with everything that counts them.
+// PodLabels is one set of labels in one namespace, shared by all pods with these labels. It lists the counters that
+// count these pods.
 type PodLabels struct {
 	Namespace *Namespace
 	Labels    labels.Set
@@ -26,10 +27,10 @@ type PodLabels struct {
 
 	Attractions []*Attraction
 	Spreads     []*Spread
-	Repulsions  []*Repulsion // terms that concern a pod to be placed with these labels
+	Repulsions  []*Repulsion // anti-affinity terms of placed pods that concern a new pod with these labels
 }
 
-// Candidates appends the labels that a selector with an anchor may match.
+// Candidates appends the label sets that a selector with this anchor can match.
 func (ns *Namespace) Candidates(list []*PodLabels, a Anchor) []*PodLabels {
 	if a != (Anchor{}) {
 		return append(list, ns.Carrying[a]...)
@@ -40,7 +41,7 @@ func (ns *Namespace) Candidates(list []*PodLabels, a Anchor) []*PodLabels {
 	return list
 }
 
-// Add records labels that are new in the namespace.
+// Add records a new label set of the namespace.
 func (ns *Namespace) Add(l *PodLabels) {
 	ns.Pods[l.ID] = l
 	for key, value := range l.Labels {
@@ -49,7 +50,7 @@ func (ns *Namespace) Add(l *PodLabels) {
 	}
 }
 
-// Sweep drops the labels that no pod carries any more.
+// Sweep drops the label sets that no pod has.
 func (ns *Namespace) Sweep() {
 	unused := func(l *PodLabels) bool { return len(l.Pods) == 0 }
 	before := len(ns.Pods)
@@ -70,12 +71,11 @@ func (ns *Namespace) Sweep() {
 	}
 }
 
-// Anchor is a label that whatever a selector matches has to carry. By it the selectors that a set of labels may match,
-// and the sets that a selector may match, are found without trying all. The zero anchor is that of a selector which
-// demands no certain value of any label.
+// Anchor is a label that every match of a selector must have. It serves as an index between selectors and label sets.
+// The zero Anchor means that the selector requires no single value of any label.
 type Anchor struct{ Key, Value string }
 
-// AnchorOf returns an anchor of a selector.
+// AnchorOf returns a label that the selector requires, or the zero Anchor.
 func AnchorOf(s labels.Selector) Anchor {
 	requirements, selectable := s.Requirements()
 	if !selectable {
@@ -93,7 +93,7 @@ func AnchorOf(s labels.Selector) Anchor {
 	return Anchor{}
 }
 
-// AnchorOfAll is an anchor of what every term selects.
+// AnchorOfAll returns a label that at least one of the terms requires, or the zero Anchor.
 func AnchorOfAll(terms []*PodTerm) Anchor {
 	for _, t := range terms {
 		if t.Anchor != (Anchor{}) {

@@ -13,42 +13,42 @@ import (
 	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 )
 
-// Node is one machine of the snapshot. Its slot is reused when the node is deleted.
+// Node is one node of the snapshot. Its ID is reused after the node is deleted.
 type Node struct {
 	ID      int32
-	Object  *corev1.Node // trimmed to what is read: metadata, taints, unschedulable
-	Present bool         // the slot holds a node
-	Out     bool         // a plan has taken it away
+	Object  *corev1.Node // reduced to what is read: metadata, taints, unschedulable, readiness
+	Present bool         // false for an unused slot
+	Out     bool         // a plan has removed it
 
 	Allocatable []int64 // by resource
 	Used        []int64
 	maxPods     int64
 	Pods        []*Pod
 	Facts       noderules.Facts
-	APIServers  int32 // pods that are API servers
+	APIServers  int32 // number of API server pods
 	ports       map[hostPort]int32
-	volumePods  map[*Class]int32 // pods per class with volumes that scheduling reads
+	volumePods  map[*Class]int32 // pods per class, of classes with volumes that scheduling reads
 	features    nodedeclaredfeatures.FeatureSet
 
-	csiNode  bool             // there is one; it says:
-	limits   map[string]int64 // CSI driver to the number of volumes it can attach
+	csiNode  bool             // a CSINode exists; the fields below come from it
+	limits   map[string]int64 // number of attachable volumes by CSI driver
 	drivers  []string
-	migrated []string // in-tree plugins whose volumes are bound as those of CSI drivers
+	migrated []string // in-tree plugins whose volumes are handled by a CSI driver
 }
 
-// trim keeps what is read of a node, so that status and managed fields are not held.
-func trim(o *corev1.Node) *corev1.Node {
+// trimNode copies only what is read from a node, to save memory.
+func trimNode(o *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: o.Name, UID: o.UID, Labels: o.Labels, Annotations: o.Annotations,
 			CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
 		},
 		Spec:   corev1.NodeSpec{Taints: o.Spec.Taints, Unschedulable: o.Spec.Unschedulable, ProviderID: o.Spec.ProviderID},
-		Status: corev1.NodeStatus{Conditions: readyCondition(o.Status.Conditions)},
+		Status: corev1.NodeStatus{Conditions: keepReadyCondition(o.Status.Conditions)},
 	}
 }
 
-func readyCondition(conditions []corev1.NodeCondition) []corev1.NodeCondition {
+func keepReadyCondition(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 	for _, c := range conditions {
 		if c.Type == corev1.NodeReady {
 			return []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
@@ -57,10 +57,9 @@ func readyCondition(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 	return nil
 }
 
-// Name returns the name of the node.
 func (n *Node) Name() string { return n.Object.Name }
 
-// Load sums the shares of cpu and memory that the pods of the node take; a node with nothing allocatable has none.
+// Load returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.
 func (n *Node) Load() float64 {
 	var load float64
 	for _, r := range []int32{ResourceCPU, ResourceMemory} {
@@ -71,7 +70,7 @@ func (n *Node) Load() float64 {
 	return load
 }
 
-// Take adds (sign 1) or takes off (sign -1) what a pod uses of the node.
+// Take adds (sign 1) or removes (sign -1) the resources, ports and volumes that a pod uses on the node.
 func (n *Node) Take(p *Pod, sign int64) {
 	takes := p.Takes
 	if p.Moved {
@@ -101,21 +100,21 @@ func (n *Node) Take(p *Pod, sign int64) {
 	}
 }
 
-// Target reports whether pods may be sent to a node.
+// Target reports whether pods can be placed on the node.
 func (n *Node) Target() bool {
 	return n.Present && !n.Out && n.APIServers == 0 && n.Facts.ReceivesPods()
 }
 
-// Available reports whether a node counts as serving its group, and whether it is leaving.
+// Available reports whether a node counts as serving its group, and whether it is being removed.
 func (n *Node) Available() (serves, leaving bool) {
 	reason, leaving := n.Facts.Unavailable(false)
 	return reason == "", leaving
 }
 
-// PodCount stands for the number of pods among the resources.
+// PodCount is the pseudo resource for the number of pods.
 const PodCount int32 = -1
 
-// Free is what is left of a resource, never less than nothing.
+// Free returns the unused amount of a resource, at least 0.
 func (n *Node) Free(r int32) int64 {
 	if r == PodCount {
 		return max(0, n.maxPods-int64(len(n.Pods)))
@@ -123,16 +122,16 @@ func (n *Node) Free(r int32) int64 {
 	return max(0, At(n.Allocatable, r)-At(n.Used, r))
 }
 
-// Swap exchanges the places of a pod and of the one at a place, restoring the order that taking the pod off has changed.
-func (n *Node) Swap(p *Pod, place int32) {
-	other := n.Pods[place]
-	n.Pods[place], n.Pods[p.Place] = p, other
-	p.Place, other.Place = place, p.Place
+// Swap exchanges a pod with the pod at an index. It restores the order from before the pod was removed.
+func (n *Node) Swap(p *Pod, index int32) {
+	other := n.Pods[index]
+	n.Pods[index], n.Pods[p.Place] = p, other
+	p.Place, other.Place = index, p.Place
 }
 
-// Read takes over an object.
+// Read stores the state of a node object.
 func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
-	n.Object = trim(o)
+	n.Object = trimNode(o)
 	n.Facts = fromcorev1.Node(o)
 	n.Allocatable = t.Dense(o.Status.Allocatable)
 	pods := o.Status.Allocatable[corev1.ResourcePods]
@@ -140,15 +139,15 @@ func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
 	n.features = nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures)
 }
 
-// IsUpToDate reports whether an object has nothing new for the node.
+// IsUpToDate reports whether the object changes nothing that is stored of the node.
 func (n *Node) IsUpToDate(o *corev1.Node, t *ResourceTable) bool {
 	pods := o.Status.Allocatable[corev1.ResourcePods]
-	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.Object, trim(o)) &&
+	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.Object, trimNode(o)) &&
 		slices.Equal(n.Allocatable, t.Dense(o.Status.Allocatable)) &&
 		n.features.Equal(nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures))
 }
 
-// HasTopologyOf reports whether labels and taints, on which domains and eligibility rest, are the same.
+// HasTopologyOf reports whether labels and taints are equal. Topology domains and eligibility depend on them.
 func (n *Node) HasTopologyOf(o *corev1.Node) bool {
 	a, b := n.Object, o
 	if len(a.Spec.Taints) != len(b.Spec.Taints) || !labels.Equals(a.Labels, b.Labels) {

@@ -15,34 +15,34 @@ var (
 		Scheduler: "node(s) didn't match Pod's node affinity/selector",
 	}
 	reasonNameConflict = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity names nodes that exclude one another",
+		Predicate: "NodeAffinity", Text: "node affinity requests nodes that exclude each other",
 		Scheduler: "pod affinity terms conflict",
 	}
 	reasonNameExcluded = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity names other nodes than the pod does",
+		Predicate: "NodeAffinity", Text: "node affinity excludes the node that the pod requests",
 		Scheduler: "node(s) didn't satisfy plugin(s) [NodeAffinity NodeName] simultaneously",
 	}
 )
 
-// matchesAffinity is the plugin NodeAffinity: the node selector and at least one term of the required node affinity
-// match. A term that cannot be parsed matches nothing.
+// matchesAffinity implements the plugin NodeAffinity: the node selector and at least one required term must match. A
+// term that cannot be parsed matches nothing.
 func (f *NodeFilter) matchesAffinity(n *Node) bool {
-	if !f.selects {
+	if !f.hasNodeSelector {
 		return true
 	}
 	ok, _ := f.affinity.Match(n.Object)
 	return ok
 }
 
-// nameConflict returns why no node has a name that is asked for: every term names nodes, and they exclude one another or
-// the node that the pod itself names, if any. It returns nil when some name satisfies all.
-func nameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
+// findNameConflict returns the reason why no node has a requested name, or nil. There is a conflict if every term
+// names nodes, and these names exclude each other or the node name of the pod.
+func findNameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
 	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
 		return nil
 	}
 	var all []string
 	for i := range selector.NodeSelectorTerms {
-		names, constrained := nodeNames(&selector.NodeSelectorTerms[i])
+		names, constrained := intersectNodeNames(&selector.NodeSelectorTerms[i])
 		if !constrained {
 			return nil
 		}
@@ -58,8 +58,9 @@ func nameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Rea
 	}
 }
 
-// nodeNames intersects the names that one term asks for; constrained is false when it asks for none.
-func nodeNames(term *corev1.NodeSelectorTerm) (names []string, constrained bool) {
+// intersectNodeNames returns the names that satisfy all name fields of one term. constrained is false if the term
+// requests no name.
+func intersectNodeNames(term *corev1.NodeSelectorTerm) (names []string, constrained bool) {
 	for i := range term.MatchFields {
 		r := &term.MatchFields[i]
 		if r.Key != metav1.ObjectNameField || r.Operator != corev1.NodeSelectorOpIn {

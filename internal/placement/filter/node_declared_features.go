@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// schedulerVersion is the release whose verdicts this package gives.
+// schedulerVersion is the Kubernetes release that this package reproduces.
 var schedulerVersion = version.MustParse("1.37.0")
 
 var reasonFeatures = placement.Reason{
@@ -16,15 +16,16 @@ var reasonFeatures = placement.Reason{
 	Scheduler: "node(s) didn't match Pod's required features",
 }
 
-// requiredFeatures infers from the specification which node features the pod cannot run without.
-func requiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {
+// inferRequiredFeatures returns the node features that the pod needs, and whether there are any.
+func inferRequiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {
 	features, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(
 		&nodedeclaredfeatures.PodInfo{Spec: spec}, schedulerVersion)
 	return features, err == nil && !features.IsEmpty()
 }
 
-// featuresDeclared is the plugin NodeDeclaredFeatures: the node declares every feature that the pod needs.
-func (c *Class) featuresDeclared(n *Node) bool {
+// hasNeededFeatures implements the plugin NodeDeclaredFeatures: the node must declare every feature that the pod
+// needs.
+func (c *Class) hasNeededFeatures(n *Node) bool {
 	if !c.needsFeatures {
 		return true
 	}

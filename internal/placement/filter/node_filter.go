@@ -7,22 +7,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// NodeFilter is the part of a pod's needs that is judged by the node object alone, shared by all classes with the same
-// node name, selector, affinity and tolerations. It remembers its verdict on every node until that node changes.
+// NodeFilter holds the needs of a pod that depend only on the node object. All classes with the same node name,
+// selector, affinity and tolerations share it. It caches its verdict on every node until that node changes.
 type NodeFilter struct {
 	Key                    string
 	AffinityKey            string
 	TolerationKey          string
 	nodeName               string
-	selects                bool // the pod has a node selector or required node affinity
+	hasNodeSelector        bool // the pod has a node selector or required node affinity
 	affinity               nodeaffinity.RequiredNodeAffinity
 	tolerations            []corev1.Toleration
 	toleratesUnschedulable bool
-	conflict               *placement.Reason // why the names that are asked for leave no node
+	nameConflict           *placement.Reason // why no node has a requested name
 	verdicts               []filterVerdict
 }
 
-// filterVerdict is the first predicate on the node object that fails.
+// filterVerdict says which filter on the node object fails first.
 type filterVerdict uint8
 
 const (
@@ -34,12 +34,13 @@ const (
 	affinityMismatch
 )
 
-// EncodeNodeNeeds writes what a filter reads of a pod. It returns the keys of its affinity and of its tolerations.
+// EncodeNodeNeeds writes the needs that a NodeFilter reads from a pod. It returns the keys of the affinity and of the
+// tolerations.
 func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
 	var affinity, tolerations Encoder
 	affinity.Labels(spec.NodeSelector)
-	affinity.nodeSelector(requiredNodeSelector(spec.Affinity))
-	tolerations.tolerations(spec.Tolerations)
+	affinity.writeNodeSelector(requiredNodeSelector(spec.Affinity))
+	tolerations.writeTolerations(spec.Tolerations)
 	affinityKey, tolerationKey = affinity.Key(), tolerations.Key()
 	e.Text(nodeName)
 	e.Text(affinityKey)
@@ -47,15 +48,15 @@ func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinit
 	return affinityKey, tolerationKey
 }
 
-// NewNodeFilter compiles the part of a pod's needs that is judged by the node object alone.
+// NewNodeFilter compiles the needs of a pod that depend only on the node object.
 func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	required := requiredNodeSelector(spec.Affinity)
 	var all Encoder
 	affinity, tolerations := EncodeNodeNeeds(&all, nodeName, spec)
 	f := &NodeFilter{
 		Key: all.Key(), AffinityKey: affinity, TolerationKey: tolerations, nodeName: nodeName,
-		selects: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
-		conflict: nameConflict(nodeName, required),
+		hasNodeSelector: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
+		nameConflict: findNameConflict(nodeName, required),
 	}
 	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
 		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity,
@@ -66,25 +67,25 @@ func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	return f
 }
 
-// verdictOn returns the verdict on a node, judging it at most once per change of the node.
+// verdictOn returns the verdict on a node. It computes the verdict at most once per change of the node.
 func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
 	for int(n.ID) >= len(f.verdicts) {
 		f.verdicts = append(f.verdicts, notJudged)
 	}
 	if f.verdicts[n.ID] == notJudged {
-		f.verdicts[n.ID] = f.judge(n)
+		f.verdicts[n.ID] = f.computeVerdict(n)
 	}
 	return f.verdicts[n.ID]
 }
 
-// judge applies the predicates on the node object in the scheduler's order.
-func (f *NodeFilter) judge(n *Node) filterVerdict {
+// computeVerdict runs the filters on the node object in the scheduler's order.
+func (f *NodeFilter) computeVerdict(n *Node) filterVerdict {
 	switch {
 	case !f.matchesName(n):
 		return otherNodeName
-	case !f.schedulable(n):
+	case !f.passesUnschedulable(n):
 		return unschedulableNode
-	case f.untolerated(n) != nil:
+	case f.findUntoleratedTaint(n) != nil:
 		return untoleratedTaint
 	case !f.matchesAffinity(n):
 		return affinityMismatch
@@ -93,22 +94,21 @@ func (f *NodeFilter) judge(n *Node) filterVerdict {
 	}
 }
 
-// Forget makes the filter judge a node anew.
+// Forget drops the cached verdict on a node.
 func (f *NodeFilter) Forget(n int32) {
 	if int(n) < len(f.verdicts) {
 		f.verdicts[n] = notJudged
 	}
 }
 
-// reason puts a verdict in words.
-func (f *NodeFilter) reason(v filterVerdict, n *Node) placement.Reason {
+func (f *NodeFilter) toReason(v filterVerdict, n *Node) placement.Reason {
 	switch v {
 	case unschedulableNode:
 		return reasonUnschedulable
 	case otherNodeName:
 		return reasonNodeName
 	case untoleratedTaint:
-		return reasonTaint(f.untolerated(n))
+		return newTaintReason(f.findUntoleratedTaint(n))
 	default:
 		return reasonNodeAffinity
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-var reasonPorts = placement.Reason{Predicate: "NodePorts", Text: "host port is taken", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
+var reasonPorts = placement.Reason{Predicate: "NodePorts", Text: "host port is in use", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
 
 type hostPort struct {
 	ip       string
@@ -19,9 +19,8 @@ type hostPort struct {
 
 const anyIP = "0.0.0.0"
 
-// hostPorts lists the ports of the host that a pod asks for, of its containers and of the init containers that keep
-// running beside them.
-func hostPorts(spec *corev1.PodSpec) []hostPort {
+// listHostPorts lists the host ports of a pod's containers and of its sidecar (restartable init) containers.
+func listHostPorts(spec *corev1.PodSpec) []hostPort {
 	var ports []hostPort
 	for i := range spec.InitContainers {
 		if c := &spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
@@ -43,9 +42,9 @@ func appendHostPorts(ports []hostPort, list []corev1.ContainerPort) []hostPort {
 	return ports
 }
 
-// portsFree is the plugin NodePorts: a port is taken when the same protocol and number is in use on the same address,
-// or on any address when either side binds all of them.
-func (c *Class) portsFree(n *Node) bool {
+// areHostPortsFree implements the plugin NodePorts. A port is taken if protocol and number are in use on the same
+// address. If one side binds all addresses, any address counts.
+func (c *Class) areHostPortsFree(n *Node) bool {
 	for _, want := range c.ports {
 		if want.ip != anyIP {
 			if n.ports[want] > 0 || n.ports[hostPort{anyIP, want.protocol, want.port}] > 0 {

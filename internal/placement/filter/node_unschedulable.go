@@ -4,7 +4,8 @@ import "github.com/slipway-dev/slipway/internal/placement"
 
 var reasonUnschedulable = placement.Reason{Predicate: "NodeUnschedulable", Text: "node is unschedulable", Scheduler: "node(s) were unschedulable"}
 
-// schedulable is the plugin NodeUnschedulable: a cordoned node takes only pods that tolerate the taint of cordoning.
-func (f *NodeFilter) schedulable(n *Node) bool {
+// passesUnschedulable implements the plugin NodeUnschedulable: a cordoned node accepts only pods that tolerate the
+// unschedulable taint.
+func (f *NodeFilter) passesUnschedulable(n *Node) bool {
 	return !n.Object.Spec.Unschedulable || f.toleratesUnschedulable
 }

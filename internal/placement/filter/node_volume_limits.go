@@ -9,23 +9,24 @@ import (
 
 const limitsPredicate = "NodeVolumeLimits"
 
-var reasonLimit = placement.Reason{Predicate: limitsPredicate, Text: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
+var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Text: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
 
-// volumeLimits is the plugin NodeVolumeLimits: the node has the drivers that ask for it, and can attach the volumes that
-// the pod adds, beside the volumes of its pods and VolumeAttachments. Volumes of in-tree plugins are counted for a CSI driver
-// under translated names; where that matters the answer is not known.
-func (h *Chain) volumeLimits(c *Class, n *Node) (refused, undecided *placement.Reason) {
-	view := c.volumes.resolve(h.Storage)
-	if view.brokenOwner != nil {
-		return view.brokenOwner, nil
+// checkVolumeLimits implements the plugin NodeVolumeLimits. The node must have the required drivers and must be able
+// to attach the pod's new volumes. The volumes of its other pods and its VolumeAttachments count too. Volumes of
+// in-tree plugins count for a CSI driver under translated names, which are unknown; if that matters, the result is
+// undecided.
+func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placement.Reason) {
+	view := c.volumes.resolveView(h.Storage)
+	if view.wrongOwner != nil {
+		return view.wrongOwner, nil
 	}
-	undecided = h.translated(c.volumes, n)
-	if len(view.attach) == 0 && (!n.csiNode || len(c.volumes.inTree)+len(view.inTree) == 0) {
+	undecided = h.findMigratedVolume(c.volumes, n)
+	if len(view.attachables) == 0 && (!n.csiNode || len(c.volumes.inTree)+len(view.inTree) == 0) {
 		return nil, undecided
 	}
-	for _, a := range view.attach {
-		if h.Storage.lacks(n, a.driver) {
-			return unlessEarlier(reasonDriverMissing(a.driver), undecided), nil
+	for _, a := range view.attachables {
+		if h.Storage.isDriverMissing(n, a.driver) {
+			return dropSchedulerText(newDriverMissingReason(a.driver), undecided), nil
 		}
 	}
 	if len(n.limits) == 0 {
@@ -34,24 +35,24 @@ func (h *Chain) volumeLimits(c *Class, n *Node) (refused, undecided *placement.R
 	attached := map[attachable]bool{}
 	var broken *placement.Reason
 	for other := range n.volumePods {
-		theirs := other.volumes.resolve(h.Storage)
-		broken = firstByText(broken, theirs.brokenOwner)
-		for _, a := range theirs.attach {
+		theirs := other.volumes.resolveView(h.Storage)
+		broken = pickFirstByText(broken, theirs.wrongOwner)
+		for _, a := range theirs.attachables {
 			attached[a] = true
 		}
-		undecided = firstByText(undecided, h.translated(other.volumes, n))
+		undecided = pickFirstByText(undecided, h.findMigratedVolume(other.volumes, n))
 	}
-	if broken != nil && len(view.attach) > 0 {
+	if broken != nil && len(view.attachables) > 0 {
 		return broken, nil
 	}
-	undecided = firstByText(undecided, broken)
+	undecided = pickFirstByText(undecided, broken)
 	added := map[string]int64{}
-	for _, a := range view.attach {
+	for _, a := range view.attachables {
 		if !attached[a] {
 			added[a.driver]++
 		}
 	}
-	h.Storage.addAttachments(n, attached)
+	h.Storage.addNodeAttachments(n, attached)
 	for a := range attached {
 		if added[a.driver] > 0 {
 			added[a.driver]++
@@ -59,30 +60,32 @@ func (h *Chain) volumeLimits(c *Class, n *Node) (refused, undecided *placement.R
 	}
 	for driver, count := range added {
 		if limit, ok := n.limits[driver]; ok && count > limit {
-			return unlessEarlier(&reasonLimit, undecided), nil
+			return dropSchedulerText(&reasonVolumeLimit, undecided), nil
 		}
 	}
 	return nil, undecided
 }
 
-// firstByText returns the reason whose text sorts first, so that it does not depend on the order of the node's pods. Nil is none.
-func firstByText(a, b *placement.Reason) *placement.Reason {
+// pickFirstByText returns the reason with the first text in alphabetical order. The result therefore does not depend
+// on the order of the node's pods. Nil means no reason.
+func pickFirstByText(a, b *placement.Reason) *placement.Reason {
 	if a == nil || b != nil && b.Text < a.Text {
 		return b
 	}
 	return a
 }
 
-// unlessEarlier returns a refusal without the scheduler's words for it, where what is not decided may have come before it.
-func unlessEarlier(refused, undecided *placement.Reason) *placement.Reason {
+// dropSchedulerText returns the refusal without the scheduler's text if something is undecided, because the scheduler
+// could have refused for that first.
+func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
 	if undecided == nil {
 		return refused
 	}
 	return &placement.Reason{Predicate: refused.Predicate, Text: refused.Text}
 }
 
-// addAttachments adds what is attached to the node though no pod of it may use it any more.
-func (st *Storage) addAttachments(n *Node, attached map[attachable]bool) {
+// addNodeAttachments adds the volumes that are attached to the node, whether or not a pod on it uses them.
+func (st *Storage) addNodeAttachments(n *Node, attached map[attachable]bool) {
 	for name := range st.attachedTo[n.Name()] {
 		a := st.attachments[name]
 		if v := st.volumes[a.volume]; v != nil && (v.driver != "" || v.handle != "") {
@@ -91,18 +94,19 @@ func (st *Storage) addAttachments(n *Node, attached map[attachable]bool) {
 	}
 }
 
-// translated says which in-tree plugin's volumes count for a CSI driver, if it matters on a node that has a CSINode: the
-// driver is limited or missing, or the pod itself describes a volume that cannot always be translated.
-func (h *Chain) translated(needs *volumeNeeds, n *Node) *placement.Reason {
+// findMigratedVolume returns a reason if a volume of an in-tree plugin counts for a CSI driver and that matters on
+// this node. It matters if the driver is limited or missing, or if the pod describes a volume that cannot always be
+// translated. It never matters on a node without CSINode.
+func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reason {
 	if !n.csiNode {
 		return nil
 	}
-	named := "" // the first of their names, so that the reason does not follow the order of the claims' names
-	for i, plugin := range slices.Concat(needs.inTree, needs.resolve(h.Storage).inTree) {
+	named := "" // the first name in alphabetical order, so that the reason does not depend on the order of the claims
+	for i, plugin := range slices.Concat(needs.inTree, needs.resolveView(h.Storage).inTree) {
 		driver := inTreeDrivers[plugin]
 		_, limited := n.limits[driver]
 		fallible := i < len(needs.inTree) && (plugin == "kubernetes.io/aws-ebs" || plugin == "kubernetes.io/azure-disk")
-		if counts := limited || fallible || h.Storage.lacks(n, driver); counts && (named == "" || plugin < named) {
+		if counts := limited || fallible || h.Storage.isDriverMissing(n, driver); counts && (named == "" || plugin < named) {
 			named = plugin
 		}
 	}
@@ -112,7 +116,7 @@ func (h *Chain) translated(needs *volumeNeeds, n *Node) *placement.Reason {
 	return &placement.Reason{Predicate: limitsPredicate, Text: fmt.Sprintf("volume of plugin %s counts for CSI driver %s", named, inTreeDrivers[named])}
 }
 
-func reasonDriverMissing(driver string) *placement.Reason {
+func newDriverMissingReason(driver string) *placement.Reason {
 	text := fmt.Sprintf("%s CSI driver is not installed on the node", driver)
 	return &placement.Reason{Predicate: limitsPredicate, Text: "CSI driver " + driver + " is not on the node", Scheduler: text}
 }

@@ -14,12 +14,12 @@ import (
 const spreadPredicate = "PodTopologySpread"
 
 var (
-	reasonSpread = placement.Reason{
-		Predicate: spreadPredicate, Text: "topology spread would exceed its skew",
+	reasonSkew = placement.Reason{
+		Predicate: spreadPredicate, Text: "topology spread would exceed maxSkew",
 		Scheduler: "node(s) didn't match pod topology spread constraints",
 	}
 	reasonSpreadLabel = placement.Reason{
-		Predicate: spreadPredicate, Text: "node lacks a label that pods are spread over",
+		Predicate: spreadPredicate, Text: "node lacks the label of a topology spread constraint",
 		Scheduler: "node(s) didn't match pod topology spread constraints (missing required label)",
 	}
 )
@@ -29,11 +29,11 @@ type SpreadConstraint struct {
 	Spread     *Spread
 	maxSkew    int32
 	minDomains int32
-	self       int32 // 1 when the pod matches its own selector
+	selfMatch  int32 // 1 if the pod matches its own selector
 }
 
-// compileSpread compiles the DoNotSchedule constraints; the others only rank nodes.
-func (c *Class) compileSpread(pod *corev1.Pod, in Interner) {
+// compileTopologySpread compiles the DoNotSchedule constraints. The other constraints only rank nodes.
+func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 	var hard []*corev1.TopologySpreadConstraint
 	for i := range pod.Spec.TopologySpreadConstraints {
 		if t := &pod.Spec.TopologySpreadConstraints[i]; t.WhenUnsatisfiable == corev1.DoNotSchedule {
@@ -45,9 +45,9 @@ func (c *Class) compileSpread(pod *corev1.Pod, in Interner) {
 		required[i] = in.InternKey(t.TopologyKey)
 	}
 	for i, t := range hard {
-		selector, key, err := spreadSelector(t, pod.Labels)
+		selector, key, err := buildSpreadSelector(t, pod.Labels)
 		if err != nil {
-			c.refuse(spreadPredicate, "topology spread: "+err.Error(), "")
+			c.setRefusal(spreadPredicate, "topology spread: "+err.Error(), "")
 			return
 		}
 		e := in.InternEligibility(required[i], required, c.Filter,
@@ -58,16 +58,16 @@ func (c *Class) compileSpread(pod *corev1.Pod, in Interner) {
 			minDomains: ptr.Deref(t.MinDomains, 1),
 		}
 		if selector.Matches(labels.Set(pod.Labels)) {
-			constraint.self = 1
+			constraint.selfMatch = 1
 		}
 		c.Spreads = append(c.Spreads, constraint)
 		constraint.Spread.Readers = append(constraint.Spread.Readers, c)
 	}
 }
 
-// spreadSelector is the label selector of a constraint together with the values that the pod itself has for
-// matchLabelKeys, and a key that stands for it.
-func spreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (labels.Selector, string, error) {
+// buildSpreadSelector returns the label selector of a constraint with the pod's own values for matchLabelKeys, and a
+// key that identifies this selector.
+func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (labels.Selector, string, error) {
 	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
 	if err != nil {
 		return nil, "", err
@@ -88,10 +88,10 @@ func spreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (
 	return selector, e.Key(), nil
 }
 
-// spreadFits is the plugin PodTopologySpread: in every constraint, the pods of the node's domain, this one included, may
-// exceed those of the emptiest domain by no more than maxSkew. With fewer domains than minDomains the emptiest counts
-// as empty.
-func (c *Class) spreadFits(n int32) *placement.Reason {
+// checkTopologySpread implements the plugin PodTopologySpread. In each constraint, the node's domain with the new pod
+// may exceed the smallest domain by at most maxSkew pods. If there are fewer domains than minDomains, the smallest
+// count is 0.
+func (c *Class) checkTopologySpread(n int32) *placement.Reason {
 	for i := range c.Spreads {
 		t := &c.Spreads[i]
 		sp := t.Spread
@@ -106,8 +106,8 @@ func (c *Class) spreadFits(n int32) *placement.Reason {
 		if sp.Eligibility.domains < t.minDomains {
 			least = 0
 		}
-		if int64(sp.in(d))+int64(t.self)-int64(least) > int64(t.maxSkew) {
-			return &reasonSpread
+		if int64(sp.countInDomain(d))+int64(t.selfMatch)-int64(least) > int64(t.maxSkew) {
+			return &reasonSkew
 		}
 	}
 	return nil

@@ -7,31 +7,31 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// remedies says, per text of a reason or else per predicate, what would let a pod onto the nodes that are refused.
+// remedies maps the text of a reason, or else its predicate, to an action that lets the pod onto the refused nodes.
 var remedies = map[string]string{
-	"NodeUnschedulable":        "uncordon a node",
-	"TaintToleration":          "let the pod tolerate the taint",
-	"NodeAffinity":             "add a node that the pod's selector matches, or widen the selector",
-	"NodePorts":                "free the host port, or add a node",
-	fitPredicate:               "add a node with room for the pod, or lower what it requests",
-	restrictionsPredicate:      "let go of the volume elsewhere",
-	limitsPredicate:            "add a node that can attach more volumes",
-	bindingPredicate:           "add a node that the volume can be reached from",
-	zonePredicate:              "add a node in the volume's zone",
-	spreadPredicate:            "add a node where the pods are fewest, or allow more skew",
-	podAffinityPredicate:       "add a node where the pod's affinity holds, or loosen it",
-	"NodeDeclaredFeatures":     "add a node with the feature",
-	reasonTooManyPods.Text:     "add a node, or let a node take more pods",
-	reasonNameConflict.Text:    "correct the pod's node affinity",
-	reasonRepelled.Text:        "add a node that no such pod is on or near",
-	reasonPodAntiAffinity.Text: "add a node that no such pod is on or near",
+	"NodeUnschedulable":             "uncordon a node",
+	"TaintToleration":               "add a toleration of the taint to the pod",
+	"NodeAffinity":                  "add a node that the pod's selector matches, or relax the selector",
+	"NodePorts":                     "free the host port, or add a node",
+	fitPredicate:                    "add a node with room for the pod, or lower its requests",
+	restrictionsPredicate:           "delete the pod that uses the volume",
+	limitsPredicate:                 "add a node that can attach more volumes",
+	bindingPredicate:                "add a node that can reach the volume",
+	zonePredicate:                   "add a node in the volume's zone",
+	spreadPredicate:                 "add a node in the domain with the fewest pods, or raise maxSkew",
+	podAffinityPredicate:            "add a node that meets the pod's affinity, or relax the affinity",
+	"NodeDeclaredFeatures":          "add a node with the feature",
+	reasonTooManyPods.Text:          "add a node, or raise the pod limit of a node",
+	reasonNameConflict.Text:         "correct the pod's node affinity",
+	reasonExistingAntiAffinity.Text: "add a node in another topology domain",
+	reasonPodAntiAffinity.Text:      "add a node in another topology domain",
 }
 
-// remediesNamed is how many remedies are named at most; those for the most nodes come first.
-const remediesNamed = 2
+// maxRemedies is the largest number of remedies to name. Remedies for the most nodes come first.
+const maxRemedies = 2
 
-// RemedyOf says what would let a pod onto one of the nodes; empty when nothing simple would, as where the scheduler itself
-// might not refuse.
+// RemedyOf returns an action that lets the pod onto one of the nodes. It is empty if no simple action helps, or if
+// the scheduler itself might not refuse.
 func RemedyOf(t placement.Tallies) string {
 	var list []string
 	for _, tally := range t {
@@ -42,20 +42,20 @@ func RemedyOf(t placement.Tallies) string {
 		if !ok {
 			text = remedies[tally.Reason.Predicate]
 		}
-		if text != "" && !slices.Contains(list, text) && len(list) < remediesNamed {
+		if text != "" && !slices.Contains(list, text) && len(list) < maxRemedies {
 			list = append(list, text)
 		}
 	}
 	return strings.Join(list, "; or ")
 }
 
-// RemedyOfRefusal says what would let the scheduler look at nodes for a pod for which it looks at none.
+// RemedyOfRefusal returns an action that makes the scheduler consider nodes for a pod that PreFilter rejects.
 func RemedyOfRefusal(r *placement.Reason) string {
 	switch r.Predicate {
 	case gatesPredicate:
-		return "have the gates removed"
+		return "remove the scheduling gates"
 	case restrictionsPredicate, bindingPredicate, zonePredicate:
-		return "make the pod's claims usable"
+		return "correct the pod's claims"
 	default:
 		return "correct the pod's specification"
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// The resources that every node has come first, so that their places are known.
+// Resources that every node has come first, so that their indices are constant.
 const (
 	ResourceCPU = iota // in millicores
 	ResourceMemory
@@ -17,19 +17,19 @@ const (
 	firstScalar
 )
 
-// Amount is how much of one interned resource is asked for or used.
+// Amount is a requested or used amount of one interned resource.
 type Amount struct {
 	Resource int32
 	Value    int64
 }
 
-// ResourceTable interns resource names, so that amounts are held in slices instead of maps.
+// ResourceTable interns resource names, so that amounts fit in slices instead of maps.
 type ResourceTable struct {
 	names []corev1.ResourceName
 	index map[corev1.ResourceName]int32
 }
 
-// NewResourceTable returns a table of the resources that every node has.
+// NewResourceTable returns a table with the resources that every node has.
 func NewResourceTable() *ResourceTable {
 	t := &ResourceTable{index: map[corev1.ResourceName]int32{}}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -48,9 +48,9 @@ func (t *ResourceTable) intern(name corev1.ResourceName) int32 {
 	return i
 }
 
-// internAll interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
-// same order each time.
-func (t *ResourceTable) internAll(list corev1.ResourceList) {
+// internNewNames interns the new names of a list in alphabetical order, so that reasons always come in the same
+// order.
+func (t *ResourceTable) internNewNames(list corev1.ResourceList) {
 	var unknown []corev1.ResourceName
 	for name := range list {
 		if _, ok := t.index[name]; !ok && Counted(name) {
@@ -63,9 +63,10 @@ func (t *ResourceTable) internAll(list corev1.ResourceList) {
 	}
 }
 
-// Sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
+// Sparse converts a list to amounts, sorted by resource. It omits zeros and resources that the scheduler does not
+// count.
 func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
-	t.internAll(list)
+	t.internNewNames(list)
 	var amounts []Amount
 	for name, quantity := range list {
 		if !Counted(name) {
@@ -83,7 +84,7 @@ func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
 	return amounts
 }
 
-// Dense turns a list into a slice indexed by resource; resources beyond its end are zero.
+// Dense converts a list to a slice that is indexed by resource. Resources beyond its end are zero.
 func (t *ResourceTable) Dense(list corev1.ResourceList) []int64 {
 	values := make([]int64, len(t.names))
 	for _, a := range t.Sparse(list) {
@@ -95,7 +96,7 @@ func (t *ResourceTable) Dense(list corev1.ResourceList) []int64 {
 	return values
 }
 
-// At reads a dense slice that may be shorter than the table.
+// At returns the value of a resource in a dense slice, which can be shorter than the table.
 func At(values []int64, resource int32) int64 {
 	if int(resource) < len(values) {
 		return values[resource]
@@ -103,8 +104,8 @@ func At(values []int64, resource int32) int64 {
 	return 0
 }
 
-// Counted reports whether the scheduler counts a resource: the three that every node has, extended resources, huge
-// pages, attachable volumes and anything under kubernetes.io/. Other unprefixed names are ignored.
+// Counted reports whether the scheduler counts a resource. It counts cpu, memory, ephemeral storage, extended
+// resources, huge pages, attachable volumes and names under kubernetes.io/. It ignores other names without a prefix.
 func Counted(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -124,13 +125,13 @@ func Counted(name corev1.ResourceName) bool {
 	return len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+s)) == 0
 }
 
-// requestsToSchedule is what the pod asks of a node it is not yet on: the specification alone counts.
+// requestsToSchedule returns the requests of a pod that has no node yet. Only the specification counts.
 func requestsToSchedule(pod *corev1.Pod) corev1.ResourceList {
 	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }
 
-// RequestsInPlace is what the pod takes on its node: a resize that is under way counts with the greater of what is
-// asked, allocated and actuated.
+// RequestsInPlace returns the requests that a placed pod uses on its node. During a resize the largest of the
+// requested, allocated and actuated values counts.
 func RequestsInPlace(pod *corev1.Pod) corev1.ResourceList {
 	return resource.PodRequests(pod, resource.PodResourcesOptions{
 		UseStatusResources: true,
@@ -148,7 +149,7 @@ func Resized(pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.Status.InitContainerStatuses, says)
 }
 
-// positive keeps what a pod can be refused for: the scheduler takes a negative request for none.
-func positive(amounts []Amount) []Amount {
+// keepPositive drops amounts of zero or less. The scheduler ignores negative requests.
+func keepPositive(amounts []Amount) []Amount {
 	return slices.DeleteFunc(slices.Clone(amounts), func(a Amount) bool { return a.Value <= 0 })
 }

@@ -8,8 +8,8 @@ import (
 
 const gatesPredicate = "SchedulingGates"
 
-// compileGates is the plugin SchedulingGates: no node is looked at while the pod has gates.
-func (c *Class) compileGates(gates []corev1.PodSchedulingGate) {
+// compileSchedulingGates implements the plugin SchedulingGates: no node is considered while the pod has gates.
+func (c *Class) compileSchedulingGates(gates []corev1.PodSchedulingGate) {
 	if len(gates) == 0 {
 		return
 	}
@@ -18,5 +18,5 @@ func (c *Class) compileGates(gates []corev1.PodSchedulingGate) {
 		names[i] = g.Name
 	}
 	text := fmt.Sprintf("waiting for scheduling gates: %v", names)
-	c.refuse(gatesPredicate, text, text)
+	c.setRefusal(gatesPredicate, text, text)
 }

@@ -15,53 +15,54 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// What the volume binder and its annotations are called; see k8s.io/component-helpers/storage/volume, which is not
-// imported because it brings client-go with it.
+// Names and annotations of the volume binder, from k8s.io/component-helpers/storage/volume. That package is not
+// imported because it depends on client-go.
 const (
 	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
 	annotationSelectedNode  = "volume.kubernetes.io/selected-node"
 	noProvisioner           = "kubernetes.io/no-provisioner"
 )
 
-// Storage is what scheduling reads of volumes.
+// Storage holds what scheduling reads from volumes, claims, drivers and device classes.
 type Storage struct {
-	begin func() error     // counts an event, or refuses it
-	nodes map[string]*Node // of the snapshot
+	beginEvent func() error     // counts an event; fails while the snapshot is forked
+	nodes      map[string]*Node // nodes of the snapshot
 
-	claims         map[placement.PodKey]*claim
-	volumes        map[string]*volume
-	perClass       map[string]int // volumes per storage class
-	storageClasses map[string]*storageClass
-	drivers        map[string]csiDriver
-	csiNodes       map[string]*storagev1.CSINode // by node name
-	attachments    map[string]attachment         // by name of the VolumeAttachment
-	attachedTo     map[string]map[string]bool    // names of VolumeAttachments by node name
-	deviceClasses  map[string][]string           // names of device classes by extended resource, in order
-	generation     uint64                        // moves with every change
-	inUse          map[placement.PodKey]int32    // placed pods per claim
+	claims          map[placement.PodKey]*claim
+	volumes         map[string]*volume
+	volumesPerClass map[string]int // by storage class name
+	storageClasses  map[string]*storageClass
+	drivers         map[string]csiDriver
+	csiNodes        map[string]*storagev1.CSINode // by node name
+	attachments     map[string]attachment         // by name of the VolumeAttachment
+	attachedTo      map[string]map[string]bool    // names of VolumeAttachments by node name
+	deviceClasses   map[string][]string           // sorted names of device classes by extended resource
+	generation      uint64                        // increases with every change
+	podsPerClaim    map[placement.PodKey]int32    // number of placed pods by claim
 }
 
-// NewStorage returns an empty storage. It asks begin before each event, and tells the nodes what their CSINodes say.
+// NewStorage returns an empty Storage. It calls begin before each event, and updates the given nodes from their
+// CSINodes.
 func NewStorage(begin func() error, nodes map[string]*Node) Storage {
 	return Storage{
-		begin: begin, nodes: nodes,
-		claims: map[placement.PodKey]*claim{}, volumes: map[string]*volume{}, perClass: map[string]int{},
+		beginEvent: begin, nodes: nodes,
+		claims: map[placement.PodKey]*claim{}, volumes: map[string]*volume{}, volumesPerClass: map[string]int{},
 		storageClasses: map[string]*storageClass{}, drivers: map[string]csiDriver{}, csiNodes: map[string]*storagev1.CSINode{},
 		attachments: map[string]attachment{}, attachedTo: map[string]map[string]bool{}, deviceClasses: map[string][]string{},
-		inUse: map[placement.PodKey]int32{}, generation: 1,
+		podsPerClaim: map[placement.PodKey]int32{}, generation: 1,
 	}
 }
 
 type claim struct {
-	name, volumeName, storageClass, selectedNode string
-	owner                                        string // UID of the controlling owner
-	bound, lost, deleting, exclusive, selected   bool
+	name, volumeName, storageClass, selectedNode             string
+	owner                                                    string // UID of the controlling owner
+	bound, lost, deleting, readWriteOncePod, hasSelectedNode bool
 }
 
 type volume struct {
 	name, storageClass string
 	driver, handle     string // of a CSI volume
-	inTree             string // in-tree plugin that the volume could be migrated from
+	inTree             string // in-tree plugin that the volume can be migrated from
 	affinity           *nodeaffinity.LazyErrorNodeSelector
 	zones              []zoneLabel
 }
@@ -72,19 +73,19 @@ type zoneLabel struct {
 }
 
 type storageClass struct {
-	provisioner string
-	mode        *storagev1.VolumeBindingMode
-	topologies  bool
+	provisioner    string
+	mode           *storagev1.VolumeBindingMode
+	limitsTopology bool
 }
 
-// csiDriver is whether a driver tracks its storage capacity, and whether its volumes need a node that has the driver.
-type csiDriver struct{ tracksCapacity, required bool }
+// csiDriver says whether a driver tracks its storage capacity, and whether its volumes need a node with the driver.
+type csiDriver struct{ tracksCapacity, requiredOnNode bool }
 
 type attachment struct{ node, driver, volume string }
 
-// SetPersistentVolumeClaim takes over a claim.
+// SetPersistentVolumeClaim adds or updates a claim.
 func (st *Storage) SetPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) error {
-	return set(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
+	return setObject(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
 }
 
 func newClaim(o *corev1.PersistentVolumeClaim) *claim {
@@ -95,33 +96,33 @@ func newClaim(o *corev1.PersistentVolumeClaim) *claim {
 	if class, ok := o.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		c.storageClass = class
 	}
-	c.selectedNode, c.selected = o.Annotations[annotationSelectedNode]
+	c.selectedNode, c.hasSelectedNode = o.Annotations[annotationSelectedNode]
 	_, completed := o.Annotations[annotationBindCompleted]
 	c.bound = o.Spec.VolumeName != "" && completed
-	c.exclusive = slices.Contains(o.Spec.AccessModes, corev1.ReadWriteOncePod)
+	c.readWriteOncePod = slices.Contains(o.Spec.AccessModes, corev1.ReadWriteOncePod)
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		c.owner = string(owner.UID)
 	}
 	return c
 }
 
-// DeletePersistentVolumeClaim forgets a claim.
+// DeletePersistentVolumeClaim removes a claim.
 func (st *Storage) DeletePersistentVolumeClaim(key placement.PodKey) error {
-	return st.change(func() { delete(st.claims, key) })
+	return st.applyChange(func() { delete(st.claims, key) })
 }
 
-// SetPersistentVolume takes over a volume.
+// SetPersistentVolume adds or updates a volume.
 func (st *Storage) SetPersistentVolume(o *corev1.PersistentVolume) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		v := newVolume(o)
 		st.dropVolume(v.name)
 		st.volumes[v.name] = v
-		st.perClass[v.storageClass]++
+		st.volumesPerClass[v.storageClass]++
 	})
 }
 
 func newVolume(o *corev1.PersistentVolume) *volume {
-	v := &volume{name: o.Name, storageClass: o.Spec.StorageClassName, inTree: inTreeVolume(o), zones: zoneLabels(o.Labels)}
+	v := &volume{name: o.Name, storageClass: o.Spec.StorageClassName, inTree: findInTreePlugin(o), zones: parseZoneLabels(o.Labels)}
 	if class, ok := o.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		v.storageClass = class
 	}
@@ -134,45 +135,45 @@ func newVolume(o *corev1.PersistentVolume) *volume {
 	return v
 }
 
-// DeletePersistentVolume forgets a volume.
+// DeletePersistentVolume removes a volume.
 func (st *Storage) DeletePersistentVolume(name string) error {
-	return st.change(func() { st.dropVolume(name) })
+	return st.applyChange(func() { st.dropVolume(name) })
 }
 
 func (st *Storage) dropVolume(name string) {
 	if old, ok := st.volumes[name]; ok {
-		st.perClass[old.storageClass]--
+		st.volumesPerClass[old.storageClass]--
 		delete(st.volumes, name)
 	}
 }
 
-// SetStorageClass takes over a storage class.
+// SetStorageClass adds or updates a storage class.
 func (st *Storage) SetStorageClass(o *storagev1.StorageClass) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, len(o.AllowedTopologies) > 0}
 	})
 }
 
-// DeleteStorageClass forgets a storage class.
+// DeleteStorageClass removes a storage class.
 func (st *Storage) DeleteStorageClass(name string) error {
-	return st.change(func() { delete(st.storageClasses, name) })
+	return st.applyChange(func() { delete(st.storageClasses, name) })
 }
 
-// SetCSIDriver takes over what a driver wants of scheduling.
+// SetCSIDriver adds or updates the scheduling options of a CSI driver.
 func (st *Storage) SetCSIDriver(o *storagev1.CSIDriver) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		st.drivers[o.Name] = csiDriver{ptr.Deref(o.Spec.StorageCapacity, false), ptr.Deref(o.Spec.PreventPodSchedulingIfMissing, false)}
 	})
 }
 
-// DeleteCSIDriver forgets a driver.
+// DeleteCSIDriver removes a CSI driver.
 func (st *Storage) DeleteCSIDriver(name string) error {
-	return st.change(func() { delete(st.drivers, name) })
+	return st.applyChange(func() { delete(st.drivers, name) })
 }
 
-// SetCSINode takes over which drivers a node has, and how many volumes it can attach.
+// SetCSINode adds or updates the drivers of a node and their attach limits.
 func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		st.csiNodes[o.Name] = o
 		if n := st.nodes[o.Name]; n != nil {
 			st.Adopt(n)
@@ -180,9 +181,9 @@ func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
 	})
 }
 
-// DeleteCSINode forgets the limits of a node.
+// DeleteCSINode removes the drivers and attach limits of a node.
 func (st *Storage) DeleteCSINode(name string) error {
-	return st.change(func() {
+	return st.applyChange(func() {
 		delete(st.csiNodes, name)
 		if n := st.nodes[name]; n != nil {
 			st.Adopt(n)
@@ -190,9 +191,9 @@ func (st *Storage) DeleteCSINode(name string) error {
 	})
 }
 
-// SetVolumeAttachment takes over an attachment, which counts against its node's limit until it is deleted.
+// SetVolumeAttachment adds or updates an attachment. It counts against the limit of its node until it is deleted.
 func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		st.dropAttachment(o.Name)
 		a := attachment{node: o.Spec.NodeName, driver: o.Spec.Attacher, volume: ptr.Deref(o.Spec.Source.PersistentVolumeName, "")}
 		if a.driver == "" || o.Spec.Source.PersistentVolumeName == nil {
@@ -206,40 +207,40 @@ func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
 	})
 }
 
-// DeleteVolumeAttachment forgets an attachment.
+// DeleteVolumeAttachment removes an attachment.
 func (st *Storage) DeleteVolumeAttachment(name string) error {
-	return st.change(func() { st.dropAttachment(name) })
+	return st.applyChange(func() { st.dropAttachment(name) })
 }
 
-// SetDeviceClass takes over which extended resource a device class offers.
+// SetDeviceClass adds or updates the extended resources that a device class offers.
 func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
-	return set(st, o, func() {
+	return setObject(st, o, func() {
 		st.dropDeviceClass(o.Name)
-		st.offer(resourcev1.ResourceDeviceClassPrefix+o.Name, o.Name)
+		st.addDeviceClass(resourcev1.ResourceDeviceClassPrefix+o.Name, o.Name)
 		if name := ptr.Deref(o.Spec.ExtendedResourceName, ""); name != "" {
-			st.offer(name, o.Name)
+			st.addDeviceClass(name, o.Name)
 		}
 	})
 }
 
-// DeleteDeviceClass forgets a device class.
+// DeleteDeviceClass removes a device class.
 func (st *Storage) DeleteDeviceClass(name string) error {
-	return st.change(func() { st.dropDeviceClass(name) })
+	return st.applyChange(func() { st.dropDeviceClass(name) })
 }
 
-// set makes a change with an object, which must be there.
-func set[T any](st *Storage, o *T, change func()) error {
+// setObject applies a change with an object. It fails if the object is nil.
+func setObject[T any](st *Storage, o *T, change func()) error {
 	if o == nil {
 		return fmt.Errorf("%T is nil", o)
 	}
-	return st.change(change)
+	return st.applyChange(change)
 }
 
-func (st *Storage) change(change func()) error {
-	if err := st.begin(); err != nil {
+func (st *Storage) applyChange(applyChange func()) error {
+	if err := st.beginEvent(); err != nil {
 		return err
 	}
-	change()
+	applyChange()
 	st.generation++
 	return nil
 }
@@ -254,8 +255,7 @@ func (st *Storage) dropAttachment(name string) {
 	}
 }
 
-// offer notes that a device class offers an extended resource.
-func (st *Storage) offer(resource, class string) {
+func (st *Storage) addDeviceClass(resource, class string) {
 	classes := append(slices.Clone(st.deviceClasses[resource]), class)
 	slices.Sort(classes)
 	st.deviceClasses[resource] = classes
@@ -271,15 +271,15 @@ func (st *Storage) dropDeviceClass(name string) {
 	}
 }
 
-// deviceClassFor returns the name of a device class that offers an extended resource; empty if none does.
-func (st *Storage) deviceClassFor(resource string) string {
+// findDeviceClass returns the name of a device class that offers an extended resource, or an empty string.
+func (st *Storage) findDeviceClass(resource string) string {
 	if classes := st.deviceClasses[resource]; len(classes) > 0 {
 		return classes[0]
 	}
 	return ""
 }
 
-// Adopt gives a node what its CSINode says.
+// Adopt copies the drivers and limits of the node's CSINode to the node.
 func (st *Storage) Adopt(n *Node) {
 	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
 	o := st.csiNodes[n.Name()]
@@ -299,37 +299,39 @@ func (st *Storage) Adopt(n *Node) {
 	}
 }
 
-// lacks reports whether volumes of a CSI driver need a node that has it, and this one does not.
-func (st *Storage) lacks(n *Node, driver string) bool {
-	return st.drivers[driver].required && !slices.Contains(n.drivers, driver)
+// isDriverMissing reports whether volumes of a CSI driver need a node with that driver, and this node does not have
+// it.
+func (st *Storage) isDriverMissing(n *Node, driver string) bool {
+	return st.drivers[driver].requiredOnNode && !slices.Contains(n.drivers, driver)
 }
 
-// Use counts the claims of a placed pod.
+// Use adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
 func (st *Storage) Use(p *Pod, sign int32) {
 	if p.Class.volumes == nil {
 		return
 	}
 	for i := range p.Class.volumes.claims {
 		if r := &p.Class.volumes.claims[i]; !r.ephemeral {
-			st.useClaim(r.key, sign)
+			st.countClaim(r.key, sign)
 		}
 	}
 }
 
-func (st *Storage) useClaim(key placement.PodKey, sign int32) {
-	if st.inUse[key] += sign; st.inUse[key] == 0 {
-		delete(st.inUse, key)
+func (st *Storage) countClaim(key placement.PodKey, sign int32) {
+	if st.podsPerClaim[key] += sign; st.podsPerClaim[key] == 0 {
+		delete(st.podsPerClaim, key)
 	}
 }
 
-// zoneKeys are the labels by which a volume names its zone and region, in the order in which the scheduler looks.
+// zoneKeys are the labels of a volume that name its zone and region, in the scheduler's order.
 var zoneKeys = [...]string{
 	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
 }
 
-// zoneLabels reads the zones of a volume; several are separated by "__". A label with an empty part is ignored.
-func zoneLabels(set map[string]string) []zoneLabel {
+// parseZoneLabels returns the zones of a volume. Several zones are separated by "__". A label with an empty part is
+// ignored.
+func parseZoneLabels(set map[string]string) []zoneLabel {
 	var list []zoneLabel
 	for _, key := range zoneKeys {
 		value, ok := set[key]
@@ -347,8 +349,8 @@ func zoneLabels(set map[string]string) []zoneLabel {
 	return list
 }
 
-// inTreeDrivers maps in-tree plugins to the CSI driver that takes over their volumes. The scheduler knows those without one
-// here as in-tree plugins, and counts their volumes for no driver.
+// inTreeDrivers maps each in-tree plugin to the CSI driver that handles its volumes. The scheduler counts the volumes
+// of a plugin with an empty driver for no driver.
 var inTreeDrivers = map[string]string{
 	"kubernetes.io/azure-file":      "",
 	"kubernetes.io/vsphere-volume":  "",
@@ -359,17 +361,17 @@ var inTreeDrivers = map[string]string{
 	"kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
 
-func inTreeVolume(o *corev1.PersistentVolume) string {
+func findInTreePlugin(o *corev1.PersistentVolume) string {
 	s := &o.Spec
-	return inTreePlugin(s.AWSElasticBlockStore != nil, s.GCEPersistentDisk != nil, s.AzureDisk != nil, s.Cinder != nil, s.PortworxVolume != nil)
+	return pickInTreePlugin(s.AWSElasticBlockStore != nil, s.GCEPersistentDisk != nil, s.AzureDisk != nil, s.Cinder != nil, s.PortworxVolume != nil)
 }
 
-func inTreeInline(v *corev1.Volume) string {
-	return inTreePlugin(v.AWSElasticBlockStore != nil, v.GCEPersistentDisk != nil, v.AzureDisk != nil, v.Cinder != nil, v.PortworxVolume != nil)
+func findInlineInTreePlugin(v *corev1.Volume) string {
+	return pickInTreePlugin(v.AWSElasticBlockStore != nil, v.GCEPersistentDisk != nil, v.AzureDisk != nil, v.Cinder != nil, v.PortworxVolume != nil)
 }
 
-// inTreePlugin returns the plugin of the first source that there is; empty if there is none.
-func inTreePlugin(aws, gce, azure, cinder, portworx bool) string {
+// pickInTreePlugin returns the plugin of the first source that is present, or an empty string.
+func pickInTreePlugin(aws, gce, azure, cinder, portworx bool) string {
 	switch {
 	case aws:
 		return "kubernetes.io/aws-ebs"

@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-func reasonTaint(t *corev1.Taint) placement.Reason {
+func newTaintReason(t *corev1.Taint) placement.Reason {
 	text := "untolerated taint " + t.Key
 	if t.Value != "" {
 		text += "=" + t.Value
@@ -15,8 +15,9 @@ func reasonTaint(t *corev1.Taint) placement.Reason {
 	return placement.Reason{Predicate: "TaintToleration", Text: text, Scheduler: "node(s) had untolerated taint(s)"}
 }
 
-// untolerated is the plugin TaintToleration: the first NoSchedule or NoExecute taint that the pod does not tolerate.
-func (f *NodeFilter) untolerated(n *Node) *corev1.Taint {
+// findUntoleratedTaint implements the plugin TaintToleration. It returns the first NoSchedule or NoExecute taint that
+// the pod does not tolerate, or nil.
+func (f *NodeFilter) findUntoleratedTaint(n *Node) *corev1.Taint {
 	for i := range n.Object.Spec.Taints {
 		t := &n.Object.Spec.Taints[i]
 		if (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) && !f.tolerates(t) {
@@ -26,7 +27,8 @@ func (f *NodeFilter) untolerated(n *Node) *corev1.Taint {
 	return nil
 }
 
-// tolerates ignores the operators Lt and Gt, whose feature gate TaintTolerationComparisonOperators is off by default.
+// tolerates ignores the operators Lt and Gt, because their feature gate TaintTolerationComparisonOperators is off by
+// default.
 func (f *NodeFilter) tolerates(t *corev1.Taint) bool {
 	for i := range f.tolerations {
 		if f.tolerations[i].ToleratesTaint(klog.Logger{}, t, false) {

@@ -9,18 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// None stands for no node, no domain, no position.
+// None means no node, no domain or no index.
 const None int32 = -1
 
-// TopologyKey is a node label by which pods are spread or kept together. Its values are interned as domains.
+// TopologyKey is a node label that defines topology domains. Its values are interned as domain numbers.
 type TopologyKey struct {
 	Name     string
 	Domains  map[string]int32
 	values   []string
-	DomainOf []int32 // by node; none when the node has no such label
+	DomainOf []int32 // by node; None if the node does not have the label
 }
 
-func (k *TopologyKey) domain(value string) int32 {
+func (k *TopologyKey) internDomain(value string) int32 {
 	d, ok := k.Domains[value]
 	if !ok {
 		d = int32(len(k.values))
@@ -37,36 +37,36 @@ func (k *TopologyKey) SetNode(n int32, nodeLabels map[string]string) {
 	}
 	k.DomainOf[n] = None
 	if value, ok := nodeLabels[k.Name]; ok {
-		k.DomainOf[n] = k.domain(value)
+		k.DomainOf[n] = k.internDomain(value)
 	}
 }
 
-// Tally counts pods per domain of a key.
+// Tally counts pods per domain of a topology key.
 type Tally struct {
 	Key   *TopologyKey
 	count []int32 // by domain; domains beyond its end count zero
 	total int64   // over all domains
 }
 
-func (t *Tally) in(domain int32) int32 {
+func (t *Tally) countInDomain(domain int32) int32 {
 	if int(domain) < len(t.count) {
 		return t.count[domain]
 	}
 	return 0
 }
 
-// Add counts a pod on a node; nodes without the key are not counted.
+// Add adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
 func (t *Tally) Add(n, sign int32) {
 	d := t.Key.DomainOf[n]
 	if d == None {
 		return
 	}
-	t.count = grow(t.count, d)
+	t.count = growToIndex(t.count, d)
 	t.count[d] += sign
 	t.total += int64(sign)
 }
 
-func grow(s []int32, i int32) []int32 {
+func growToIndex(s []int32, i int32) []int32 {
 	for int(i) >= len(s) {
 		s = append(s, 0)
 	}
@@ -75,16 +75,16 @@ func grow(s []int32, i int32) []int32 {
 
 // PodTerm is a compiled pod affinity term without its topology key.
 type PodTerm struct {
-	Key        string
-	namespaces map[string]bool
-	nsSelector labels.Selector
-	selector   labels.Selector
-	Anchor     Anchor // of selector
-	// reach lists the namespaces that the term can look at; nil when a namespace selector decides.
+	Key               string
+	namespaces        map[string]bool
+	namespaceSelector labels.Selector
+	selector          labels.Selector
+	Anchor            Anchor // of selector
+	// Reach lists the namespaces that the term applies to. It is nil if a namespace selector decides.
 	Reach []string
 }
 
-// NewPodTerm compiles a term that looks at these namespaces, beside those that it selects.
+// NewPodTerm compiles a term that applies to the given namespaces and to those that its namespace selector matches.
 func NewPodTerm(key string, namespaces []string, t *corev1.PodAffinityTerm) (*PodTerm, error) {
 	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
 	if err != nil {
@@ -95,7 +95,7 @@ func NewPodTerm(key string, namespaces []string, t *corev1.PodAffinityTerm) (*Po
 		return nil, err
 	}
 	term := &PodTerm{
-		Key: key, namespaces: map[string]bool{}, selector: selector, Anchor: AnchorOf(selector), nsSelector: nsSelector,
+		Key: key, namespaces: map[string]bool{}, selector: selector, Anchor: AnchorOf(selector), namespaceSelector: nsSelector,
 	}
 	for _, name := range namespaces {
 		term.namespaces[name] = true
@@ -106,26 +106,26 @@ func NewPodTerm(key string, namespaces []string, t *corev1.PodAffinityTerm) (*Po
 	return term, nil
 }
 
-// selects reports whether the term, being one of the pod to be placed, selects pods with these labels.
+// selects reports whether the term of a new pod selects pods with these labels.
 func (t *PodTerm) selects(l *PodLabels) bool {
-	return t.includes(l.Namespace) && t.selector.Matches(l.Labels)
+	return t.includesNamespace(l.Namespace) && t.selector.Matches(l.Labels)
 }
 
-// includes reports whether the term, being one of the pod to be placed, looks at a namespace now. Like the scheduler it
-// asks the namespace selector about namespaces that are known; an empty selector includes all.
-func (t *PodTerm) includes(ns *Namespace) bool {
-	return t.namespaces[ns.Name] || t.nsSelector.Empty() || ns.Known && t.nsSelector.Matches(ns.Labels)
+// includesNamespace reports whether the term of a new pod applies to a namespace now. Like the scheduler, it matches
+// the namespace selector only against known namespaces. An empty selector includes all.
+func (t *PodTerm) includesNamespace(ns *Namespace) bool {
+	return t.namespaces[ns.Name] || t.namespaceSelector.Empty() || ns.Known && t.namespaceSelector.Matches(ns.Labels)
 }
 
-// Repels reports whether the term, being an anti-affinity term of a pod already placed, concerns a pod with these
-// labels. A namespace that is not known counts as one without labels.
+// Repels reports whether the anti-affinity term of a placed pod concerns a new pod with these labels. An unknown
+// namespace counts as one without labels.
 func (t *PodTerm) Repels(l *PodLabels) bool {
-	ns := t.namespaces[l.Namespace.Name] || t.nsSelector.Matches(l.Namespace.Labels)
+	ns := t.namespaces[l.Namespace.Name] || t.namespaceSelector.Matches(l.Namespace.Labels)
 	return ns && t.selector.Matches(l.Labels)
 }
 
-// Attraction counts, per domain, the pods that all of its terms select. It serves the affinity of a pod to be placed
-// (all of its terms at once) and its anti-affinity (one term at a time).
+// Attraction counts, per domain, the pods that all of its terms select. A new pod uses it for its affinity (all terms
+// at once) and for its anti-affinity (one term at a time).
 type Attraction struct {
 	Tally
 	ID      string
@@ -143,70 +143,70 @@ func (a *Attraction) Selects(l *PodLabels) bool {
 	return true
 }
 
-// Repulsion counts, per domain, the placed pods that carry one anti-affinity term.
+// Repulsion counts, per domain, the placed pods that have one anti-affinity term.
 type Repulsion struct {
 	Tally
 	ID   string
 	Term *PodTerm
 }
 
-// Eligibility is the set of nodes that topology spreading looks at for one topology key: they carry all keys of the
-// pod's constraints and pass the inclusion policies.
+// Eligibility is the set of nodes that topology spreading considers for one topology key. The nodes have all keys of
+// the pod's constraints and pass the inclusion policies.
 type Eligibility struct {
-	ID       string
-	key      *TopologyKey
-	required []*TopologyKey
-	Filter   *NodeFilter // whose affinity and tolerations the policies compare
-	affinity bool        // nodeAffinityPolicy: Honor
-	taints   bool        // nodeTaintsPolicy: Honor
-	eligible []bool      // by node
-	nodes    []int32     // eligible nodes per domain
-	domains  int32       // domains with at least one eligible node
-	Spreads  []*Spread
+	ID             string
+	key            *TopologyKey
+	requiredKeys   []*TopologyKey
+	Filter         *NodeFilter // its affinity and tolerations are used by the policies
+	honorsAffinity bool        // nodeAffinityPolicy: Honor
+	honorsTaints   bool        // nodeTaintsPolicy: Honor
+	eligible       []bool      // by node
+	nodesPerDomain []int32     // number of eligible nodes by domain
+	domains        int32       // number of domains with an eligible node
+	Spreads        []*Spread
 }
 
 // NewEligibility returns a set without nodes.
 func NewEligibility(id string, key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *Eligibility {
-	return &Eligibility{ID: id, key: key, required: required, Filter: f, affinity: affinity, taints: taints}
+	return &Eligibility{ID: id, key: key, requiredKeys: required, Filter: f, honorsAffinity: affinity, honorsTaints: taints}
 }
 
-// admits judges a node by its object; it is asked once per node and change of the node.
-func (e *Eligibility) admits(n *Node) bool {
-	for _, k := range e.required {
+// isEligible evaluates the node object. It is called once per node and change of the node.
+func (e *Eligibility) isEligible(n *Node) bool {
+	for _, k := range e.requiredKeys {
 		if k.DomainOf[n.ID] == None {
 			return false
 		}
 	}
-	if e.affinity && !e.Filter.matchesAffinity(n) {
+	if e.honorsAffinity && !e.Filter.matchesAffinity(n) {
 		return false
 	}
-	return !e.taints || e.Filter.untolerated(n) == nil
+	return !e.honorsTaints || e.Filter.findUntoleratedTaint(n) == nil
 }
 
-// enter and leave keep the number of eligible nodes per domain. A domain that gains its first or loses its last one
-// joins or leaves the minimum of every spread.
-func (e *Eligibility) enter(d int32) {
-	e.nodes = grow(e.nodes, d)
-	e.nodes[d]++
-	if e.nodes[d] == 1 {
+// addNodeToDomain counts an eligible node. The first node of a domain adds the domain to the minimum of every spread.
+func (e *Eligibility) addNodeToDomain(d int32) {
+	e.nodesPerDomain = growToIndex(e.nodesPerDomain, d)
+	e.nodesPerDomain[d]++
+	if e.nodesPerDomain[d] == 1 {
 		e.domains++
 		for _, s := range e.Spreads {
-			s.histogram.join(s.in(d))
+			s.histogram.addDomain(s.countInDomain(d))
 		}
 	}
 }
 
-func (e *Eligibility) leave(d int32) {
-	e.nodes[d]--
-	if e.nodes[d] == 0 {
+func (e *Eligibility) removeNodeFromDomain(d int32) {
+	e.nodesPerDomain[d]--
+	if e.nodesPerDomain[d] == 0 {
 		e.domains--
 		for _, s := range e.Spreads {
-			s.histogram.leave(s.in(d))
+			s.histogram.removeDomain(s.countInDomain(d))
 		}
 	}
 }
 
-// Spread counts, per domain, the pods of one namespace that a selector matches on eligible nodes, and knows the minimum.
+// Spread counts, per domain, the pods of one namespace that a selector matches on eligible nodes. It also knows the
+// smallest count.
 type Spread struct {
 	Tally
 	ID          string
@@ -217,90 +217,90 @@ type Spread struct {
 	Readers     []*Class
 }
 
-// NewSpread returns a counter that has counted nothing.
+// NewSpread returns a counter without pods.
 func NewSpread(id string, e *Eligibility, ns *Namespace, selector labels.Selector) *Spread {
 	sp := &Spread{Tally: Tally{Key: e.key}, ID: id, Eligibility: e, namespace: ns, selector: selector}
 	e.Spreads = append(e.Spreads, sp)
-	for _, nodes := range e.nodes {
+	for _, nodes := range e.nodesPerDomain {
 		if nodes > 0 {
-			sp.histogram.join(0)
+			sp.histogram.addDomain(0)
 		}
 	}
 	return sp
 }
 
-// Counts reports whether pods with these labels are counted. An empty selector counts nothing, though it matches.
+// Counts reports whether pods with these labels are counted. An empty selector counts nothing, although it matches.
 func (s *Spread) Counts(l *PodLabels) bool {
 	return l.Namespace == s.namespace && !s.selector.Empty() && s.selector.Matches(l.Labels)
 }
 
-// Add counts a pod on a node if the node is eligible.
+// Add adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
 func (s *Spread) Add(n, sign int32) {
 	if !s.Eligibility.eligible[n] {
 		return
 	}
 	d := s.Key.DomainOf[n]
-	before := s.in(d)
+	before := s.countInDomain(d)
 	s.Tally.Add(n, sign)
-	if s.Eligibility.nodes[d] > 0 {
-		s.histogram.leave(before)
-		s.histogram.join(before + sign)
+	if s.Eligibility.nodesPerDomain[d] > 0 {
+		s.histogram.removeDomain(before)
+		s.histogram.addDomain(before + sign)
 	}
 }
 
-// histogram holds how many domains have which count, and from it the smallest count.
+// histogram counts the domains per pod count, and tracks the smallest pod count.
 type histogram struct {
-	domains []int32 // by count
-	members int32
-	min     int32
+	domainsPerCount []int32 // by pod count
+	domainCount     int32
+	min             int32
 }
 
-func (h *histogram) join(count int32) {
-	h.domains = grow(h.domains, count)
-	h.domains[count]++
-	h.members++
-	if h.members == 1 || count < h.min {
+func (h *histogram) addDomain(count int32) {
+	h.domainsPerCount = growToIndex(h.domainsPerCount, count)
+	h.domainsPerCount[count]++
+	h.domainCount++
+	if h.domainCount == 1 || count < h.min {
 		h.min = count
 	}
 }
 
-func (h *histogram) leave(count int32) {
-	h.domains[count]--
-	h.members--
-	if h.members == 0 {
+func (h *histogram) removeDomain(count int32) {
+	h.domainsPerCount[count]--
+	h.domainCount--
+	if h.domainCount == 0 {
 		h.min = 0
 		return
 	}
-	for h.domains[h.min] == 0 {
+	for h.domainsPerCount[h.min] == 0 {
 		h.min++
 	}
 }
 
-// AddNode finds out whether a node is eligible, and counts it.
+// AddNode evaluates whether a node is eligible, and counts it if so.
 func (e *Eligibility) AddNode(n *Node) {
 	for int(n.ID) >= len(e.eligible) {
 		e.eligible = append(e.eligible, false)
 	}
-	if e.eligible[n.ID] = e.admits(n); e.eligible[n.ID] && !n.Out {
-		e.enter(e.key.DomainOf[n.ID])
+	if e.eligible[n.ID] = e.isEligible(n); e.eligible[n.ID] && !n.Out {
+		e.addNodeToDomain(e.key.DomainOf[n.ID])
 	}
 }
 
-// RemoveNode forgets a node.
+// RemoveNode removes a node from the set.
 func (e *Eligibility) RemoveNode(n *Node) {
 	if e.eligible[n.ID] {
-		e.leave(e.key.DomainOf[n.ID])
+		e.removeNodeFromDomain(e.key.DomainOf[n.ID])
 		e.eligible[n.ID] = false
 	}
 }
 
-// SetOut notes that a plan takes away a node without pods, or that it is back. Its domains are remembered.
+// SetOut records that a plan removes a node without pods, or restores it. The domain of the node is kept.
 func (e *Eligibility) SetOut(n *Node, out bool) {
 	switch {
 	case !e.eligible[n.ID]:
 	case out:
-		e.leave(e.key.DomainOf[n.ID])
+		e.removeNodeFromDomain(e.key.DomainOf[n.ID])
 	default:
-		e.enter(e.key.DomainOf[n.ID])
+		e.addNodeToDomain(e.key.DomainOf[n.ID])
 	}
 }

@@ -21,22 +21,23 @@ var (
 		Predicate: bindingPredicate, Text: "no volume for an unbound claim",
 		Scheduler: "node(s) didn't find available persistent volumes to bind",
 	}
-	reasonVolumeGone = placement.Reason{
+	reasonVolumeNotFound = placement.Reason{
 		Predicate: bindingPredicate, Text: "claim is bound to a volume that does not exist",
 		Scheduler: "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
 	}
 )
 
-// volumeBinding is the plugin of that name: bound volumes are reachable from the node, and unbound claims that wait for
-// their first consumer could be met. Only the labels of the node are compared, not its name.
-func (h *Chain) volumeBinding(c *Class, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
-	view := c.volumes.resolve(h.Storage)
-	r, undecided := boundReachable(view.bound, n)
+// checkVolumeBinding implements the plugin VolumeBinding. Bound volumes must be reachable from the node. Unbound
+// claims that wait for their first consumer must be satisfiable. Only the labels of the node are compared, not its
+// name.
+func (h *Chain) checkVolumeBinding(c *Class, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
+	view := c.volumes.resolveView(h.Storage)
+	r, undecided := checkBoundVolumes(view.bound, n)
 	if r != nil {
 		refused = append(refused, *r)
 	}
-	noVolume := *unlessEarlier(&reasonNoVolume, undecided)
-	for _, selected := range view.selected {
+	noVolume := *dropSchedulerText(&reasonNoVolume, undecided)
+	for _, selected := range view.selectedNodes {
 		if selected != n.Name() {
 			return append(refused, noVolume), undecided
 		}
@@ -44,20 +45,20 @@ func (h *Chain) volumeBinding(c *Class, n *Node) (refused []placement.Reason, un
 	if view.undecidable != nil {
 		return refused, view.undecidable
 	}
-	if view.unprovided {
+	if view.neverProvisioned {
 		refused = append(refused, noVolume)
 	}
 	return refused, undecided
 }
 
-// boundReachable checks the volumes in order; the first that fails decides. A volume of an in-tree plugin that the node
-// takes for one of a CSI driver has another affinity then, which is not known.
-func boundReachable(bound []*volume, n *Node) (refused, undecided *placement.Reason) {
+// checkBoundVolumes checks the volumes in order and stops at the first refusal. If the node handles an in-tree volume
+// with a CSI driver, the volume has a different affinity, which is not known.
+func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.Reason) {
 	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: n.Object.Labels}}
 	for _, v := range bound {
 		switch {
 		case v == nil:
-			refused = &reasonVolumeGone
+			refused = &reasonVolumeNotFound
 		case v.inTree != "" && slices.Contains(n.migrated, v.inTree):
 			text := fmt.Sprintf("volume of plugin %s is migrated on the node", v.inTree)
 			undecided = &placement.Reason{Predicate: bindingPredicate, Text: text}
@@ -67,7 +68,7 @@ func boundReachable(bound []*volume, n *Node) (refused, undecided *placement.Rea
 			}
 		}
 		if refused != nil {
-			return unlessEarlier(refused, undecided), nil
+			return dropSchedulerText(refused, undecided), nil
 		}
 	}
 	return nil, undecided

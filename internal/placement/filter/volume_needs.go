@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// volumeNeeds is what scheduling reads of a pod's volumes, resolved against the storage objects when it is asked for.
+// volumeNeeds holds what scheduling reads from a pod's volumes. It is resolved against the storage objects on demand.
 type volumeNeeds struct {
 	claims []claimRef
 	disks  []corev1.Volume  // inline volumes that pods cannot share freely
@@ -28,25 +28,25 @@ type claimRef struct {
 	ephemeral bool
 }
 
-// volumeView is what the claims of a pod amount to at one generation of the storage objects.
+// volumeView is the resolved state of a pod's claims at one generation of the storage objects.
 type volumeView struct {
-	refusal     *placement.Reason // refuses every node
-	undecidable *placement.Reason
-	exclusive   []placement.PodKey // ReadWriteOncePod claims
-	bound       []*volume          // nil for one that is missing
-	selected    []string           // nodes that the scheduler has already chosen for an unbound claim
-	unprovided  bool               // an unbound claim whose class provisions nothing
-	zones       []zoneLabel
-	attach      []attachable
-	inTree      []string          // in-tree plugins of claims that a CSI driver may have taken over
-	brokenOwner *placement.Reason // an ephemeral claim belongs to another pod
+	refusal          *placement.Reason // refuses every node
+	undecidable      *placement.Reason
+	readWriteOncePod []placement.PodKey // claims with access mode ReadWriteOncePod
+	bound            []*volume          // nil for a volume that does not exist
+	selectedNodes    []string           // nodes that the scheduler has already chosen for an unbound claim
+	neverProvisioned bool               // an unbound claim has a class that provisions nothing
+	zones            []zoneLabel
+	attachables      []attachable
+	inTree           []string          // in-tree plugins of claims that a CSI driver may handle
+	wrongOwner       *placement.Reason // an ephemeral claim belongs to another pod
 }
 
-// attachable is one volume as it counts against the limit of its driver.
+// attachable is one volume that counts against the attach limit of its driver.
 type attachable struct{ driver, handle string }
 
-// volumeNeedsOf returns nil when scheduling reads nothing of the pod's volumes.
-func volumeNeedsOf(o *corev1.Pod) *volumeNeeds {
+// readVolumeNeeds returns nil if scheduling reads nothing from the pod's volumes.
+func readVolumeNeeds(o *corev1.Pod) *volumeNeeds {
 	var needs volumeNeeds
 	for i := range o.Spec.Volumes {
 		v := &o.Spec.Volumes[i]
@@ -59,7 +59,7 @@ func volumeNeedsOf(o *corev1.Pod) *volumeNeeds {
 			needs.claims = append(needs.claims, claimRef{key, true})
 			needs.pod, needs.uid = placement.PodKey{Namespace: o.Namespace, Name: o.Name}, string(o.UID)
 		default:
-			if plugin := inTreeInline(v); plugin != "" {
+			if plugin := findInlineInTreePlugin(v); plugin != "" {
 				needs.inTree = append(needs.inTree, plugin)
 			}
 		}
@@ -73,7 +73,7 @@ func volumeNeedsOf(o *corev1.Pod) *volumeNeeds {
 	return &needs
 }
 
-func (v *volumeNeeds) encode(e *Encoder) {
+func (v *volumeNeeds) writeTo(e *Encoder) {
 	e.Flag(v != nil)
 	if v == nil {
 		return
@@ -88,11 +88,11 @@ func (v *volumeNeeds) encode(e *Encoder) {
 	e.Texts(v.inTree)
 	e.Count(len(v.disks))
 	for i := range v.disks {
-		encodeDisk(e, &v.disks[i])
+		writeDisk(e, &v.disks[i])
 	}
 }
 
-func encodeDisk(e *Encoder, v *corev1.Volume) {
+func writeDisk(e *Encoder, v *corev1.Volume) {
 	switch {
 	case v.GCEPersistentDisk != nil:
 		e.Text("gce")
@@ -114,54 +114,56 @@ func encodeDisk(e *Encoder, v *corev1.Volume) {
 	}
 }
 
-// resolve returns the view at the current generation.
-func (v *volumeNeeds) resolve(st *Storage) *volumeView {
+// resolveView returns the view for the current generation of the storage objects.
+func (v *volumeNeeds) resolveView(st *Storage) *volumeView {
 	if v.generation != st.generation {
-		v.view, v.generation = st.resolve(v), st.generation
+		v.view, v.generation = st.buildVolumeView(v), st.generation
 	}
 	return &v.view
 }
 
-// resolve goes through the claims as the scheduler's PreFilter does, plugin by plugin.
-func (st *Storage) resolve(needs *volumeNeeds) volumeView {
+// buildVolumeView resolves the claims plugin by plugin, like the scheduler's PreFilter.
+func (st *Storage) buildVolumeView(needs *volumeNeeds) volumeView {
 	var view volumeView
-	st.resolveExclusive(needs, &view)
+	st.resolveReadWriteOncePod(needs, &view)
 	st.resolveBinding(needs, &view)
 	st.resolveZones(needs, &view)
 	st.resolveAttachables(needs, &view)
 	return view
 }
 
-func (v *volumeView) refuse(predicate, text string) {
+func (v *volumeView) setRefusal(predicate, text string) {
 	if v.refusal == nil {
 		v.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: text}
 	}
 }
 
-// resolveExclusive is the PreFilter of VolumeRestrictions.
-func (st *Storage) resolveExclusive(needs *volumeNeeds, view *volumeView) {
+// resolveReadWriteOncePod implements the PreFilter of VolumeRestrictions.
+func (st *Storage) resolveReadWriteOncePod(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		if r.ephemeral {
 			continue
 		}
 		c := st.claims[r.key]
 		if c == nil {
-			view.refuse(restrictionsPredicate, missing("persistentvolumeclaim", r.key.Name))
+			view.setRefusal(restrictionsPredicate, formatNotFound("persistentvolumeclaim", r.key.Name))
 			return
 		}
-		if c.exclusive && !slices.Contains(view.exclusive, r.key) {
-			view.exclusive = append(view.exclusive, r.key)
+		if c.readWriteOncePod && !slices.Contains(view.readWriteOncePod, r.key) {
+			view.readWriteOncePod = append(view.readWriteOncePod, r.key)
 		}
 	}
 }
 
-func missing(resource, name string) string { return fmt.Sprintf("%s %q not found", resource, name) }
+func formatNotFound(resource, name string) string {
+	return fmt.Sprintf("%s %q not found", resource, name)
+}
 
-// resolveBinding is the PreFilter of VolumeBinding.
+// resolveBinding implements the PreFilter of VolumeBinding.
 func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
-		if text := st.unusable(needs, r); text != "" {
-			view.refuse(bindingPredicate, text)
+		if text := st.findClaimProblem(needs, r); text != "" {
+			view.setRefusal(bindingPredicate, text)
 			return
 		}
 	}
@@ -172,9 +174,9 @@ func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 			view.bound = append(view.bound, st.volumes[c.volumeName])
 			continue
 		}
-		delayed, text := st.delayed(c)
+		delayed, text := st.waitsForFirstConsumer(c)
 		if text != "" {
-			view.refuse(bindingPredicate, text)
+			view.setRefusal(bindingPredicate, text)
 			return
 		}
 		if !delayed || c.volumeName != "" {
@@ -184,18 +186,18 @@ func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 		st.resolveUnbound(c, view)
 	}
 	if immediate {
-		view.refuse(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
+		view.setRefusal(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
 	}
 }
 
-// unusable says why a claim cannot be used, if so.
-func (st *Storage) unusable(needs *volumeNeeds, r claimRef) string {
+// findClaimProblem returns the scheduler's text for a claim that cannot be used, or an empty string.
+func (st *Storage) findClaimProblem(needs *volumeNeeds, r claimRef) string {
 	c := st.claims[r.key]
 	switch {
 	case c == nil && r.ephemeral:
 		return fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", r.key.Name)
 	case c == nil:
-		return missing("persistentvolumeclaim", r.key.Name)
+		return formatNotFound("persistentvolumeclaim", r.key.Name)
 	case c.lost:
 		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", c.name, c.volumeName)
 	case c.deleting:
@@ -207,8 +209,9 @@ func (st *Storage) unusable(needs *volumeNeeds, r claimRef) string {
 	}
 }
 
-// delayed reports whether an unbound claim waits for its first consumer.
-func (st *Storage) delayed(c *claim) (bool, string) {
+// waitsForFirstConsumer reports whether an unbound claim waits for its first consumer. The text is the scheduler's
+// error, if any.
+func (st *Storage) waitsForFirstConsumer(c *claim) (bool, string) {
 	class := st.storageClasses[c.storageClass]
 	if c.storageClass == "" || class == nil {
 		return false, ""
@@ -219,8 +222,9 @@ func (st *Storage) delayed(c *claim) (bool, string) {
 	return *class.mode == storagev1.VolumeBindingWaitForFirstConsumer, ""
 }
 
-// resolveUnbound decides a claim that waits for its first consumer as far as no topology is involved: one that any node
-// would do for, or none. Where a volume would be matched or made depends otherwise on the driver.
+// resolveUnbound decides a claim that waits for its first consumer, as far as no topology is involved. Then either
+// every node can satisfy it, or none. In other cases the volume's place depends on the driver, and the result is
+// undecidable.
 func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	undecidable := func(why string) {
@@ -231,22 +235,22 @@ func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
 			}
 		}
 	}
-	if c.selected {
-		view.selected = append(view.selected, c.selectedNode)
-	} else if st.perClass[c.storageClass] > 0 {
+	if c.hasSelectedNode {
+		view.selectedNodes = append(view.selectedNodes, c.selectedNode)
+	} else if st.volumesPerClass[c.storageClass] > 0 {
 		undecidable("an existing volume may be bound to it")
 	}
 	switch {
 	case class.provisioner == "" || class.provisioner == noProvisioner:
-		view.unprovided = true
-	case class.topologies:
-		undecidable("the class limits where volumes are made")
+		view.neverProvisioned = true
+	case class.limitsTopology:
+		undecidable("the class limits where volumes are provisioned")
 	case st.drivers[class.provisioner].tracksCapacity:
 		undecidable("the driver tracks its storage capacity")
 	}
 }
 
-// resolveZones is the PreFilter of VolumeZone.
+// resolveZones implements the PreFilter of VolumeZone.
 func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]
@@ -256,28 +260,29 @@ func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
 		if c.volumeName != "" {
 			v := st.volumes[c.volumeName]
 			if v == nil {
-				view.refuse(zonePredicate, missing("persistentvolume", c.volumeName))
+				view.setRefusal(zonePredicate, formatNotFound("persistentvolume", c.volumeName))
 				return
 			}
 			view.zones = append(view.zones, v.zones...)
 			continue
 		}
-		if text := st.withoutVolume(c); text != "" {
-			view.refuse(zonePredicate, text)
+		if text := st.findZoneProblem(c); text != "" {
+			view.setRefusal(zonePredicate, text)
 			return
 		}
 	}
 }
 
-// withoutVolume says why a claim without a volume cannot be judged by zone, unless it waits for its first consumer.
-func (st *Storage) withoutVolume(c *claim) string {
+// findZoneProblem returns the scheduler's text for a claim without a volume, or an empty string if it waits for its
+// first consumer.
+func (st *Storage) findZoneProblem(c *claim) string {
 	if c.storageClass == "" {
 		return "PersistentVolumeClaim had no pv name and storageClass name"
 	}
 	class := st.storageClasses[c.storageClass]
 	switch {
 	case class == nil:
-		return missing("storageclass.storage.k8s.io", c.storageClass)
+		return formatNotFound("storageclass.storage.k8s.io", c.storageClass)
 	case class.mode == nil:
 		return fmt.Sprintf("VolumeBindingMode not set for StorageClass %q", c.storageClass)
 	case *class.mode == storagev1.VolumeBindingWaitForFirstConsumer:
@@ -287,8 +292,8 @@ func (st *Storage) withoutVolume(c *claim) string {
 	}
 }
 
-// resolveAttachables finds what counts against attach limits: the CSI volume of a claim, or one that its storage class
-// would make.
+// resolveAttachables finds the volumes that count against attach limits: the CSI volume of a claim, or the volume
+// that its storage class would provision.
 func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]
@@ -296,7 +301,7 @@ func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 			continue
 		}
 		if r.ephemeral && c.owner != needs.uid {
-			view.brokenOwner = &placement.Reason{
+			view.wrongOwner = &placement.Reason{
 				Predicate: limitsPredicate,
 				Text:      fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
 			}
@@ -304,19 +309,19 @@ func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 		}
 		v := st.volumes[c.volumeName]
 		if c.volumeName == "" || v == nil {
-			st.attachFromClass(r, c, view)
+			st.addAttachableOfClass(r, c, view)
 			continue
 		}
 		switch {
 		case v.driver != "" || v.handle != "":
-			view.attachOnce(attachable{v.driver, v.handle})
+			view.addAttachable(attachable{v.driver, v.handle})
 		case v.inTree != "":
 			view.inTree = append(view.inTree, v.inTree)
 		}
 	}
 }
 
-func (st *Storage) attachFromClass(r claimRef, c *claim, view *volumeView) {
+func (st *Storage) addAttachableOfClass(r claimRef, c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	if c.storageClass == "" || class == nil {
 		return
@@ -327,11 +332,11 @@ func (st *Storage) attachFromClass(r claimRef, c *claim, view *volumeView) {
 		}
 		return
 	}
-	view.attachOnce(attachable{class.provisioner, "unbound-" + r.key.String()})
+	view.addAttachable(attachable{class.provisioner, "unbound-" + r.key.String()})
 }
 
-func (v *volumeView) attachOnce(a attachable) {
-	if a.driver != "" && a.handle != "" && !slices.Contains(v.attach, a) {
-		v.attach = append(v.attach, a)
+func (v *volumeView) addAttachable(a attachable) {
+	if a.driver != "" && a.handle != "" && !slices.Contains(v.attachables, a) {
+		v.attachables = append(v.attachables, a)
 	}
 }

@@ -11,35 +11,35 @@ import (
 const restrictionsPredicate = "VolumeRestrictions"
 
 var (
-	reasonDisk      = placement.Reason{Predicate: restrictionsPredicate, Text: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
-	reasonExclusive = placement.Reason{
+	reasonDiskConflict     = placement.Reason{Predicate: restrictionsPredicate, Text: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
+	reasonReadWriteOncePod = placement.Reason{
 		Predicate: restrictionsPredicate, Text: "ReadWriteOncePod claim is in use by another pod",
 		Scheduler: "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
 	}
 )
 
-// volumeRestrictions is the plugin of that name: inline disks that pods of one node cannot share, and claims that one
-// pod in the cluster can use.
-func (h *Chain) volumeRestrictions(c *Class, n *Node) *placement.Reason {
+// checkVolumeRestrictions implements the plugin VolumeRestrictions: inline disks that pods on one node cannot share,
+// and claims that only one pod in the cluster can use.
+func (h *Chain) checkVolumeRestrictions(c *Class, n *Node) *placement.Reason {
 	for i := range c.volumes.disks {
 		for other := range n.volumePods {
-			conflicts := func(v corev1.Volume) bool { return disksConflict(&c.volumes.disks[i], &v) }
+			conflicts := func(v corev1.Volume) bool { return doDisksConflict(&c.volumes.disks[i], &v) }
 			if slices.ContainsFunc(other.volumes.disks, conflicts) {
-				return &reasonDisk
+				return &reasonDiskConflict
 			}
 		}
 	}
-	for _, key := range c.volumes.resolve(h.Storage).exclusive {
-		if h.Storage.inUse[key] > 0 {
-			return &reasonExclusive
+	for _, key := range c.volumes.resolveView(h.Storage).readWriteOncePod {
+		if h.Storage.podsPerClaim[key] > 0 {
+			return &reasonReadWriteOncePod
 		}
 	}
 	return nil
 }
 
-// disksConflict compares two inline volumes: the same disk can be shared when both mount it read-only, an EBS volume not
-// at all.
-func disksConflict(a, b *corev1.Volume) bool {
+// doDisksConflict reports whether two inline volumes conflict. Two read-only mounts can share a disk, except on EBS,
+// which is never shared.
+func doDisksConflict(a, b *corev1.Volume) bool {
 	if x, y := a.GCEPersistentDisk, b.GCEPersistentDisk; x != nil && y != nil && x.PDName == y.PDName {
 		if !x.ReadOnly || !y.ReadOnly {
 			return true

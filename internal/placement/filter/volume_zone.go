@@ -10,9 +10,9 @@ const zonePredicate = "VolumeZone"
 
 var reasonZone = placement.Reason{Predicate: zonePredicate, Text: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
 
-// volumeZone is the plugin of that name: a node with zone or region labels lies in those of the bound volumes. A beta
-// label of a volume is also compared with the stable label of the node.
-func (h *Chain) volumeZone(c *Class, n *Node) *placement.Reason {
+// checkVolumeZone implements the plugin VolumeZone: a node with zone or region labels must match the labels of the
+// bound volumes. A beta label of a volume also matches the stable label of the node.
+func (h *Chain) checkVolumeZone(c *Class, n *Node) *placement.Reason {
 	zoned := false
 	for _, key := range zoneKeys {
 		if _, ok := n.Object.Labels[key]; ok {
@@ -22,10 +22,10 @@ func (h *Chain) volumeZone(c *Class, n *Node) *placement.Reason {
 	if !zoned {
 		return nil
 	}
-	for _, z := range c.volumes.resolve(h.Storage).zones {
+	for _, z := range c.volumes.resolveView(h.Storage).zones {
 		value, ok := n.Object.Labels[z.key]
 		if !ok {
-			value, ok = n.Object.Labels[stableZoneKey(z.key)]
+			value, ok = n.Object.Labels[toStableZoneKey(z.key)]
 		}
 		if !ok || !z.values[value] {
 			return &reasonZone
@@ -34,7 +34,7 @@ func (h *Chain) volumeZone(c *Class, n *Node) *placement.Reason {
 	return nil
 }
 
-func stableZoneKey(key string) string {
+func toStableZoneKey(key string) string {
 	switch key {
 	case corev1.LabelFailureDomainBetaZone:
 		return corev1.LabelTopologyZone

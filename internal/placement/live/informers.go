@@ -11,10 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Informers gives the informer of a resource, whose objects are of the kind given. It is the same one each time.
+// Informers returns the informer of a resource with objects of the given kind. It returns the same informer each
+// time.
 type Informers func(resource schema.GroupVersionResource, kind client.Object) (toolscache.SharedIndexInformer, error)
 
-// OfFactory gives the informers of a factory, which is to be started after they were asked for.
+// OfFactory returns the informers of a factory. Start the factory after that.
 func OfFactory(factory informers.SharedInformerFactory) Informers {
 	return func(resource schema.GroupVersionResource, _ client.Object) (toolscache.SharedIndexInformer, error) {
 		generic, err := factory.ForResource(resource)
@@ -25,8 +26,8 @@ func OfFactory(factory informers.SharedInformerFactory) Informers {
 	}
 }
 
-// OfCache gives the informers of a cache, so that what others read from it is held once. The cache's scheme has to know
-// the kinds. ctx is that of asking alone.
+// OfCache returns the informers of a cache, so that other readers of the cache share the objects. The scheme of the
+// cache must include the kinds. ctx applies only to the lookup.
 func OfCache(ctx context.Context, c cache.Informers) Informers {
 	return func(_ schema.GroupVersionResource, kind client.Object) (toolscache.SharedIndexInformer, error) {
 		informer, err := c.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
@@ -35,7 +36,7 @@ func OfCache(ctx context.Context, c cache.Informers) Informers {
 		}
 		shared, ok := informer.(toolscache.SharedIndexInformer)
 		if !ok {
-			return nil, fmt.Errorf("the cache's informer of %T is a %T, whose objects cannot be read in place", kind, informer)
+			return nil, fmt.Errorf("informer of %T is a %T: want a SharedIndexInformer", kind, informer)
 		}
 		return shared, nil
 	}

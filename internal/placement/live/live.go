@@ -1,5 +1,5 @@
-// Package live tells placement of a running cluster: once, for a command, or event by event from informers. It reads
-// only.
+// Package live feeds placement from a running cluster: once, for a command, or continuously, from informers. It only
+// reads.
 package live
 
 import (
@@ -30,54 +30,58 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// List reads a cluster once, page by page. A cluster that is known in part would be judged wrongly, so that any
-// error fails it all; of rights that are missing, every one is named.
-// Device classes are the exception; a cluster older than 1.34 does not know them in this version.
+// List reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
+// call. It reports all missing permissions together. Device classes may be missing, because clusters older than 1.34
+// do not serve this version.
 func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
 	o := saved.Objects{Time: time.Now()}
 	var errs []error
 	for _, read := range []func() error{
-		func() error { return list(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
-		func() error { return list(ctx, "nodes", core.Nodes().List, &o.Nodes) },
-		func() error { return list(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error { return listPages(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
+		func() error { return listPages(ctx, "nodes", core.Nodes().List, &o.Nodes) },
+		func() error { return listPages(ctx, "pods", core.Pods("").List, &o.Pods) },
 		func() error {
-			return list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets)
+			return listPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets)
 		},
 		func() error {
-			return list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+			return listPages(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
 		},
-		func() error { return list(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
-		func() error { return list(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses) },
-		func() error { return list(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
-		func() error { return list(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
-		func() error { return list(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments) },
+		func() error { return listPages(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
+		func() error {
+			return listPages(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses)
+		},
+		func() error { return listPages(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
+		func() error { return listPages(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error {
+			return listPages(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments)
+		},
 	} {
 		err := read()
 		errs = append(errs, err)
 		if err != nil && !apierrors.IsForbidden(err) {
-			break // the others would most likely fail for the same reason
+			break // the other lists would probably fail for the same reason
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	err := list(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	err := listPages(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	return &o, nil
 }
 
-// list appends all objects of one kind.
-func list[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
+// listPages appends all objects of one kind.
+func listPages[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
 	into *[]T,
 ) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
-			return fmt.Errorf("a %T among them", o)
+			return fmt.Errorf("unexpected object of type %T", o)
 		}
 		*into = append(*into, item)
 		return nil
@@ -96,62 +100,62 @@ type Cluster struct {
 	synced   []cache.InformerSynced
 }
 
-// Watch registers with the informers that placement needs. The API server is asked once whether it serves device classes,
-// which one older than 1.34 does not: there is nothing to watch then, and nothing that its scheduler would read of them.
+// Watch adds handlers to the informers that placement needs. It asks the API server once whether it serves device
+// classes. A server older than 1.34 does not, and its scheduler does not read them.
 func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: snapshot.New(), log: log}
-	devices, err := serves(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
+	devices, err := isServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil {
 		return nil, err
 	}
 	core, policy, storage := corev1.SchemeGroupVersion, policyv1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	s := c.snapshot
 	if devices {
-		err = follow(c, informers, resourcev1.SchemeGroupVersion, "deviceclasses", s.Storage.SetDeviceClass, byName(s.Storage.DeleteDeviceClass))
+		err = watchResource(c, informers, resourcev1.SchemeGroupVersion, "deviceclasses", s.Storage.SetDeviceClass, deleteByName(s.Storage.DeleteDeviceClass))
 	}
 	return c, errors.Join(err,
-		follow(c, informers, core, "namespaces", s.SetNamespace, byName(s.DeleteNamespace)),
-		follow(c, informers, core, "nodes", s.SetNode, byName(s.DeleteNode)),
-		follow(c, informers, core, "pods", s.SetPod, s.DeletePod),
-		follow(c, informers, policy, "poddisruptionbudgets", s.Budgets.Set, s.Budgets.Delete),
-		follow(c, informers, core, "persistentvolumeclaims", s.Storage.SetPersistentVolumeClaim, s.Storage.DeletePersistentVolumeClaim),
-		follow(c, informers, core, "persistentvolumes", s.Storage.SetPersistentVolume, byName(s.Storage.DeletePersistentVolume)),
-		follow(c, informers, storage, "storageclasses", s.Storage.SetStorageClass, byName(s.Storage.DeleteStorageClass)),
-		follow(c, informers, storage, "csinodes", s.Storage.SetCSINode, byName(s.Storage.DeleteCSINode)),
-		follow(c, informers, storage, "csidrivers", s.Storage.SetCSIDriver, byName(s.Storage.DeleteCSIDriver)),
-		follow(c, informers, storage, "volumeattachments", s.Storage.SetVolumeAttachment, byName(s.Storage.DeleteVolumeAttachment)))
+		watchResource(c, informers, core, "namespaces", s.SetNamespace, deleteByName(s.DeleteNamespace)),
+		watchResource(c, informers, core, "nodes", s.SetNode, deleteByName(s.DeleteNode)),
+		watchResource(c, informers, core, "pods", s.SetPod, s.DeletePod),
+		watchResource(c, informers, policy, "poddisruptionbudgets", s.Budgets.Set, s.Budgets.Delete),
+		watchResource(c, informers, core, "persistentvolumeclaims", s.Storage.SetPersistentVolumeClaim, s.Storage.DeletePersistentVolumeClaim),
+		watchResource(c, informers, core, "persistentvolumes", s.Storage.SetPersistentVolume, deleteByName(s.Storage.DeletePersistentVolume)),
+		watchResource(c, informers, storage, "storageclasses", s.Storage.SetStorageClass, deleteByName(s.Storage.DeleteStorageClass)),
+		watchResource(c, informers, storage, "csinodes", s.Storage.SetCSINode, deleteByName(s.Storage.DeleteCSINode)),
+		watchResource(c, informers, storage, "csidrivers", s.Storage.SetCSIDriver, deleteByName(s.Storage.DeleteCSIDriver)),
+		watchResource(c, informers, storage, "volumeattachments", s.Storage.SetVolumeAttachment, deleteByName(s.Storage.DeleteVolumeAttachment)))
 }
 
-// serves reports whether the API server has a resource in a version.
-func serves(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
+// isServed reports whether the API server has a resource in a version.
+func isServed(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
 	list, err := api.ServerResourcesForGroupVersion(resource.GroupVersion().String())
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("ask which resources of %s are served: %w", resource.GroupVersion(), err)
+		return false, fmt.Errorf("discover the resources of %s: %w", resource.GroupVersion(), err)
 	}
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }), nil
 }
 
-// byName makes the deletion of a cluster-scoped object one by key.
-func byName(remove func(string) error) func(placement.PodKey) error {
+// deleteByName adapts a deletion by name to a deletion by key, for cluster-scoped objects.
+func deleteByName(remove func(string) error) func(placement.PodKey) error {
 	return func(key placement.PodKey) error { return remove(key.Name) }
 }
 
-// follow hands the events of one informer to the snapshot, one at a time.
-func follow[T any, O interface {
+// watchResource passes the events of one informer to the snapshot, one at a time.
+func watchResource[T any, O interface {
 	*T
 	client.Object
 }](c *Cluster, informers Informers, version schema.GroupVersion, resource string, set func(O) error, remove func(placement.PodKey) error,
 ) error {
 	informer, err := informers(version.WithResource(resource), O(new(T)))
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", resource, err)
+		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	take := func(o any) {
 		if item, ok := o.(O); ok {
-			c.apply(func() error { return set(item) })
+			c.applyEvent(func() error { return set(item) })
 		}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -160,34 +164,34 @@ func follow[T any, O interface {
 		DeleteFunc: func(o any) {
 			key, err := cache.DeletionHandlingObjectToName(o)
 			if err == nil {
-				c.apply(func() error { return remove(placement.PodKey{Namespace: key.Namespace, Name: key.Name}) })
+				c.applyEvent(func() error { return remove(placement.PodKey{Namespace: key.Namespace, Name: key.Name}) })
 			}
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", resource, err)
+		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	c.synced = append(c.synced, registration.HasSynced)
 	return nil
 }
 
-func (c *Cluster) apply(event func() error) {
+func (c *Cluster) applyEvent(event func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := event(); err != nil {
-		c.log.Error("placement did not take an event", "error", err)
+		c.log.Error("the snapshot rejected an event", "error", err)
 	}
 }
 
-// WaitForSync returns when everything that was there at the start has reached the snapshot, or with the context's error.
+// WaitForSync returns when all initial objects are in the snapshot, or with the error of ctx.
 func (c *Cluster) WaitForSync(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
-		return fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the caches to sync: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// With runs fn while no event changes the snapshot. fn must roll back every fork it opens, and keep nothing.
+// With calls fn while no event changes the snapshot. fn must roll back every fork, and must not keep the snapshot.
 func (c *Cluster) With(fn func(*snapshot.Snapshot) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

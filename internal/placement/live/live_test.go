@@ -31,10 +31,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// patience bounds what a test waits for. Nothing takes nearly as long, but the machine may be busy.
+// patience limits how long a test waits. It is far longer than needed, because the machine can be busy.
 const patience = 2 * time.Minute
 
-func objects(c *placementtest.Cluster) []runtime.Object {
+func listObjects(c *placementtest.Cluster) []runtime.Object {
 	var list []runtime.Object
 	for _, n := range c.Nodes {
 		list = append(list, n)
@@ -48,8 +48,8 @@ func objects(c *placementtest.Cluster) []runtime.Object {
 	return list
 }
 
-// answer is what the snapshot says of every node, to be compared.
-func answer(t *testing.T, s *snapshot.Snapshot) string {
+// formatPlan returns the plan for every node as text.
+func formatPlan(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
 	selection, err := planner.Victims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
 	must.NoError(t, err)
@@ -62,28 +62,28 @@ func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	c := placementtest.Diverse(3, 12, 200, 5)
 	direct, err := c.Snapshot()
 	must.NoError(t, err)
-	listed, err := live.List(t.Context(), fake.NewClientset(objects(c)...))
+	listed, err := live.List(t.Context(), fake.NewClientset(listObjects(c)...))
 	must.NoError(t, err)
 	var file bytes.Buffer
 	must.NoError(t, listed.Write(&file, saved.Compact))
 	reread, err := saved.Decode(file.Bytes())
 	must.NoError(t, err)
-	want := answer(t, direct)
+	want := formatPlan(t, direct)
 	for name, o := range map[string]*saved.Objects{"listed": listed, "saved": reread} {
 		s, err := o.Snapshot()
 		must.NoError(t, err)
-		if got := answer(t, s); got != want {
+		if got := formatPlan(t, s); got != want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
 		}
 	}
 }
 
-// discovered makes a cluster's clients say what they serve beside what every cluster does.
-func discovered(client *fake.Clientset, groupVersion string, resources ...metav1.APIResource) {
+// setServedResources adds resources to the discovery of a fake client.
+func setServedResources(client *fake.Clientset, groupVersion string, resources ...metav1.APIResource) {
 	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: groupVersion, APIResources: resources})
 }
 
-func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
+func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
 	node := placementtest.Node("a", "zone-a", 4, 16, 10)
 	pod := placementtest.Pod("train", 0, "", 100, 64)
 	pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
@@ -98,7 +98,7 @@ func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
 	} {
 		client := fake.NewClientset(node, class)
 		for _, version := range versions {
-			discovered(client, version, metav1.APIResource{Name: "deviceclasses"}, metav1.APIResource{Name: "resourceslices"})
+			setServedResources(client, version, metav1.APIResource{Name: "deviceclasses"}, metav1.APIResource{Name: "resourceslices"})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		factory := informers.NewSharedInformerFactory(client, 0)
@@ -119,8 +119,9 @@ func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
 	}
 }
 
-// TestPodsMayBeReadBeforeTheirNamespaces has the first of some pods that want to be together, by a label of their namespace.
-func TestPodsMayBeReadBeforeTheirNamespaces(t *testing.T) {
+// TestPodsCanArriveBeforeTheirNamespaces has the first pod of a group with affinity to itself, by a label of their
+// namespace.
+func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 	pod := placementtest.Pod("web", 0, "", 100, 64)
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}
 	pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
@@ -158,7 +159,7 @@ func TestPodsMayBeReadBeforeTheirNamespaces(t *testing.T) {
 	must.NoError(t, err)
 }
 
-func TestUnreadableAPIResourcesAreNoReasonToGuess(t *testing.T) {
+func TestDiscoveryErrorIsReturned(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
@@ -167,9 +168,9 @@ func TestUnreadableAPIResourcesAreNoReasonToGuess(t *testing.T) {
 	check.ErrorContains(t, err, "ask which resources of resource.k8s.io/v1 are served: connection refused")
 }
 
-func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
+func TestWatchedClusterFollowsEvents(t *testing.T) {
 	c := placementtest.Diverse(4, 9, 120, 3)
-	client := fake.NewClientset(objects(c)...)
+	client := fake.NewClientset(listObjects(c)...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -196,7 +197,7 @@ func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
 		}
 	}
 	err = cluster.With(func(s *snapshot.Snapshot) error {
-		if got, want := answer(t, s), answer(t, direct); got != want {
+		if got, want := formatPlan(t, s), formatPlan(t, direct); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		return nil

@@ -10,35 +10,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// NodeField is the field of a Pod that the API server selects by.
+// NodeField is the field selector for the node of a Pod.
 const NodeField = "spec.nodeName"
 
-// Pods reads pods. Those that it returns must not be changed. It may be used concurrently.
+// Pods reads pods. The caller must not change them. It is safe for concurrent use.
 type Pods interface {
-	// Select reads the pods with these labels of a namespace, or of all when it is empty.
+	// Select returns the pods of a namespace with matching labels. An empty namespace means all namespaces.
 	Select(ctx context.Context, namespace string, labels labels.Selector) ([]*corev1.Pod, error)
-	// On reads the pods on a node.
+	// On returns the pods on a node.
 	On(ctx context.Context, node string) ([]*corev1.Pod, error)
 }
 
-// byNode is the index of pods by the node that they are on.
-const byNode = "slipway/node"
+// nodeIndexName is the name of the index of pods by node.
+const nodeIndexName = "slipway/node"
 
-// CachedPods reads the pods that an informer holds, without a copy: of very many, one would be as large as the cache.
+// CachedPods reads pods from an informer without copying them. A copy of very many pods would be as large as the
+// cache.
 func CachedPods(informers Informers) (Pods, error) {
 	informer, err := informers(corev1.SchemeGroupVersion.WithResource("pods"), &corev1.Pod{})
 	if err != nil {
-		return nil, fmt.Errorf("watching Pods: %w", err)
+		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	if _, there := informer.GetIndexer().GetIndexers()[byNode]; !there {
-		if err := informer.AddIndexers(cache.Indexers{byNode: nodeOfPod}); err != nil {
-			return nil, fmt.Errorf("indexing Pods by node: %w", err)
+	if _, there := informer.GetIndexer().GetIndexers()[nodeIndexName]; !there {
+		if err := informer.AddIndexers(cache.Indexers{nodeIndexName: indexByNode}); err != nil {
+			return nil, fmt.Errorf("index pods by node: %w", err)
 		}
 	}
 	return cachedPods{informer.GetIndexer()}, nil
 }
 
-func nodeOfPod(o any) ([]string, error) {
+func indexByNode(o any) ([]string, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok || p.Spec.NodeName == "" {
 		return nil, nil
@@ -59,7 +60,7 @@ func (c cachedPods) Select(_ context.Context, namespace string, selector labels.
 }
 
 func (c cachedPods) On(_ context.Context, node string) ([]*corev1.Pod, error) {
-	objects, err := c.indexer.ByIndex(byNode, node)
+	objects, err := c.indexer.ByIndex(nodeIndexName, node)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func (c cachedPods) On(_ context.Context, node string) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// ListedPods asks the API server each time.
+// ListedPods reads pods from the API server on each call.
 func ListedPods(reader client.Reader) Pods { return listedPods{reader} }
 
 type listedPods struct{ reader client.Reader }

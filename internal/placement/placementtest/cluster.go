@@ -7,20 +7,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// Cluster is the objects of a scenario. Candidates are pods to be judged; they are not in the snapshot. Capacities are
-// read by the scheduler alone.
+// Cluster holds the objects of a scenario. Candidates are new pods that are not in the snapshot. Only the real
+// scheduler reads Capacities.
 type Cluster struct {
 	saved.Objects
 	Capacities []*storagev1.CSIStorageCapacity `json:"capacities,omitempty"`
 	Candidates []*corev1.Pod                   `json:"candidates,omitempty"`
 }
 
-// IsFinished reports whether a pod has ended, so that it holds nothing any more.
+// IsFinished reports whether a pod has ended, so that it uses nothing.
 func IsFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Waiting lists the pods that have no node yet.
+// Waiting lists the pending pods.
 func (c *Cluster) Waiting() []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, p := range c.Pods {
@@ -31,7 +31,7 @@ func (c *Cluster) Waiting() []*corev1.Pod {
 	return list
 }
 
-// Placed lists the pods that are on a node of the cluster.
+// Placed lists the unfinished pods on a node of the cluster.
 func (c *Cluster) Placed() []*corev1.Pod {
 	known := map[string]bool{}
 	for _, n := range c.Nodes {
@@ -46,7 +46,7 @@ func (c *Cluster) Placed() []*corev1.Pod {
 	return list
 }
 
-// Small returns a cluster of two nodes in one zone with one pod on the first.
+// Small returns a cluster of two nodes in one zone, with one pod on the first.
 func Small() *Cluster {
 	c := &Cluster{}
 	c.Nodes = []*corev1.Node{Node("first", "zone-a", 4, 16, 10), Node("second", "zone-a", 4, 16, 10)}

@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// CPUTime is the time that has passed since the process started: where the processor's cannot be had, the clock's.
+// CPUTime returns the time since the process started, because the processor time is not available here.
 func CPUTime() time.Duration { return time.Since(started) }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPUTime is the processor time that the process has used so far. On a machine shared with others it tells more of the
-// cost of a computation than the clock does.
+// CPUTime returns the processor time that the process has used. On a shared machine it measures the cost of a
+// computation better than the elapsed time.
 func CPUTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// generator makes small clusters out of small vocabularies, so that what a pod asks for is often nearly, and sometimes
-// exactly, what a node offers. About one object in thirty is malformed on purpose.
+// generator creates small clusters from few values, so that a pod's needs often almost match what a node offers.
+// About one object in thirty is invalid on purpose.
 type generator struct {
 	*rand.Rand
-	// easy clusters have room and few taints, so that the predicates that come late decide.
+	// easy clusters have room and few taints, so that the later filters decide.
 	easy bool
 }
 
 const gpu = corev1.ResourceName("example.com/gpu")
 
-// Random makes the cluster that belongs to a seed.
+// Random returns the random cluster of a seed.
 func Random(seed uint64) *Cluster {
 	g := generator{Rand: rand.New(rand.NewPCG(seed, 4)), easy: seed%3 != 0}
 	c := &Cluster{}
@@ -34,18 +34,18 @@ func Random(seed uint64) *Cluster {
 		}
 	}
 	for i := range 3 + g.IntN(6) {
-		c.Nodes = append(c.Nodes, g.node(i))
+		c.Nodes = append(c.Nodes, g.newNode(i))
 	}
-	g.storage(c)
-	g.devices(c)
+	g.addStorage(c)
+	g.addDeviceClasses(c)
 	for i := range g.IntN(26) {
-		p := g.pod(fmt.Sprintf("placed-%d", i))
+		p := g.newPod(fmt.Sprintf("placed-%d", i))
 		p.Spec.NodeName = c.Nodes[g.IntN(len(c.Nodes))].Name
 		if g.chance(1, 12) {
 			p.DeletionTimestamp = &metav1.Time{Time: metav1.Unix(1, 0).Time}
 		}
 		if g.chance(1, 10) {
-			g.resize(p)
+			g.setResizeStatus(p)
 		}
 		if g.chance(1, 20) {
 			p.Status.Phase = pick(g, corev1.PodSucceeded, corev1.PodFailed)
@@ -53,22 +53,22 @@ func Random(seed uint64) *Cluster {
 		c.Pods = append(c.Pods, p)
 	}
 	for i := range g.IntN(6) / 2 {
-		c.Pods = append(c.Pods, g.waiting(fmt.Sprintf("waiting-%d", i), c.Nodes))
+		c.Pods = append(c.Pods, g.newPendingPod(fmt.Sprintf("waiting-%d", i), c.Nodes))
 	}
 	for i := range 6 + g.IntN(8) {
-		p := g.pod(fmt.Sprintf("candidate-%d", i))
+		p := g.newPod(fmt.Sprintf("candidate-%d", i))
 		if g.chance(1, 30) {
 			p.Spec.NodeName = c.Nodes[g.IntN(len(c.Nodes))].Name
 		}
 		c.Candidates = append(c.Candidates, p)
 	}
-	g.own(c)
+	g.addEphemeralClaims(c)
 	return c
 }
 
-// waiting makes a pending pod, most of them nominated to a node.
-func (g generator) waiting(name string, nodes []*corev1.Node) *corev1.Pod {
-	p := g.pod(name)
+// newPendingPod returns a pending pod. Most of them are nominated to a node.
+func (g generator) newPendingPod(name string, nodes []*corev1.Node) *corev1.Pod {
+	p := g.newPod(name)
 	if g.chance(4, 5) {
 		p.Status.NominatedNodeName = nodes[g.IntN(len(nodes))].Name
 	}
@@ -83,8 +83,8 @@ func (g generator) waiting(name string, nodes []*corev1.Node) *corev1.Pod {
 	return p
 }
 
-// devices makes device classes. Some offer an extended resource.
-func (g generator) devices(c *Cluster) {
+// addDeviceClasses adds device classes. Some offer an extended resource.
+func (g generator) addDeviceClasses(c *Cluster) {
 	for i := range g.IntN(8) / 6 * (1 + g.IntN(2)) {
 		class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("class-%d", i)}}
 		if g.chance(2, 3) {
@@ -95,18 +95,18 @@ func (g generator) devices(c *Cluster) {
 	}
 }
 
-// RandomNode makes a node as Random does.
-func RandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.node(i) }
+// RandomNode returns a random node, as in Random.
+func RandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.newNode(i) }
 
 func (g generator) chance(n, of int) bool { return g.IntN(of) < n }
 
 func pick[T any](g generator, list ...T) T { return list[g.IntN(len(list))] }
 
-func quantity(g generator, list ...string) resource.Quantity {
+func pickQuantity(g generator, list ...string) resource.Quantity {
 	return resource.MustParse(pick(g, list...))
 }
 
-func (g generator) node(i int) *corev1.Node {
+func (g generator) newNode(i int) *corev1.Node {
 	name := fmt.Sprintf("node-%d", i)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -140,24 +140,24 @@ func (g generator) node(i int) *corev1.Node {
 		})
 	}
 	n.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU:    quantity(g, "0", "1", "2", "4", "8"),
-		corev1.ResourceMemory: quantity(g, "1Gi", "2Gi", "4Gi", "16Gi"),
-		corev1.ResourcePods:   quantity(g, "3", "5", "10", "110"),
+		corev1.ResourceCPU:    pickQuantity(g, "0", "1", "2", "4", "8"),
+		corev1.ResourceMemory: pickQuantity(g, "1Gi", "2Gi", "4Gi", "16Gi"),
+		corev1.ResourcePods:   pickQuantity(g, "3", "5", "10", "110"),
 	}
 	if g.easy {
-		n.Status.Allocatable[corev1.ResourceCPU] = quantity(g, "8", "16")
-		n.Status.Allocatable[corev1.ResourceMemory] = quantity(g, "16Gi", "64Gi")
-		n.Status.Allocatable[corev1.ResourcePods] = quantity(g, "10", "110")
+		n.Status.Allocatable[corev1.ResourceCPU] = pickQuantity(g, "8", "16")
+		n.Status.Allocatable[corev1.ResourceMemory] = pickQuantity(g, "16Gi", "64Gi")
+		n.Status.Allocatable[corev1.ResourcePods] = pickQuantity(g, "10", "110")
 	}
 	if g.easy || g.chance(2, 3) {
-		n.Status.Allocatable[corev1.ResourceEphemeralStorage] = quantity(g, "1Gi", "10Gi")
+		n.Status.Allocatable[corev1.ResourceEphemeralStorage] = pickQuantity(g, "1Gi", "10Gi")
 	}
 	if g.chance(1, 3) {
-		n.Status.Allocatable[gpu] = quantity(g, "0", "1", "2", "4")
+		n.Status.Allocatable[gpu] = pickQuantity(g, "0", "1", "2", "4")
 	}
 	if g.chance(1, 4) {
-		n.Status.Allocatable["hugepages-2Mi"] = quantity(g, "4Mi", "64Mi")
-		n.Status.Allocatable["hugepages-1Gi"] = quantity(g, "0", "1Gi", "4Gi")
+		n.Status.Allocatable["hugepages-2Mi"] = pickQuantity(g, "4Mi", "64Mi")
+		n.Status.Allocatable["hugepages-1Gi"] = pickQuantity(g, "0", "1Gi", "4Gi")
 	}
 	if g.chance(1, 3) {
 		n.Status.DeclaredFeatures = pick(g, []string{"RestartAllContainersOnContainerExits"}, []string{"UserNamespacesHostNetworkSupport"},
@@ -169,8 +169,8 @@ func (g generator) node(i int) *corev1.Node {
 	return n
 }
 
-// pod draws a pod of a controller: any other needs no room elsewhere.
-func (g generator) pod(name string) *corev1.Pod {
+// newPod returns a random pod with a controller. A pod without a controller needs no room elsewhere.
+func (g generator) newPod(name string) *corev1.Pod {
 	controller := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pick(g, "red", "green", "blue"), Name: name, UID: types.UID(name),
@@ -187,26 +187,26 @@ func (g generator) pod(name string) *corev1.Pod {
 		priority := int32(g.IntN(3))
 		p.Spec.Priority = &priority
 	}
-	g.containers(p)
+	g.addContainers(p)
 	if g.chance(1, 3) {
-		p.Spec.Tolerations = g.tolerations()
+		p.Spec.Tolerations = g.newTolerations()
 	}
 	if g.chance(1, 6) {
 		p.Spec.NodeSelector = map[string]string{pick(g, "pool", corev1.LabelTopologyZone): pick(g, "a", "b", "z1", "")}
 	}
 	if g.chance(1, 4) && (!g.easy || g.chance(1, 4)) {
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: g.nodeSelector()}}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: g.newNodeSelector()}}
 	}
 	if g.chance(1, 3) {
-		g.podAffinity(p)
+		g.addPodAffinity(p)
 	}
 	if g.chance(1, 3) {
 		for range 1 + g.IntN(8)/2 {
-			p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, g.spread())
+			p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, g.newSpreadConstraint())
 		}
 	}
 	if g.chance(1, 4) {
-		g.volumes(p)
+		g.addVolumes(p)
 	}
 	if g.chance(1, 30) {
 		no := false
@@ -221,31 +221,31 @@ func (g generator) pod(name string) *corev1.Pod {
 	return p
 }
 
-func (g generator) requests() corev1.ResourceList {
+func (g generator) newRequests() corev1.ResourceList {
 	list := corev1.ResourceList{}
 	if g.chance(4, 5) {
-		list[corev1.ResourceCPU] = quantity(g, "0", "100m", "500m", "1", "2", "3500m")
+		list[corev1.ResourceCPU] = pickQuantity(g, "0", "100m", "500m", "1", "2", "3500m")
 	}
 	if g.chance(4, 5) {
-		list[corev1.ResourceMemory] = quantity(g, "128Mi", "512Mi", "1Gi", "3Gi")
+		list[corev1.ResourceMemory] = pickQuantity(g, "128Mi", "512Mi", "1Gi", "3Gi")
 	}
 	if g.chance(1, 8) {
-		list[corev1.ResourceEphemeralStorage] = quantity(g, "100Mi", "2Gi")
+		list[corev1.ResourceEphemeralStorage] = pickQuantity(g, "100Mi", "2Gi")
 	}
 	if g.chance(1, 10) {
-		list[gpu] = quantity(g, "0", "1", "2")
+		list[gpu] = pickQuantity(g, "0", "1", "2")
 	}
 	if g.chance(1, 15) {
-		list[pick[corev1.ResourceName](g, "hugepages-2Mi", "hugepages-1Gi")] = quantity(g, "2Mi", "8Mi", "1Gi")
+		list[pick[corev1.ResourceName](g, "hugepages-2Mi", "hugepages-1Gi")] = pickQuantity(g, "2Mi", "8Mi", "1Gi")
 	}
 	if g.chance(1, 60) {
-		list["deviceclass.resource.kubernetes.io/class-0"] = quantity(g, "1")
+		list["deviceclass.resource.kubernetes.io/class-0"] = pickQuantity(g, "1")
 	}
 	if g.chance(1, 40) {
-		list[pick(g, corev1.ResourceCPU, corev1.ResourceMemory)] = quantity(g, "-1", "-500m", "9e15", "1")
+		list[pick(g, corev1.ResourceCPU, corev1.ResourceMemory)] = pickQuantity(g, "-1", "-500m", "9e15", "1")
 	}
 	if g.chance(1, 40) {
-		list[pick[corev1.ResourceName](g, "example", "requests.cpu", "kubernetes.io/thing", "bad name/x")] = quantity(g, "1")
+		list[pick[corev1.ResourceName](g, "example", "requests.cpu", "kubernetes.io/thing", "bad name/x")] = pickQuantity(g, "1")
 	}
 	if len(list) == 0 {
 		return nil // as the API server decodes it
@@ -253,10 +253,10 @@ func (g generator) requests() corev1.ResourceList {
 	return list
 }
 
-func (g generator) container(name string) corev1.Container {
-	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Requests: g.requests()}}
+func (g generator) newContainer(name string) corev1.Container {
+	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Requests: g.newRequests()}}
 	if g.chance(1, 6) {
-		c.Ports = g.ports()
+		c.Ports = g.newHostPorts()
 	}
 	if g.chance(1, 60) {
 		c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
@@ -267,13 +267,13 @@ func (g generator) container(name string) corev1.Container {
 	return c
 }
 
-func (g generator) containers(p *corev1.Pod) {
+func (g generator) addContainers(p *corev1.Pod) {
 	always := corev1.ContainerRestartPolicyAlways
 	for i := range 1 + g.IntN(2) {
-		p.Spec.Containers = append(p.Spec.Containers, g.container(fmt.Sprintf("c%d", i)))
+		p.Spec.Containers = append(p.Spec.Containers, g.newContainer(fmt.Sprintf("c%d", i)))
 	}
 	for i := range g.IntN(6) / 3 * (1 + g.IntN(4)) {
-		c := g.container(fmt.Sprintf("i%d", i))
+		c := g.newContainer(fmt.Sprintf("i%d", i))
 		if g.chance(1, 2) {
 			c.RestartPolicy = &always
 		}
@@ -281,31 +281,31 @@ func (g generator) containers(p *corev1.Pod) {
 	}
 	for i := range g.IntN(12) / 10 * (1 + g.IntN(3)) {
 		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
-			EphemeralContainerCommon: corev1.EphemeralContainerCommon(g.container(fmt.Sprintf("e%d", i))),
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon(g.newContainer(fmt.Sprintf("e%d", i))),
 		})
 	}
 	if g.chance(1, 10) {
-		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: quantity(g, "50m", "250m")}
+		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: pickQuantity(g, "50m", "250m")}
 		if g.chance(1, 2) {
-			p.Spec.Overhead = g.requests()
+			p.Spec.Overhead = g.newRequests()
 		}
 	}
 	if g.chance(1, 10) {
-		p.Spec.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
+		p.Spec.Resources = &corev1.ResourceRequirements{Requests: g.newRequests()}
 	}
 }
 
-// resize makes a pod say that its resources have been changed in place, or will be.
-func (g generator) resize(p *corev1.Pod) {
+// setResizeStatus sets the status of an in-place resize.
+func (g generator) setResizeStatus(p *corev1.Pod) {
 	statuses := func(list []corev1.Container) []corev1.ContainerStatus {
 		var out []corev1.ContainerStatus
 		for i := range list {
 			status := corev1.ContainerStatus{Name: list[i].Name}
 			if g.chance(3, 4) {
-				status.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
+				status.Resources = &corev1.ResourceRequirements{Requests: g.newRequests()}
 			}
 			if g.chance(3, 4) {
-				status.AllocatedResources = g.requests()
+				status.AllocatedResources = g.newRequests()
 			}
 			if g.chance(7, 8) {
 				out = append(out, status)
@@ -318,14 +318,14 @@ func (g generator) resize(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Reason: pick(g, corev1.PodReasonInfeasible, corev1.PodReasonDeferred)}}
 	}
 	if g.chance(1, 4) || p.Spec.Resources != nil && g.chance(1, 2) {
-		p.Status.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
+		p.Status.Resources = &corev1.ResourceRequirements{Requests: g.newRequests()}
 	}
 	if g.chance(1, 4) || p.Spec.Resources != nil && g.chance(1, 2) {
-		p.Status.AllocatedResources = g.requests()
+		p.Status.AllocatedResources = g.newRequests()
 	}
 }
 
-func (g generator) ports() []corev1.ContainerPort {
+func (g generator) newHostPorts() []corev1.ContainerPort {
 	return []corev1.ContainerPort{{
 		HostPort: int32(g.IntN(3) * 4040), ContainerPort: 80,
 		HostIP:   pick(g, "", "0.0.0.0", "127.0.0.1", "::", "10.0.0.5", "10.0.0.6", "fd00::5"),
@@ -333,7 +333,7 @@ func (g generator) ports() []corev1.ContainerPort {
 	}}
 }
 
-func (g generator) tolerations() []corev1.Toleration {
+func (g generator) newTolerations() []corev1.Toleration {
 	var list []corev1.Toleration
 	for range 1 + g.IntN(2) {
 		list = append(list, corev1.Toleration{
@@ -345,7 +345,7 @@ func (g generator) tolerations() []corev1.Toleration {
 	return list
 }
 
-func (g generator) nodeSelector() *corev1.NodeSelector {
+func (g generator) newNodeSelector() *corev1.NodeSelector {
 	s := &corev1.NodeSelector{}
 	for range g.IntN(3) + g.IntN(2) {
 		var t corev1.NodeSelectorTerm
@@ -373,7 +373,7 @@ func (g generator) nodeSelector() *corev1.NodeSelector {
 	return s
 }
 
-func (g generator) labelSelector() *metav1.LabelSelector {
+func (g generator) newLabelSelector() *metav1.LabelSelector {
 	switch g.IntN(12) {
 	case 0:
 		return nil
@@ -397,9 +397,9 @@ func (g generator) labelSelector() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(g, "a", "b", "c")}}
 }
 
-func (g generator) term() corev1.PodAffinityTerm {
+func (g generator) newAffinityTerm() corev1.PodAffinityTerm {
 	t := corev1.PodAffinityTerm{
-		LabelSelector: g.labelSelector(),
+		LabelSelector: g.newLabelSelector(),
 		TopologyKey:   pick(g, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyZone, "pool"),
 	}
 	if g.chance(1, 4) {
@@ -413,7 +413,7 @@ func (g generator) term() corev1.PodAffinityTerm {
 	return t
 }
 
-func (g generator) podAffinity(p *corev1.Pod) {
+func (g generator) addPodAffinity(p *corev1.Pod) {
 	if p.Spec.Affinity == nil {
 		p.Spec.Affinity = &corev1.Affinity{}
 	}
@@ -421,26 +421,26 @@ func (g generator) podAffinity(p *corev1.Pod) {
 		p.Spec.Affinity.PodAffinity = &corev1.PodAffinity{}
 		for range 1 + g.IntN(4)/3 {
 			p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(
-				p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, g.term())
+				p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, g.newAffinityTerm())
 		}
 	} else {
 		p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
 		for range 1 + g.IntN(4)/3 {
 			p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(
-				p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, g.term())
+				p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, g.newAffinityTerm())
 		}
 	}
 	if g.chance(1, 10) {
 		if p.Spec.Affinity.PodAntiAffinity == nil {
 			p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
 		}
-		p.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: g.term()}}
+		p.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: g.newAffinityTerm()}}
 	}
 }
 
-func (g generator) spread() corev1.TopologySpreadConstraint {
+func (g generator) newSpreadConstraint() corev1.TopologySpreadConstraint {
 	c := corev1.TopologySpreadConstraint{
-		MaxSkew: int32(1 + g.IntN(2)), LabelSelector: g.labelSelector(),
+		MaxSkew: int32(1 + g.IntN(2)), LabelSelector: g.newLabelSelector(),
 		TopologyKey:       pick(g, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyZone, "pool"),
 		WhenUnsatisfiable: pick(g, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.ScheduleAnyway),
 	}

@@ -22,39 +22,39 @@ var inTreePlugins = []string{
 	"kubernetes.io/portworx-volume", "kubernetes.io/azure-file", "kubernetes.io/vsphere-volume",
 }
 
-func (g generator) storage(c *Cluster) {
-	c.StorageClasses = g.storageClasses()
+func (g generator) addStorage(c *Cluster) {
+	c.StorageClasses = g.newStorageClasses()
 	for i := range 6 {
-		if v := g.volume(i); g.chance(9, 10) {
+		if v := g.newVolume(i); g.chance(9, 10) {
 			c.Volumes = append(c.Volumes, v)
 		}
 	}
 	for _, ns := range []string{"red", "green", "blue"} {
 		for i := range 5 {
 			if g.chance(9, 10) {
-				c.Claims = append(c.Claims, g.claim(ns, i))
+				c.Claims = append(c.Claims, g.newClaim(ns, i))
 			}
 		}
 	}
 	for _, n := range c.Nodes {
 		if g.chance(1, 2) {
-			c.CSINodes = append(c.CSINodes, g.csiNode(n.Name))
+			c.CSINodes = append(c.CSINodes, g.newCSINode(n.Name))
 		}
 		for i := range g.IntN(4) / 2 {
-			c.Attachments = append(c.Attachments, g.attachment(n.Name, i))
+			c.Attachments = append(c.Attachments, g.newAttachment(n.Name, i))
 		}
 	}
 	for _, name := range []string{fastDisk, slowDisk, ebsDisk} {
 		if g.chance(1, 5) {
-			c.CSIDrivers = append(c.CSIDrivers, g.driver(name))
+			c.CSIDrivers = append(c.CSIDrivers, g.newCSIDriver(name))
 		}
 	}
 	for i := range g.IntN(4) / 2 {
-		c.Capacities = append(c.Capacities, g.capacity(i))
+		c.Capacities = append(c.Capacities, g.newCapacity(i))
 	}
 }
 
-func (g generator) storageClasses() []*storagev1.StorageClass {
+func (g generator) newStorageClasses() []*storagev1.StorageClass {
 	wait, now := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
 	class := func(name, provisioner string, mode *storagev1.VolumeBindingMode) *storagev1.StorageClass {
 		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: mode}
@@ -69,8 +69,8 @@ func (g generator) storageClasses() []*storagev1.StorageClass {
 	}
 }
 
-// volume makes a volume, most of them of a CSI driver.
-func (g generator) volume(i int) *corev1.PersistentVolume {
+// newVolume returns a volume. Most have a CSI driver.
+func (g generator) newVolume(i int) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i), Labels: map[string]string{}}}
 	v.Spec.StorageClassName = pick(g, "slow", "slow", "fast", "")
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: pick(g, fastDisk, slowDisk), VolumeHandle: fmt.Sprintf("handle-%d", i)}
@@ -78,16 +78,17 @@ func (g generator) volume(i int) *corev1.PersistentVolume {
 		v.Labels[pick(g, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaZone)] = pick(g, "z1", "z2", "z1__z3", "z1__")
 	}
 	if g.chance(1, 3) {
-		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: g.nodeSelector()}
+		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: g.newNodeSelector()}
 	}
 	if g.chance(1, 4) {
-		v.Spec.PersistentVolumeSource = g.otherVolume(i)
+		v.Spec.PersistentVolumeSource = g.newNonCSIVolume(i)
 	}
 	return v
 }
 
-// otherVolume makes a volume of no CSI driver. The scheduler translates some kinds, and fails at some volumes.
-func (g generator) otherVolume(i int) (v corev1.PersistentVolumeSource) {
+// newNonCSIVolume returns a volume without a CSI driver. The scheduler translates some kinds, and fails for some
+// volumes.
+func (g generator) newNonCSIVolume(i int) (v corev1.PersistentVolumeSource) {
 	name := fmt.Sprintf("disk-%d", i)
 	switch g.IntN(13) {
 	case 0:
@@ -121,7 +122,7 @@ func (g generator) otherVolume(i int) (v corev1.PersistentVolumeSource) {
 	return v
 }
 
-func (g generator) claim(ns string, i int) *corev1.PersistentVolumeClaim {
+func (g generator) newClaim(ns string, i int) *corev1.PersistentVolumeClaim {
 	class := pick(g, "fast", "fast", "slow", "slow", "slow", "local", "", "zoned", "in-tree")
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: ns, Name: fmt.Sprintf("claim-%d", i),
@@ -129,7 +130,7 @@ func (g generator) claim(ns string, i int) *corev1.PersistentVolumeClaim {
 	}}
 	c.Spec.StorageClassName = &class
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{pick(g, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod)}
-	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: quantity(g, "1Gi", "10Gi")}
+	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: pickQuantity(g, "1Gi", "10Gi")}
 	c.Status.Phase = corev1.ClaimBound
 	switch {
 	case g.chance(2, 3):
@@ -152,7 +153,7 @@ func (g generator) claim(ns string, i int) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-func (g generator) csiNode(name string) *storagev1.CSINode {
+func (g generator) newCSINode(name string) *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if g.chance(1, 3) {
 		var migrated []string
@@ -178,7 +179,7 @@ func (g generator) csiNode(name string) *storagev1.CSINode {
 	return n
 }
 
-func (g generator) attachment(node string, i int) *storagev1.VolumeAttachment {
+func (g generator) newAttachment(node string, i int) *storagev1.VolumeAttachment {
 	volume := fmt.Sprintf("volume-%d", g.IntN(7))
 	return &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("attachment-%s-%d", node, i)},
@@ -189,15 +190,15 @@ func (g generator) attachment(node string, i int) *storagev1.VolumeAttachment {
 	}
 }
 
-func (g generator) driver(name string) *storagev1.CSIDriver {
+func (g generator) newCSIDriver(name string) *storagev1.CSIDriver {
 	capacity, prevent := g.chance(1, 3), g.chance(1, 2)
 	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	d.Spec.StorageCapacity, d.Spec.PreventPodSchedulingIfMissing = &capacity, &prevent
 	return d
 }
 
-// capacity makes room for volumes of a class in a zone.
-func (g generator) capacity(i int) *storagev1.CSIStorageCapacity {
+// newCapacity returns the storage capacity of a class in a zone.
+func (g generator) newCapacity(i int) *storagev1.CSIStorageCapacity {
 	size := resource.MustParse(pick(g, "0", "5Gi", "100Gi"))
 	return &storagev1.CSIStorageCapacity{
 		ObjectMeta:       metav1.ObjectMeta{Namespace: "kube-system", Name: fmt.Sprintf("capacity-%d", i)},
@@ -206,12 +207,12 @@ func (g generator) capacity(i int) *storagev1.CSIStorageCapacity {
 	}
 }
 
-func (g generator) volumes(p *corev1.Pod) {
+func (g generator) addVolumes(p *corev1.Pod) {
 	for i := range 1 + g.IntN(2) {
 		v := corev1.Volume{Name: fmt.Sprintf("v%d", i)}
 		switch g.IntN(10) {
 		case 0, 1, 2:
-			v.VolumeSource = g.inlineVolume()
+			v.VolumeSource = g.newInlineVolume()
 		case 3:
 			v.Ephemeral = &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}
 		default:
@@ -221,8 +222,8 @@ func (g generator) volumes(p *corev1.Pod) {
 	}
 }
 
-// inlineVolume makes a volume that the pod itself describes.
-func (g generator) inlineVolume() (v corev1.VolumeSource) {
+// newInlineVolume returns a volume that is defined in the pod.
+func (g generator) newInlineVolume() (v corev1.VolumeSource) {
 	switch g.IntN(16) {
 	case 0, 1:
 		v.GCEPersistentDisk = &corev1.GCEPersistentDiskVolumeSource{PDName: pick(g, "d1", "d2"), ReadOnly: g.chance(1, 2)}
@@ -253,8 +254,8 @@ func (g generator) inlineVolume() (v corev1.VolumeSource) {
 	return v
 }
 
-// own makes the claims of generic ephemeral volumes, most of them owned by their pod.
-func (g generator) own(c *Cluster) {
+// addEphemeralClaims adds the claims of generic ephemeral volumes. Most are owned by their pod.
+func (g generator) addEphemeralClaims(c *Cluster) {
 	yes := true
 	for _, list := range [][]*corev1.Pod{c.Pods, c.Candidates} {
 		for _, p := range list {
@@ -262,7 +263,7 @@ func (g generator) own(c *Cluster) {
 				if v.Ephemeral == nil || g.chance(1, 8) {
 					continue
 				}
-				claim := g.claim(p.Namespace, 0)
+				claim := g.newClaim(p.Namespace, 0)
 				claim.Name = p.Name + "-" + v.Name
 				owner := p.UID
 				if g.chance(1, 8) {

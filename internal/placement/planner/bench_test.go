@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// measure runs fn under the benchmark and reports the processor time beside the clock's.
+// measure runs fn as a benchmark, and reports the processor time besides the elapsed time.
 func measure(b *testing.B, fn func()) {
 	b.Helper()
 	b.ReportAllocs()
@@ -21,16 +21,16 @@ func measure(b *testing.B, fn func()) {
 	b.ReportMetric((placementtest.CPUTime()-before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 }
 
-func newSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
+func buildSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
 	b.Helper()
 	s, err := c.Snapshot()
 	must.NoError(b, err)
 	return s
 }
 
-// Choose the nodes that can go: 2,000 nodes with 40 pods of one percent each, so that 800 nodes hold them all.
-func BenchmarkVictimsUniform(b *testing.B) {
-	s := newSnapshot(b, placementtest.Uniform(2000, 40))
+// Select nodes to remove among 2,000 nodes with 40 pods of 1 % each. 800 nodes can hold all pods.
+func BenchmarkSelectVictimsUniform(b *testing.B) {
+	s := buildSnapshot(b, placementtest.Uniform(2000, 40))
 	var selection *planner.Selection
 	var err error
 	measure(b, func() {
@@ -43,9 +43,9 @@ func BenchmarkVictimsUniform(b *testing.B) {
 	must.NoError(b, placementtest.CarryOut(s, selection.Victims))
 }
 
-// Rank all of 5,000 nodes with 150,000 diverse pods under 200 budgets.
+// Rank all of 5,000 nodes with 150,000 diverse pods and 200 PodDisruptionBudgets.
 func BenchmarkRankDiverse(b *testing.B) {
-	s := newSnapshot(b, placementtest.Diverse(1, 5000, 150_000, 200))
+	s := buildSnapshot(b, placementtest.Diverse(1, 5000, 150_000, 200))
 	var ranks []planner.Rank
 	measure(b, func() {
 		ranks = planner.NewRanking(s, planner.LeastDisruption, planner.Options{}).List()
@@ -53,9 +53,9 @@ func BenchmarkRankDiverse(b *testing.B) {
 	must.NoError(b, placementtest.CheckRanks(s, ranks, 25))
 }
 
-// Pack 50,000 pending pods of two percent each onto new machines.
+// Pack 50,000 pending pods of 2 % each onto new instances.
 func BenchmarkPackUniform(b *testing.B) {
-	s := newSnapshot(b, placementtest.Pending(50_000))
+	s := buildSnapshot(b, placementtest.Pending(50_000))
 	flavours := []planner.Flavour{placementtest.Flavour()}
 	var packing *planner.Packing
 	var err error
@@ -71,7 +71,7 @@ func BenchmarkPackUniform(b *testing.B) {
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
-	s := newSnapshot(b, placementtest.DiversePending(1, 5000))
+	s := buildSnapshot(b, placementtest.DiversePending(1, 5000))
 	flavours := []planner.Flavour{placementtest.Flavour()}
 	var packing *planner.Packing
 	var err error
@@ -86,10 +86,10 @@ func BenchmarkPackDiverse(b *testing.B) {
 	must.NoError(b, placementtest.LaunchAll(s, flavours, packing))
 }
 
-// Keep the ranking of 5,000 nodes current through one pod event: a pod of the mix leaves its node, or returns.
+// Update the ranking of 5,000 nodes after one pod event: a diverse pod leaves its node, or returns.
 func BenchmarkRankAfterPodEvent(b *testing.B) {
 	c := placementtest.Diverse(1, 5000, 150_000, 200)
-	s := newSnapshot(b, c)
+	s := buildSnapshot(b, c)
 	ranking := planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
 	i := 0
 	measure(b, func() {

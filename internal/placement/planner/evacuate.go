@@ -10,99 +10,99 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Move is where one pod would go.
+// Move is the target node of one pod.
 type Move struct {
 	Pod placement.PodKey `json:"pod"`
 	To  string           `json:"to"`
 }
 
-// Stay is a pod that goes with its node.
+// Stay is a pod that is deleted with its node.
 type Stay struct {
 	Pod placement.PodKey `json:"pod"`
-	// Rule is the rule that says so, such as "daemonset".
+	// Rule is the rule that decided this, such as "daemonset".
 	Rule string `json:"rule"`
 }
 
-// Evacuation answers what would become of the pods of one node.
+// Evacuation says what would happen to the pods of a removed node.
 type Evacuation struct {
 	Node string `json:"node"`
-	// Cost is what the evacuation costs by the policy it was asked under; see Policy.
+	// Cost is the cost of the evacuation by the policy of the request.
 	Cost float64 `json:"cost"`
-	// Moves lists the pods that would be created anew elsewhere, in the order in which they were placed.
+	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Stays lists the pods that go with the node.
+	// Stays lists the pods that are deleted with the node.
 	Stays []Stay `json:"stays,omitempty"`
-	// Refusals is every reason against it, by rule; empty when the node can go.
+	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
 }
 
-// Feasible reports whether nothing speaks against the evacuation.
+// Feasible reports whether the node can be removed.
 func (e *Evacuation) Feasible() bool { return len(e.Refusals) == 0 }
 
-// Evacuate answers where each pod of a node would go if the node went now, or every reason why it cannot. All rules are
-// asked and all pods tried, so that the answer is complete; the snapshot is left as it was. The pods are judged with the
-// node gone and all its pods off it, each one placed before the next is judged.
+// Evacuate plans the removal of one node now. It returns a target for each pod, or every reason against the removal.
+// It applies all rules and tries all pods, so that the answer is complete. Pods are placed one after the other, with
+// the node and all its pods removed. The snapshot is unchanged afterwards.
 func Evacuate(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (*Evacuation, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
 		return nil, err
 	}
 	s.Rooms.ArrangePlain()
-	p := newPlanner(s, policy, &o)
+	p := newPlanRun(s, policy, &o)
 	defer p.close()
-	e := &Evacuation{Node: nodeName, Cost: p.cost(n), Refusals: p.q.nodeRefusals(n)}
-	movers, evicted := p.sortPods(n, e)
-	e.Refusals = append(e.Refusals, p.limits.refusals(n)...)
-	e.Refusals = append(e.Refusals, p.budgetRefusals(evicted)...)
+	e := &Evacuation{Node: nodeName, Cost: p.computeCost(n), Refusals: p.rules.listNodeRefusals(n)}
+	movers, evicted := p.listMovers(n, e)
+	e.Refusals = append(e.Refusals, p.groupLimits.listRefusals(n)...)
+	e.Refusals = append(e.Refusals, p.listPDBRefusals(evicted)...)
 	mark := p.fork.Mark()
 	p.fork.Clear(n)
-	e.Refusals = append(e.Refusals, p.placeAll(movers)...)
+	e.Refusals = append(e.Refusals, p.placeOrRefuse(movers)...)
 	for _, pod := range p.fork.PlacedSince(mark) {
 		e.Moves = append(e.Moves, Move{pod.Key, s.Nodes.At(pod.Node).Name()})
 	}
 	return e, nil
 }
 
-// planner is one run of planning: a fork, the order in which targets are tried, and what the plan has used up.
-type planner struct {
-	s       *snapshot.Snapshot
-	q       question
-	policy  Policy
-	fork    snapshot.Fork
-	ledger  ledger
-	limits  *limits
-	failed  map[*filter.Class]placement.Tallies // why a class fitted nowhere when that first happened
-	mean    []float64                           // what a mean node has, by resource
-	scratch []*filter.Pod
-	sorted  []*filter.Pod // of largestFirst
-	classes []sized       // of largestFirst
-	from    int32         // position at which the search for a target starts
-	turn    int           // mark of the log at which a victim's turn began
+// planRun is one planning run: a fork, the rules, and what the plan has used so far.
+type planRun struct {
+	s               *snapshot.Snapshot
+	rules           ruleEvaluation
+	policy          Policy
+	fork            snapshot.Fork
+	pdbUsage        pdbUsage
+	groupLimits     *groupLimits
+	reasonsByClass  map[*filter.Class]placement.Tallies // why a class fitted nowhere, at the first attempt
+	meanAllocatable []float64                           // by resource
+	unplaced        []*filter.Pod
+	sorted          []*filter.Pod // buffer of sortLargestFirst
+	classes         []classGroup  // buffer of sortLargestFirst
+	searchStart     int32         // position at which the search for a target starts
+	removalMark     int           // mark of the undo log before the current removal
 }
 
-func newPlanner(s *snapshot.Snapshot, policy Policy, o *Options) *planner {
-	p := &planner{s: s, q: newQuestion(s, o), policy: policy, fork: s.Fork(), ledger: ledger{}, failed: map[*filter.Class]placement.Tallies{}, mean: s.Nodes.MeanAllocatable()}
-	p.limits = newLimits(s, o)
+func newPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
+	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.Class]placement.Tallies{}, meanAllocatable: s.Nodes.MeanAllocatable()}
+	p.groupLimits = newGroupLimits(s, o)
 	s.Rooms.StartPlan()
 	return p
 }
 
-// close takes the plan back.
-func (p *planner) close() {
+// close rolls the plan back.
+func (p *planRun) close() {
 	p.fork.Rollback()
 	p.s.Rooms.EndPlan()
 }
 
-// arrangeTargets sets the order in which nodes are tried as targets: those that cannot go themselves first, then the
-// candidates from the last in the order of removal to the first, so that pods land where they can stay.
-func (p *planner) arrangeTargets(candidates []candidate) {
-	going := make(map[int32]bool, len(candidates))
+// arrangeTargets sets the order in which nodes are tried as targets, so that pods land where they can stay. Nodes
+// that cannot be removed come first. Then come the candidates in reverse order of removal.
+func (p *planRun) arrangeTargets(candidates []candidate) {
+	removable := make(map[int32]bool, len(candidates))
 	for i := range candidates {
-		going[candidates[i].node.ID] = true
+		removable[candidates[i].node.ID] = true
 	}
 	order := make([]int32, 0, p.s.Nodes.Len())
 	for _, n := range p.s.Nodes.InOrder() {
-		if !going[n.ID] && n.Target() {
+		if !removable[n.ID] && n.Target() {
 			order = append(order, n.ID)
 		}
 	}
@@ -114,48 +114,48 @@ func (p *planner) arrangeTargets(candidates []candidate) {
 	p.s.Rooms.Arrange(order)
 }
 
-// sortPods lists the pods that have to run elsewhere, and those that are evicted: these, and pods that nothing creates
-// anew. What it finds goes into the evacuation, if one is given.
-func (p *planner) sortPods(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
+// listMovers lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
+// nothing recreates. If e is not nil, it gets the refusals and the pods that stay.
+func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
 	movers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
-		fate, verdict := p.q.fate(pod)
+		fate, verdict := p.rules.judgePod(pod)
 		switch {
-		case fate == fateMoves || fate == fateBlocked && pod.Fact.Recreated():
+		case fate == podMoves || fate == podBlocks && pod.Fact.Recreated():
 			movers = append(movers, pod)
-		case fate == fateEnds || fate == fateBlocked:
+		case fate == podEnds || fate == podBlocks:
 			ending = append(ending, pod)
 		}
 		switch {
-		case e == nil || fate == fateMoves:
-		case fate == fateBlocked:
-			e.Refusals = append(e.Refusals, p.q.podRefusal(pod, verdict))
+		case e == nil || fate == podMoves:
+		case fate == podBlocks:
+			e.Refusals = append(e.Refusals, p.rules.newPodRefusal(pod, verdict))
 		default:
 			e.Stays = append(e.Stays, Stay{pod.Key, verdict.Rule.String()})
 		}
 	}
-	p.largestFirst(movers)
-	return movers, concat(movers, ending)
+	p.sortLargestFirst(movers)
+	return movers, concatPods(movers, ending)
 }
 
-// concat is both lists in one, and the first as it is if there is no other.
-func concat(movers, ending []*filter.Pod) []*filter.Pod {
+// concatPods returns both lists as one. It does not copy the first list if the second is empty.
+func concatPods(movers, ending []*filter.Pod) []*filter.Pod {
 	if len(ending) == 0 {
 		return movers
 	}
 	return slices.Concat(movers, ending)
 }
 
-// sized is pods of one class that are being sorted.
-type sized struct {
-	pods []*filter.Pod // in the order of their names
+// classGroup holds pods of one class for sorting.
+type classGroup struct {
+	pods []*filter.Pod // sorted by name
 	size int64
 }
 
-// largestFirst sorts pods by size, so that pods that are hard to place choose first. Pods of one class stay together; of
-// classes that are equally hard, the one with the first pod by name comes first.
-func (p *planner) largestFirst(pods []*filter.Pod) {
+// sortLargestFirst sorts pods by size, so that pods that are hard to place are placed first. Pods of one class stay
+// together. Classes of equal size and strictness are sorted by their first pod name.
+func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 	slices.SortFunc(pods, func(a, b *filter.Pod) int {
 		if a.Class != b.Class {
 			return cmp.Compare(a.Class.ID, b.Class.ID)
@@ -169,9 +169,9 @@ func (p *planner) largestFirst(pods []*filter.Pod) {
 		for to < len(pods) && pods[to].Class == c {
 			to++
 		}
-		p.classes = append(p.classes, sized{p.sorted[from:to], p.sizeOf(c)})
+		p.classes = append(p.classes, classGroup{p.sorted[from:to], p.computeSize(c)})
 	}
-	slices.SortFunc(p.classes, func(a, b sized) int {
+	slices.SortFunc(p.classes, func(a, b classGroup) int {
 		x, y := a.pods[0], b.pods[0]
 		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(y.Class.Strictness(), x.Class.Strictness()), x.Key.Compare(y.Key))
 	})
@@ -181,13 +181,13 @@ func (p *planner) largestFirst(pods []*filter.Pod) {
 	}
 }
 
-// sizeOf weighs a class for placing large pods first: the largest share, in millionths, that its requests have of a mean
-// node. What no node offers counts as a whole node.
-func (p *planner) sizeOf(c *filter.Class) int64 {
+// computeSize returns the largest share of a mean node that one request of the class needs, in millionths. A resource
+// that no node has counts as a whole node.
+func (p *planRun) computeSize(c *filter.Class) int64 {
 	var largest int64
 	for _, a := range c.Requests {
 		share := 1e6
-		if mean := p.meanOf(a.Resource); mean > 0 {
+		if mean := p.meanAllocatableOf(a.Resource); mean > 0 {
 			share = float64(a.Value) / mean * 1e6
 		}
 		largest = max(largest, int64(min(share, 1e15)))
@@ -195,29 +195,28 @@ func (p *planner) sizeOf(c *filter.Class) int64 {
 	return largest
 }
 
-// meanOf is how much of a resource the mean node has.
-func (p *planner) meanOf(resource int32) float64 {
-	if int(resource) < len(p.mean) {
-		return p.mean[resource]
+func (p *planRun) meanAllocatableOf(resource int32) float64 {
+	if int(resource) < len(p.meanAllocatable) {
+		return p.meanAllocatable[resource]
 	}
 	return 0
 }
 
-// place finds a node for every pod. Those that fit nowhere at first are tried again as long as others have been placed,
-// since a pod can depend on another's company. It returns the pods left over.
-func (p *planner) place(pods []*filter.Pod) []*filter.Pod {
+// placePods finds a node for every pod and returns the pods without one. It tries these again as long as other pods
+// are placed, because affinity can make a pod depend on another.
+func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 	for len(pods) > 0 {
-		left := p.scratch[:0]
+		left := p.unplaced[:0]
 		for i := 0; i < len(pods); i++ {
-			if run := companions(pods[i:]); run > 1 && p.together(pods[i:i+run]) {
+			if run := countCompanions(pods[i:]); run > 1 && p.placeTogether(pods[i:i+run]) {
 				i += run - 1
-			} else if n := p.target(pods[i]); n != nil {
+			} else if n := p.findTarget(pods[i]); n != nil {
 				p.fork.Put(pods[i], n)
 			} else {
 				left = append(left, pods[i])
 			}
 		}
-		p.scratch = left[:0]
+		p.unplaced = left[:0]
 		if len(left) == 0 || len(left) == len(pods) {
 			return left
 		}
@@ -226,9 +225,9 @@ func (p *planner) place(pods []*filter.Pod) []*filter.Pod {
 	return nil
 }
 
-// companions counts the pods at the head of a list that have to share one node with each other, and are not yet bound
-// to one by others of their kind.
-func companions(pods []*filter.Pod) int {
+// countCompanions counts the pods at the head of the list that must share one node, and that no placed pod binds to a
+// node yet.
+func countCompanions(pods []*filter.Pod) int {
 	c := pods[0].Class
 	if !c.ShareNode() {
 		return 1
@@ -240,18 +239,18 @@ func companions(pods []*filter.Pod) int {
 	return n
 }
 
-// tries bounds how many nodes are tried for pods that have to share one.
-const tries = 16
+// maxNodesTried is the largest number of nodes to try for pods that must share one.
+const maxNodesTried = 16
 
-// together places all of the pods, which are of one class, on one node.
-func (p *planner) together(pods []*filter.Pod) bool {
-	c, from := pods[0].Class, p.from
-	for range tries {
+// placeTogether places all pods of one class on one node. It reports whether that succeeded.
+func (p *planRun) placeTogether(pods []*filter.Pod) bool {
+	c, from := pods[0].Class, p.searchStart
+	for range maxNodesTried {
 		n := p.s.Find(c, pods[0].UID, from)
 		if n == nil {
 			return false
 		}
-		if p.fill(n, pods) {
+		if p.placeAllOn(n, pods) {
 			return true
 		}
 		if from = p.s.Rooms.PositionOf(n) + 1; int(from) == len(p.s.Rooms.Order) {
@@ -261,8 +260,8 @@ func (p *planner) together(pods []*filter.Pod) bool {
 	return false
 }
 
-// fill puts all of the pods on a node, or none.
-func (p *planner) fill(n *filter.Node, pods []*filter.Pod) bool {
+// placeAllOn places all of the pods on a node, or none. It reports whether that succeeded.
+func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 	mark := p.fork.Mark()
 	for _, pod := range pods {
 		if !p.s.Fits(pod.Class, pod.UID, n) {
@@ -274,63 +273,63 @@ func (p *planner) fill(n *filter.Node, pods []*filter.Pod) bool {
 	return true
 }
 
-// target finds a node for one pod, and like the scheduler tries the one it is nominated to first. A claim that is made anew
-// for each pod has a volume yet to be made: where, is not known.
-func (p *planner) target(pod *filter.Pod) *filter.Node {
+// findTarget finds a node for one pod. Like the scheduler, it tries the nominated node first. A pod with a generic
+// ephemeral volume has no target: it is unknown where its new volume will be.
+func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
 	if pod.Class.HasEphemeral() {
 		return nil
 	}
 	if n := p.s.Nodes.Named(pod.NominatedTo); n != nil && n.Target() && p.s.Fits(pod.Class, pod.UID, n) && p.s.Chain.Placeable(pod.Class) {
 		return n
 	}
-	return p.s.Find(pod.Class, pod.UID, p.from)
+	return p.s.Find(pod.Class, pod.UID, p.searchStart)
 }
 
-// placeAll is place for Evacuate, with the reasons of every pod that is left over.
-func (p *planner) placeAll(pods []*filter.Pod) []Refusal {
+// placeOrRefuse places the pods and returns a refusal for each pod without a node.
+func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 	var refusals []Refusal
-	for _, pod := range slices.Clone(p.place(pods)) {
-		refusals = append(refusals, p.noRoom(pod))
+	for _, pod := range slices.Clone(p.placePods(pods)) {
+		refusals = append(refusals, p.newNoRoomRefusal(pod))
 	}
 	return refusals
 }
 
-// noRoom says why a pod fits nowhere, and what would give it a place.
-func (p *planner) noRoom(pod *filter.Pod) Refusal {
+// newNoRoomRefusal says why a pod fits nowhere, and what would help.
+func (p *planRun) newNoRoomRefusal(pod *filter.Pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Text: "fits on no other node"}
 	switch refusal := p.s.Chain.Refusal(pod.Class); {
 	case pod.Class.HasEphemeral():
-		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume that is made anew for each pod"
+		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:
 		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.RemedyOfRefusal(refusal)
 		return r
 	case len(p.s.Rooms.Order) == 0:
-		r.Text, r.Remedy = "has no other node to go to", "add a node"
+		r.Text, r.Remedy = "has no other node to run on", "add a node"
 		return r
 	}
-	r.Nodes = p.tally(pod.Class)
+	r.Nodes = p.countReasons(pod.Class)
 	r.Remedy = filter.RemedyOf(r.Nodes)
 	return r
 }
 
-// tally counts the targets by their reasons against a class, once per class and plan.
-func (p *planner) tally(c *filter.Class) placement.Tallies {
-	if t, ok := p.failed[c]; ok {
+// countReasons counts the targets by their reasons against a class. It does so once per class and plan.
+func (p *planRun) countReasons(c *filter.Class) placement.Tallies {
+	if t, ok := p.reasonsByClass[c]; ok {
 		return t
 	}
-	counts := tallies{}
+	counts := reasonCounts{}
 	for _, id := range p.s.Rooms.Order {
 		if n := p.s.Nodes.At(id); !n.Out {
-			counts.add(p.s.JudgeClass(c, "", n))
+			counts.addVerdict(p.s.JudgeClass(c, "", n))
 		}
 	}
-	p.failed[c] = counts.sorted()
-	return p.failed[c]
+	p.reasonsByClass[c] = counts.sortByCount()
+	return p.reasonsByClass[c]
 }
 
-// budgetRefusals names every budget that forbids evicting these pods. It takes nothing from the ledger.
-func (p *planner) budgetRefusals(movers []*filter.Pod) []Refusal {
+// listPDBRefusals returns a refusal for each PodDisruptionBudget that forbids these evictions. It charges nothing.
+func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 	var refusals []Refusal
 	needs := map[*snapshot.Budget]int32{}
 	for _, pod := range movers {
@@ -344,24 +343,24 @@ func (p *planner) budgetRefusals(movers []*filter.Pod) []Refusal {
 			needs[b]++
 		}
 	}
-	for _, key := range budgetKeys(needs) {
+	for _, key := range sortedPDBKeys(needs) {
 		b := p.s.Budgets.Named(key)
-		if left := b.Allowed - p.ledger[b]; needs[b] > left {
-			refusals = append(refusals, shortBudget(b, needs[b], left))
+		if left := b.Allowed - p.pdbUsage[b]; needs[b] > left {
+			refusals = append(refusals, newPDBRefusal(b, needs[b], left))
 		}
 	}
 	return refusals
 }
 
-func shortBudget(b *snapshot.Budget, needs, left int32) Refusal {
+func newPDBRefusal(b *snapshot.Budget, needs, left int32) Refusal {
 	return Refusal{
 		Rule:   "disruption-budget",
-		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, plural(int(max(left, 0)), "disruption"), needs),
+		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(left, 0)), "disruption"), needs),
 		Remedy: "wait until more of its pods are healthy, or raise the budget",
 	}
 }
 
-func budgetKeys(m map[*snapshot.Budget]int32) []placement.PodKey {
+func sortedPDBKeys(m map[*snapshot.Budget]int32) []placement.PodKey {
 	keys := make([]placement.PodKey, 0, len(m))
 	for b := range m {
 		keys = append(keys, b.Key)

@@ -2,21 +2,21 @@ package planner
 
 import "github.com/slipway-dev/slipway/internal/placement/snapshot"
 
-// OneByOne is the plain greedy choice: the cheapest node that can go goes, its pods first-fit in the order of names, and
-// so on with what that leaves. A pod may be moved again when its new node goes.
+// OneByOne is the plain greedy choice. It removes the cheapest removable node, places its pods first-fit by node
+// name, and repeats. A pod can move again when its new node is removed.
 func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
-	p := newPlanner(s, policy, &o)
+	p := newPlanRun(s, policy, &o)
 	defer p.close()
-	candidates := p.candidates(&Selection{})
+	candidates := p.listCandidates(&Selection{})
 	p.s.Rooms.ArrangeByName()
 	for _, c := range candidates {
 		if count == k {
 			break
 		}
 		mark := p.fork.Mark()
-		_, all, _, _ := p.split(c.node)
+		_, all, _, _ := p.splitPods(c.node)
 		p.fork.Clear(c.node)
-		if len(p.place(all)) > 0 {
+		if len(p.placePods(all)) > 0 {
 			p.fork.Undo(mark)
 			continue
 		}
@@ -26,13 +26,13 @@ func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int,
 	return count, cost
 }
 
-// HoldsNow reports whether the plan that the ranking remembers of a node still holds.
+// HoldsNow reports whether the stored plan for a node is still valid.
 func (r *Ranking) HoldsNow(name string) bool {
 	e := r.entries[name]
 	r.s.Rooms.ArrangePlain()
-	p := newPlanner(r.s, r.policy, &r.o)
+	p := newPlanRun(r.s, r.policy, &r.o)
 	defer p.close()
 	n := r.s.Nodes.Named(name)
-	movers, _ := p.sortPods(n, nil)
-	return len(movers) == len(e.targets) && r.holds(p, n, e)
+	movers, _ := p.listMovers(n, nil)
+	return len(movers) == len(e.targets) && r.isPlanValid(p, n, e)
 }

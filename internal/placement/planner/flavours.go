@@ -15,36 +15,36 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// poolLabels name the pool of a node on the clouds that have such a label.
+// poolLabels are the node labels that name the node pool on the clouds that have one.
 var poolLabels = [...]string{
 	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 }
 
-// Flavours describes the machines that a cluster consists of, as far as its nodes tell: nodes of one pool and instance
-// type are one flavour. What they do not have in common is left out, the least that any of them has to give is taken,
-// and the most that DaemonSets take on any of them is deducted, so that a pod that is said to fit does. All cost the
-// same. A pool without nodes is not known.
+// Flavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
+// flavour. The template is conservative, so that a pod that fits it also fits a real instance: it has only the common
+// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
+// same cost. A pool without nodes is unknown.
 func Flavours(o *saved.Objects) []Flavour {
-	daemons := daemonRequests(o.Pods)
-	kinds := map[kind][]*corev1.Node{}
+	daemons := sumDaemonSetRequests(o.Pods)
+	kinds := map[flavourKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if fromcorev1.Node(n).ControlPlane == "" {
-			kinds[kindOf(n)] = append(kinds[kindOf(n)], n)
+			kinds[newFlavourKey(n)] = append(kinds[newFlavourKey(n)], n)
 		}
 	}
 	flavours := make([]Flavour, 0, len(kinds))
-	for _, k := range slices.SortedFunc(maps.Keys(kinds), kind.compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), flavourKey.compare) {
 		nodes := kinds[k]
-		flavours = append(flavours, Flavour{Name: k.String(), Template: template(nodes, daemons), Cost: 1, Zones: zones(nodes)})
+		flavours = append(flavours, Flavour{Name: k.String(), Template: buildTemplate(nodes, daemons), Cost: 1, Zones: listZones(nodes)})
 	}
 	return flavours
 }
 
-// kind is what nodes of one kind share: pool and instance type, or else their capacity.
-type kind struct{ pool, instanceType, capacity string }
+// flavourKey identifies a flavour: pool and instance type, or the capacity if neither is known.
+type flavourKey struct{ pool, instanceType, capacity string }
 
-func kindOf(n *corev1.Node) kind {
-	k := kind{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
+func newFlavourKey(n *corev1.Node) flavourKey {
+	k := flavourKey{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
 	for _, label := range poolLabels {
 		if k.pool = n.Labels[label]; k.pool != "" {
 			break
@@ -57,19 +57,19 @@ func kindOf(n *corev1.Node) kind {
 	return k
 }
 
-// compare orders kinds label by label, so that what separates them in the name does not matter.
-func (k kind) compare(other kind) int {
+// compare orders keys field by field, so that the separator in the name does not matter.
+func (k flavourKey) compare(other flavourKey) int {
 	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
 		cmp.Compare(k.capacity, other.capacity))
 }
 
-func (k kind) String() string {
+func (k flavourKey) String() string {
 	parts := []string{k.pool, k.instanceType, k.capacity}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
-// template is the node that one more machine of the kind would register at least.
-func template(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
+// buildTemplate returns the smallest node that one more instance of the flavour would register.
+func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(first.Labels)},
@@ -79,29 +79,29 @@ func template(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *cor
 		maps.DeleteFunc(out.Labels, func(key, value string) bool { return n.Labels[key] != value })
 	}
 	for _, t := range first.Spec.Taints {
-		if !ofLifecycle(t.Key) && slices.IndexFunc(nodes, func(n *corev1.Node) bool { return !tainted(n, t) }) < 0 {
+		if !isLifecycleTaint(t.Key) && slices.IndexFunc(nodes, func(n *corev1.Node) bool { return !hasTaint(n, t) }) < 0 {
 			out.Spec.Taints = append(out.Spec.Taints, t)
 		}
 	}
-	out.Status.Allocatable = least(nodes, daemons)
+	out.Status.Allocatable = minAllocatable(nodes, daemons)
 	out.Status.Capacity = out.Status.Allocatable
 	return out
 }
 
-// ofLifecycle reports whether a taint says in what state a node is, rather than of what kind.
-func ofLifecycle(key string) bool {
+// isLifecycleTaint reports whether a taint describes the state of a node and not its type.
+func isLifecycleTaint(key string) bool {
 	return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 }
 
-func tainted(n *corev1.Node, t corev1.Taint) bool {
+func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(other corev1.Taint) bool {
 		return other.MatchTaint(&t) && other.Value == t.Value
 	})
 }
 
-// least is, per resource, the smallest allocatable of the nodes less what DaemonSets take on that node. What one of the
-// nodes does not have is left out.
-func least(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
+// minAllocatable returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
+// that node. It omits resources that one of the nodes does not have.
+func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
 		free := n.Status.Allocatable.DeepCopy()
@@ -125,8 +125,8 @@ func least(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.
 	return out
 }
 
-// daemonRequests sums per node what the pods of DaemonSets take, themselves counted under "pods".
-func daemonRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
+// sumDaemonSetRequests returns the requests of the DaemonSet pods per node, with their number as "pods".
+func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	sums := map[string]corev1.ResourceList{}
 	for _, p := range pods {
 		owner := metav1.GetControllerOfNoCopy(p)
@@ -149,8 +149,8 @@ func daemonRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	return sums
 }
 
-// zones lists the zones that the nodes are in; none when any of them has none.
-func zones(nodes []*corev1.Node) []string {
+// listZones lists the zones of the nodes. It is empty if a node has no zone.
+func listZones(nodes []*corev1.Node) []string {
 	found := map[string]bool{}
 	for _, n := range nodes {
 		zone := n.Labels[corev1.LabelTopologyZone]

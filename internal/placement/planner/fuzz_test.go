@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// FuzzObjects feeds a pod and a node as they may come out of any JSON, and asks every question.
+// FuzzObjects makes every plan with a pod and a node from arbitrary JSON.
 func FuzzObjects(f *testing.F) {
 	for seed := range uint64(20) {
 		c := placementtest.Random(seed)

@@ -14,24 +14,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Flavour is a kind of machine that could be launched.
+// Flavour is a type of instance that can be launched.
 type Flavour struct {
 	Name string
-	// Template is the node that such a machine would register, pods of DaemonSets deducted from its allocatable.
+	// Template is the node that an instance would register. The requests of DaemonSet pods are already subtracted
+	// from its allocatable amounts.
 	Template *corev1.Node
-	// Cost is what one machine costs, in any unit that is the same for all flavours.
+	// Cost is the cost of one instance. All flavours use the same unit.
 	Cost float64
-	// Zones are those that the machine can be launched in, as values of topology.kubernetes.io/zone; empty when the
-	// template's own labels are final.
+	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
+	// labels are final.
 	Zones []string
-	// Max is how many more may be launched; nil sets no limit.
+	// Max is how many more instances may be launched. Nil means no limit.
 	Max *int
-	// Within are limits that the flavour shares with others.
+	// Within lists the limits that the flavour shares with others.
 	Within []*Allowance
 }
 
-// Node is the node that a machine of the flavour would register under a name in a zone; an empty zone leaves the
-// template's.
+// Node returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
+// zone.
 func (f *Flavour) Node(name, zone string) *corev1.Node {
 	n := *f.Template
 	n.Name, n.UID = name, ""
@@ -44,29 +45,28 @@ func (f *Flavour) Node(name, zone string) *corev1.Node {
 	return &n
 }
 
-// Objective says which machines are best.
+// Objective says which instances to prefer.
 type Objective string
 
 const (
-	// LeastWaste leaves the least of the machines' cpu and memory unused.
+	// LeastWaste leaves the least cpu and memory of the instances unused.
 	LeastWaste Objective = "LeastWaste"
-	// LeastCost pays the least for what the pods ask.
+	// LeastCost pays the least for the requests of the pods.
 	LeastCost Objective = "LeastCost"
 )
 
-// Packing is the answer of Pack.
+// Packing is the result of Pack.
 type Packing struct {
-	// Moves lists the pods that can be placed, in the order in which they were, on nodes that are there or on machines
-	// to launch.
+	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Machines are those to launch, with the pods that each would take.
+	// Machines lists the instances to launch.
 	Machines []Machine `json:"machines,omitempty"`
-	// Helpless lists the pods that no machine would help.
+	// Helpless lists the unschedulable pods: no new instance would help them.
 	Helpless []Helpless `json:"helpless,omitempty"`
 	Cost     float64    `json:"cost"`
 }
 
-// Machine is one machine to launch.
+// Machine is one instance to launch, with the pods that it would run.
 type Machine struct {
 	Name    string             `json:"name"`
 	Flavour string             `json:"flavour"`
@@ -74,24 +74,23 @@ type Machine struct {
 	Pods    []placement.PodKey `json:"pods"`
 }
 
-// Helpless is a pod that no flavour helps, with the reasons that a new machine of each would give.
+// Helpless is a pod that no flavour helps. Reasons says why, by flavour.
 type Helpless struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
-	// Spent names, by flavour, the limit for which no more of it may be launched, though a machine would take the pod.
+	// Spent names, by flavour, the limit that forbids a launch which would help the pod.
 	Spent map[string]string `json:"spent,omitempty"`
 }
 
-// packer is one run of Pack.
-type packer struct {
-	*planner
+type packRun struct {
+	*planRun
 	flavours       []Flavour
 	objective      Objective
 	offers         []offer
-	next           func(*packer, *filter.Class, *filter.Node) float64
-	sizes          []int64 // by ID of the class; see sizeOf
+	scoreClass     func(*packRun, *filter.Class, *filter.Node) float64
+	sizeByClass    []int64 // by ID of the class; see computeSize
 	resourceLimits map[*Allowance]*resourceLimit
-	machines       []launched
+	launches       []plannedLaunch
 	serial         int
 }
 
@@ -99,38 +98,41 @@ type packer struct {
 type offer struct {
 	flavour        *Flavour
 	zone           string
-	count          *int // launched of the flavour
+	launchCount    *int // launches of the flavour in all zones
 	resourceLimits []*resourceLimit
 }
 
-type launched struct {
+type plannedLaunch struct {
 	offer
 	object *corev1.Node
 }
 
-// demand is the pending pods of one class.
+// demand holds the pending pods of one class.
 type demand struct {
 	class *filter.Class
 	pods  []*filter.Pod
 }
 
-// Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
-// existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
-// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, in two ways of which the better
-// counts, and not promised to be the cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
+// Pack plans new instances for the pending pods, or for the given ones of them. It uses free capacity on existing
+// nodes first. The plan holds with all instances launched together and empty: every pod, largest first, fits where
+// the plan says.
+//
+// The algorithm is greedy, instance by instance. It uses the better result of two scoring rules, which is not always
+// the cheapest packing. In a fork it plans for the cluster with the changes of the fork. It fails if a given pod is
+// not pending or a flavour is invalid.
 func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
 	}
-	demands, err := demands(s, pods)
+	demands, err := groupByClass(s, pods)
 	if err != nil {
 		return nil, err
 	}
-	balanced := packBy(s, (*packer).along, demands, flavours, objective)
-	if len(balanced.Machines) <= fewest(s, balanced, flavours) {
+	balanced := packWith(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
+	if len(balanced.Machines) <= countMinInstances(s, balanced, flavours) {
 		return balanced, nil
 	}
-	if largest := packBy(s, (*packer).large, demands, flavours, objective); largest.better(balanced) {
+	if largest := packWith(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
 		return largest, nil
 	}
 	return balanced, nil
@@ -139,29 +141,28 @@ func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, obj
 func validateFlavours(flavours []Flavour) error {
 	for i := range flavours {
 		if flavours[i].Template == nil || flavours[i].Name == "" {
-			return fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
+			return fmt.Errorf("flavour %d %q: name and template are required", i, flavours[i].Name)
 		}
 	}
 	return nil
 }
 
-// packBy packs by one rule of which pod is next on a machine that is being filled: the one of the class that it gives the
-// highest number.
-func packBy(s *snapshot.Snapshot, next func(*packer, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
-	p := &packer{
-		planner: newPlanner(s, LeastPods, &Options{}), flavours: flavours, objective: objective, next: next,
+// packWith packs with one scoring rule. The class with the highest score is placed next on an instance.
+func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+	p := &packRun{
+		planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
 		resourceLimits: map[*Allowance]*resourceLimit{},
 	}
 	defer p.close()
-	p.mean = meanFlavour(s, flavours)
-	p.weigh(demands)
-	p.offer()
-	return p.pack(demands)
+	p.meanAllocatable = computeMeanAllocatable(s, flavours)
+	p.sortDemands(demands)
+	p.addOffers()
+	return p.packInRounds(demands)
 }
 
-// fewest is how many machines it takes at least for the pods that a packing puts on new ones: the sum of their requests,
-// divided by the most that any machine has.
-func fewest(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
+// countMinInstances returns a lower bound for the instances of a packing: the sum of the requests divided by the
+// largest allocatable amount.
+func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
 	var sums, most []float64
 	add := func(list *[]float64, r int32) *float64 {
 		for int(r) >= len(*list) {
@@ -191,14 +192,15 @@ func fewest(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
 	return fewest
 }
 
-// better reports whether a packing helps more pods than another, or as many for less.
-func (p *Packing) better(other *Packing) bool {
+// isBetterThan reports whether a packing helps more pods than another, or the same number at less cost.
+func (p *Packing) isBetterThan(other *Packing) bool {
 	return cmp.Or(cmp.Compare(len(p.Helpless), len(other.Helpless)), cmp.Compare(p.Cost, other.Cost),
 		cmp.Compare(len(p.Machines), len(other.Machines))) < 0
 }
 
-// meanFlavour is what the mean of the machines on offer has, by resource. Beside it the pods are weighed.
-func meanFlavour(s *snapshot.Snapshot, flavours []Flavour) []float64 {
+// computeMeanAllocatable returns the mean allocatable amounts of the flavours, by resource. Sizes of pods are
+// relative to it.
+func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 {
 	var means []float64
 	for i := range flavours {
 		for r, value := range s.Chain.Resources.Dense(flavours[i].Template.Status.Allocatable) {
@@ -211,19 +213,20 @@ func meanFlavour(s *snapshot.Snapshot, flavours []Flavour) []float64 {
 	return means
 }
 
-// weigh sorts demands: strict and large ones come first.
-func (p *packer) weigh(demands []demand) {
-	p.sizes = make([]int64, p.s.ClassIDs())
+// sortDemands puts demands with many constraints first, then large ones.
+func (p *packRun) sortDemands(demands []demand) {
+	p.sizeByClass = make([]int64, p.s.ClassIDs())
 	for _, d := range demands {
-		p.sizes[d.class.ID] = p.sizeOf(d.class)
+		p.sizeByClass[d.class.ID] = p.computeSize(d.class)
 	}
 	slices.SortStableFunc(demands, func(a, b demand) int {
-		return cmp.Or(cmp.Compare(b.class.Strictness(), a.class.Strictness()), cmp.Compare(p.sizes[b.class.ID], p.sizes[a.class.ID]))
+		return cmp.Or(cmp.Compare(b.class.Strictness(), a.class.Strictness()), cmp.Compare(p.sizeByClass[b.class.ID], p.sizeByClass[a.class.ID]))
 	})
 }
 
-// demands groups the pods by class.
-func demands(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
+// groupByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
+// not pending.
+func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
 	pods := s.PendingPods()
 	if keys != nil {
 		pods = pods[:0]
@@ -250,8 +253,8 @@ func demands(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
 	return list, nil
 }
 
-// offer lists the flavours by zone.
-func (p *packer) offer() {
+// addOffers adds an offer for each flavour and zone.
+func (p *packRun) addOffers() {
 	for i := range p.flavours {
 		f := &p.flavours[i]
 		count := new(int)
@@ -271,52 +274,53 @@ func (p *packer) offer() {
 	}
 }
 
-// rounds bounds how often machines are added after the plan was tried with all of them there at once.
-const rounds = 5
+// maxRounds is the largest number of rounds. Each round tries the plan with all instances so far, and then adds more.
+const maxRounds = 5
 
-// pack adds machines until all pods that can be helped fit with all machines launched together.
-func (p *packer) pack(demands []demand) *Packing {
+// packInRounds adds instances until all pods that can be helped fit with all instances launched together.
+func (p *packRun) packInRounds(demands []demand) *Packing {
 	places := map[*filter.Pod]*filter.Node{}
 	left := demands
-	for round := range rounds {
-		p.start()
-		left = p.settle(demands, places)
-		if round == rounds-1 {
+	for round := range maxRounds {
+		p.relaunchAll()
+		left = p.placeDemands(demands, places)
+		if round == maxRounds-1 {
 			break
 		}
-		before := len(p.machines)
-		left = p.add(left)
-		if len(p.machines) == before {
+		before := len(p.launches)
+		left = p.addInstances(left)
+		if len(p.launches) == before {
 			break
 		}
-		p.remember(demands, places)
+		p.recordPlaces(demands, places)
 	}
-	return p.answer(demands, left)
+	return p.buildPacking(demands, left)
 }
 
-// start takes everything back and launches the machines found so far.
-func (p *packer) start() {
+// relaunchAll rolls back and launches the instances found so far.
+func (p *packRun) relaunchAll() {
 	p.fork.Reset()
 	p.s.Rooms.ArrangePlain()
 	order := slices.Clone(p.s.Rooms.Order)
-	for i := range p.machines {
-		order = append(order, p.fork.Add(p.machines[i].object).ID)
+	for i := range p.launches {
+		order = append(order, p.fork.Add(p.launches[i].object).ID)
 	}
 	p.s.Rooms.Arrange(order)
 }
 
-// settle places every pod where it was placed before, or else where it fits, and returns those left over.
-func (p *packer) settle(demands []demand, places map[*filter.Pod]*filter.Node) []demand {
+// placeDemands places every pod where it was placed before, or else where it fits. It returns the pods without a
+// node.
+func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.Node) []demand {
 	var left []demand
 	for _, d := range demands {
 		var over []*filter.Pod
-		if places[d.pods[0]] == nil && d.class.ShareNode() && p.together(d.pods) {
+		if places[d.pods[0]] == nil && d.class.ShareNode() && p.placeTogether(d.pods) {
 			continue
 		}
 		for _, pod := range d.pods {
-			if n := p.before(places[pod]); n != nil && p.s.Fits(d.class, pod.UID, n) {
+			if n := p.findEarlierNode(places[pod]); n != nil && p.s.Fits(d.class, pod.UID, n) {
 				p.fork.Put(pod, n)
-			} else if n := p.target(pod); n != nil {
+			} else if n := p.findTarget(pod); n != nil {
 				p.fork.Put(pod, n)
 			} else {
 				over = append(over, pod)
@@ -329,15 +333,15 @@ func (p *packer) settle(demands []demand, places map[*filter.Pod]*filter.Node) [
 	return left
 }
 
-// before finds the node of an earlier round under its new slot.
-func (p *packer) before(n *filter.Node) *filter.Node {
+// findEarlierNode returns the node of an earlier round under its new ID.
+func (p *packRun) findEarlierNode(n *filter.Node) *filter.Node {
 	if n == nil {
 		return nil
 	}
 	return p.s.Nodes.Named(n.Name())
 }
 
-func (p *packer) remember(demands []demand, places map[*filter.Pod]*filter.Node) {
+func (p *packRun) recordPlaces(demands []demand, places map[*filter.Pod]*filter.Node) {
 	for _, d := range demands {
 		for _, pod := range d.pods {
 			if pod.Node != filter.None {
@@ -347,24 +351,25 @@ func (p *packer) remember(demands []demand, places map[*filter.Pod]*filter.Node)
 	}
 }
 
-// add launches machines, the best one at a time, until none would take a pod of those left over, which it returns.
-func (p *packer) add(left []demand) []demand {
+// addInstances launches instances, the best one at a time, until none would run any of the pods left. It returns
+// these pods.
+func (p *packRun) addInstances(left []demand) []demand {
 	for len(left) > 0 {
-		best := p.best(left)
+		best := p.findBestOffer(left)
 		if best == nil {
 			return left
 		}
 		filled := 0
-		for len(left) > 0 && best.available() {
+		for len(left) > 0 && best.canLaunch() {
 			mark := p.fork.Mark()
-			placed := p.launch(*best, left)
+			placed := p.launchInstance(*best, left)
 			if placed == 0 || placed < filled {
-				p.recall(mark)
+				p.undoLaunch(mark)
 				break
 			}
 			filled = placed
-			left = p.rest(left)
-			if p.zoned(left) {
+			left = p.listUnplaced(left)
+			if p.hasInteractingPods(left) {
 				break
 			}
 		}
@@ -372,45 +377,45 @@ func (p *packer) add(left []demand) []demand {
 	return left
 }
 
-// zoned reports whether any class left cares for topology, so that the next machine had better be chosen anew.
-func (p *packer) zoned(left []demand) bool {
+// hasInteractingPods reports whether the placement of a class depends on other pods. Then the next instance must be
+// chosen again.
+func (p *packRun) hasInteractingPods(left []demand) bool {
 	return slices.ContainsFunc(left, func(d demand) bool { return d.class.Social() })
 }
 
-// available reports whether one more machine may be launched.
-func (o *offer) available() bool { return o.spent() == "" }
+func (o *offer) canLaunch() bool { return o.findExhaustedLimit() == "" }
 
-// spent says in words which limit forbids one more machine; empty when none does.
-func (o *offer) spent() string {
-	if o.flavour.Max != nil && *o.count >= *o.flavour.Max {
-		return fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+// findExhaustedLimit returns the text of the limit that forbids one more instance, or an empty string.
+func (o *offer) findExhaustedLimit() string {
+	if o.flavour.Max != nil && *o.launchCount >= *o.flavour.Max {
+		return fmt.Sprintf("at most %d may be launched", *o.flavour.Max)
 	}
 	for _, resourceLimit := range o.resourceLimits {
-		if !resourceLimit.affords(o.flavour.capacity()) {
-			return resourceLimit.allowance.Name
+		if !resourceLimit.allowsOneMore(o.flavour.countedCapacity()) {
+			return resourceLimit.limit.Name
 		}
 	}
 	return ""
 }
 
-// spend counts a machine as launched (1) or taken back (-1).
-func (o *offer) spend(sign int) {
-	*o.count += sign
+// countLaunch counts an instance as launched (sign 1) or not launched (sign -1).
+func (o *offer) countLaunch(sign int) {
+	*o.launchCount += sign
 	for _, resourceLimit := range o.resourceLimits {
-		resourceLimit.spend(o.flavour.capacity(), sign)
+		resourceLimit.countInstance(o.flavour.countedCapacity(), sign)
 	}
 }
 
-// recall takes back the machine launched last, and everything since a mark of the log.
-func (p *packer) recall(mark int) {
+// undoLaunch undoes the last launch, and everything since a mark of the undo log.
+func (p *packRun) undoLaunch(mark int) {
 	p.fork.Undo(mark)
-	last := len(p.machines) - 1
-	p.machines[last].spend(-1)
-	p.machines = p.machines[:last]
+	last := len(p.launches) - 1
+	p.launches[last].countLaunch(-1)
+	p.launches = p.launches[:last]
 }
 
-// rest lists the demands that are not met yet.
-func (p *packer) rest(left []demand) []demand {
+// listUnplaced returns the demands without their placed pods.
+func (p *packRun) listUnplaced(left []demand) []demand {
 	var out []demand
 	for _, d := range left {
 		pods := d.pods
@@ -424,12 +429,12 @@ func (p *packer) rest(left []demand) []demand {
 	return out
 }
 
-// launch adds a machine and fills it. It returns how many pods it took.
-func (p *packer) launch(o offer, left []demand) int {
+// launchInstance adds an instance and fills it. It returns the number of pods placed on it.
+func (p *packRun) launchInstance(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
-	o.spend(1)
-	p.machines = append(p.machines, launched{o, object})
+	o.countLaunch(1)
+	p.launches = append(p.launches, plannedLaunch{o, object})
 	n := p.fork.Add(object)
 	placed := 0
 	var plain []demand
@@ -437,28 +442,28 @@ func (p *packer) launch(o offer, left []demand) int {
 		switch {
 		case !p.s.Chain.Placeable(d.class) || d.class.HasEphemeral():
 		case d.class.Social():
-			placed += p.takeIn(n, d, placed)
+			placed += p.placeInteracting(n, d, placed)
 		case p.s.Fits(d.class, d.pods[0].UID, n):
 			plain = append(plain, d)
 		}
 	}
-	return placed + p.fillUp(n, plain)
+	return placed + p.placeByScore(n, plain)
 }
 
-// takeIn puts as many pods of one class on a machine as fit. Those that have to share a node go beside others all or
-// none; first in line, as many as there is room for.
-func (p *packer) takeIn(n *filter.Node, d demand, before int) int {
-	if before > 0 && d.class.ShareNode() {
-		if p.fill(n, d.pods) {
+// placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
+// or none if the instance has pods already.
+func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
+	if placedBefore > 0 && d.class.ShareNode() {
+		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
 		}
 		return 0
 	}
-	return p.takeAll(n, d)
+	return p.placeWhileFitting(n, d)
 }
 
-// takeAll puts pods of one class on a machine, one by one, as long as they fit.
-func (p *packer) takeAll(n *filter.Node, d demand) int {
+// placeWhileFitting places pods of one class on an instance, one by one, until one does not fit.
+func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 	for i, pod := range d.pods {
 		if !p.s.Fits(d.class, pod.UID, n) {
 			return i
@@ -468,14 +473,14 @@ func (p *packer) takeAll(n *filter.Node, d demand) int {
 	return len(d.pods)
 }
 
-// fillUp fills a machine with pods that do not care for each other, by the plan's rule of which is next.
-func (p *packer) fillUp(n *filter.Node, left []demand) int {
+// placeByScore fills an instance with pods that do not interact. The class with the highest score comes next.
+func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 	for placed := 0; ; placed++ {
 		var best *demand
 		var furthest float64
 		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.Fits(d.class, d.pods[0].UID, n) })
 		for i := range left {
-			if score := p.next(p, left[i].class, n); best == nil || score > furthest {
+			if score := p.scoreClass(p, left[i].class, n); best == nil || score > furthest {
 				best, furthest = &left[i], score
 			}
 		}
@@ -483,20 +488,22 @@ func (p *packer) fillUp(n *filter.Node, left []demand) int {
 			return placed
 		}
 		if len(left) == 1 {
-			return placed + p.takeAll(n, left[0])
+			return placed + p.placeWhileFitting(n, left[0])
 		}
 		p.fork.Put(best.pods[0], n)
 		best.pods = best.pods[1:]
 	}
 }
 
-// large puts the largest pods first.
-func (p *packer) large(c *filter.Class, _ *filter.Node) float64 { return float64(p.sizes[c.ID]) }
+// scoreBySize prefers the largest pods.
+func (p *packRun) scoreBySize(c *filter.Class, _ *filter.Node) float64 {
+	return float64(p.sizeByClass[c.ID])
+}
 
-// along is how far the requests of a pod, as shares of a node, point in the direction of what is left of it: large pods
-// come first, and none of the resources runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
+// scoreByDotProduct returns the dot product of the pod's requests and the free amounts, as shares of the node. Large
+// pods come first, and no resource runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
 // Packing, 2011).
-func (*packer) along(c *filter.Class, n *filter.Node) float64 {
+func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
 	var sum float64
 	for _, a := range c.Requests {
 		if has := float64(filter.At(n.Allocatable, a.Resource)); has > 0 {
@@ -506,22 +513,22 @@ func (*packer) along(c *filter.Class, n *filter.Node) float64 {
 	return sum
 }
 
-// best tries one machine of every offer and returns the one with the best score; nil when none takes a pod. Among equal
-// scores the zone with the fewest new machines wins.
-func (p *packer) best(left []demand) *offer {
+// findBestOffer tries one instance of every offer and returns the offer with the best score. It returns nil if none
+// takes a pod. With equal scores the zone with the fewest new instances wins.
+func (p *packRun) findBestOffer(left []demand) *offer {
 	var best *offer
 	var bestScore float64
 	fewest := 0
 	for i := range p.offers {
 		o := &p.offers[i]
-		if !o.available() {
+		if !o.canLaunch() {
 			continue
 		}
 		mark := p.fork.Mark()
-		placed := p.launch(*o, left)
-		score := p.score(*o)
-		p.recall(mark)
-		there := p.inZone(o)
+		placed := p.launchInstance(*o, left)
+		score := p.scoreLastInstance(*o)
+		p.undoLaunch(mark)
+		there := p.countInZone(o)
 		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
 			best, bestScore, fewest = o, score, there
 		}
@@ -529,37 +536,38 @@ func (p *packer) best(left []demand) *offer {
 	return best
 }
 
-func (p *packer) inZone(o *offer) int {
+func (p *packRun) countInZone(o *offer) int {
 	count := 0
-	for i := range p.machines {
-		if p.machines[i].zone == o.zone {
+	for i := range p.launches {
+		if p.launches[i].zone == o.zone {
 			count++
 		}
 	}
 	return count
 }
 
-// score rates the machine launched last: the mean share of its cpu and memory that is used, or what is used per cost.
-func (p *packer) score(o offer) float64 {
-	n := p.s.Nodes.Named(p.machines[len(p.machines)-1].object.Name)
+// scoreLastInstance rates the last launched instance: the mean used share of its cpu and memory, or the used amount
+// per cost.
+func (p *packRun) scoreLastInstance(o offer) float64 {
+	n := p.s.Nodes.Named(p.launches[len(p.launches)-1].object.Name)
 	used := n.Load() / 2
 	if p.objective != LeastCost || o.flavour.Cost <= 0 {
 		return used
 	}
 	var size float64
 	for _, r := range []int32{filter.ResourceCPU, filter.ResourceMemory} {
-		if mean := p.meanOf(r); mean > 0 {
+		if mean := p.meanAllocatableOf(r); mean > 0 {
 			size += float64(filter.At(n.Used, r)) / mean
 		}
 	}
 	return size / o.flavour.Cost
 }
 
-// answer reads the plan off the snapshot. Machines that ended up empty are not launched.
-func (p *packer) answer(demands, left []demand) *Packing {
+// buildPacking reads the result from the snapshot. It omits instances that are empty at the end.
+func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	out := &Packing{}
 	index := map[string]int{}
-	for _, m := range p.machines {
+	for _, m := range p.launches {
 		n := p.s.Nodes.Named(m.object.Name)
 		if n == nil || len(n.Pods) == 0 {
 			continue
@@ -581,7 +589,7 @@ func (p *packer) answer(demands, left []demand) *Packing {
 		}
 	}
 	for _, d := range left {
-		reasons, spent := p.reasons(d.class)
+		reasons, spent := p.explainOffers(d.class)
 		for _, pod := range d.pods {
 			if pod.Node == filter.None {
 				out.Helpless = append(out.Helpless, Helpless{pod.Key, reasons, spent})
@@ -591,18 +599,18 @@ func (p *packer) answer(demands, left []demand) *Packing {
 	return out
 }
 
-// reasons says why a new machine of each flavour does not help a class, and of which flavours no more may be launched
-// though one would help.
-func (p *packer) reasons(c *filter.Class) (reasons, spent map[string]string) {
+// explainOffers says, by flavour, why a new instance does not help a class. spent names the limit of each flavour
+// that would help but must not be launched.
+func (p *packRun) explainOffers(c *filter.Class) (reasons, spent map[string]string) {
 	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
-		limit := o.spent()
+		limit := o.findExhaustedLimit()
 		mark := p.fork.Mark()
-		p.launch(*o, nil)
-		m := p.machines[len(p.machines)-1]
+		p.launchInstance(*o, nil)
+		m := p.launches[len(p.launches)-1]
 		v := p.s.JudgeClass(c, "", p.s.Nodes.Named(m.object.Name))
-		p.recall(mark)
+		p.undoLaunch(mark)
 		text := v.String()
 		if v.Outcome == placement.Fits && limit != "" {
 			text = limit

@@ -1,11 +1,11 @@
-// Package planner answers questions about a snapshot.
+// Package planner plans on a snapshot.
 //
-//   - Evacuate: where would the pods of a node go?
-//   - Victims: which nodes may go together?
-//   - Pack: which new machines would take the pending pods?
-//   - Cluster.Plan: Pack, and then Victims.
+// - Evacuate: where would the pods of a node go?
+// - Victims: which nodes can be removed together?
+// - Pack: which new instances would run the pending pods?
+// - Cluster.Plan: Pack, and then Victims.
 //
-// Each answer has the whole trace of its reasons.
+// Every answer contains all of its reasons.
 package planner
 
 import (
@@ -19,25 +19,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// PlanOptions says what to ask.
+// PlanOptions configures a plan.
 type PlanOptions struct {
-	// Max is how many nodes are to go at most; a negative one stands for all.
+	// Max is the largest number of nodes to remove. A negative number means no limit.
 	Max int
-	// Policy is which nodes go first.
+	// Policy says which nodes to remove first.
 	Policy Policy
-	// Rules are the rules for the nodes that go. The plan adds to what they protect.
+	// Rules are the rules for removed nodes. The plan adds the nodes that it reserves for pending pods.
 	Rules Options
 }
 
-// Plan is the answer.
+// Plan is the result of Cluster.Plan.
 type Plan struct {
-	// Launch is what the pending pods need; nil when none is pending.
+	// Launch is the packing of the pending pods. It is nil if no pod is pending.
 	Launch *Packing `json:"launch,omitempty"`
-	// Remove is what can go with the pending pods served.
+	// Remove is the nodes that can be removed with the pending pods placed.
 	Remove *Selection `json:"remove"`
 }
 
-// Cluster is a cluster that can be asked again and again: what is made of its objects is made once. It is not safe for
+// Cluster answers several requests about one cluster. It converts the objects only once. It is not safe for
 // concurrent use.
 type Cluster struct {
 	snapshot *snapshot.Snapshot
@@ -45,7 +45,7 @@ type Cluster struct {
 	pending  map[placement.PodKey]*corev1.Pod
 }
 
-// NewCluster makes a cluster of its objects.
+// NewCluster creates a Cluster from objects.
 func NewCluster(o *saved.Objects) (*Cluster, error) {
 	s, err := o.Snapshot()
 	if err != nil {
@@ -54,14 +54,14 @@ func NewCluster(o *saved.Objects) (*Cluster, error) {
 	return &Cluster{snapshot: s, flavours: Flavours(o), pending: findPending(o.Pods)}, nil
 }
 
-// ClusterOf returns a cluster whose snapshot the caller keeps current; the objects are its nodes and pods. It holds for as
-// long as neither changes.
+// ClusterOf creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
+// the snapshot or the objects change.
 func ClusterOf(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
 	return &Cluster{snapshot: s, flavours: Flavours(o), pending: findPending(o.Pods)}
 }
 
-// Plan plans. Pending pods come first: where they would fit on nodes that are there, the room is theirs and the nodes
-// stay. Machines to launch are taken to be like those that are there; see Flavours.
+// Plan plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
+// these nodes stay. New instances have the flavours of existing nodes; see Flavours.
 func (c *Cluster) Plan(options PlanOptions) (*Plan, error) {
 	most := options.Max
 	if most < 0 {
@@ -79,7 +79,8 @@ func (c *Cluster) Plan(options PlanOptions) (*Plan, error) {
 	return out, nil
 }
 
-// Evacuate answers for one node by itself what Plan would, with everything that speaks against its removal. Max is not read.
+// Evacuate plans the removal of one node under the same conditions as Plan. The result has every reason against it.
+// It ignores Max.
 func (c *Cluster) Evacuate(name string, options PlanOptions) (out *Evacuation, err error) {
 	err = c.withPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
 		out, err = Evacuate(c.snapshot, name, options.Policy, rules)
@@ -88,12 +89,12 @@ func (c *Cluster) Evacuate(name string, options PlanOptions) (out *Evacuation, e
 	return out, err
 }
 
-// JudgePending answers why a pod is pending, and which machine, like those that are there, would take it.
+// JudgePending explains why a pod is pending, and which flavour of existing nodes would help.
 func (c *Cluster) JudgePending(key placement.PodKey) (*Pending, error) {
 	return JudgePending(c.snapshot, key, c.flavours)
 }
 
-// NewPlan is Plan of a cluster that is asked once.
+// NewPlan creates a Cluster and calls Plan.
 func NewPlan(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	c, err := NewCluster(o)
 	if err != nil {
@@ -102,7 +103,7 @@ func NewPlan(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	return c.Plan(options)
 }
 
-// NewEvacuation is Evacuate of a cluster that is asked once.
+// NewEvacuation creates a Cluster and calls Evacuate.
 func NewEvacuation(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
 	c, err := NewCluster(o)
 	if err != nil {
@@ -111,7 +112,7 @@ func NewEvacuation(o *saved.Objects, name string, options PlanOptions) (*Evacuat
 	return c.Evacuate(name, options)
 }
 
-// NewPending is JudgePending of a cluster that is asked once.
+// NewPending creates a Cluster and calls JudgePending.
 func NewPending(o *saved.Objects, key placement.PodKey) (*Pending, error) {
 	c, err := NewCluster(o)
 	if err != nil {
@@ -120,8 +121,8 @@ func NewPending(o *saved.Objects, key placement.PodKey) (*Pending, error) {
 	return c.JudgePending(key)
 }
 
-// withPendingPlaced calls ask while the pending pods that fit are in their places, with the rules that keep those. The packing is
-// nil when no pod is pending.
+// withPendingPlaced calls ask with the pending pods placed where they fit, and with rules that keep their nodes. The
+// packing is nil if no pod is pending.
 func (c *Cluster) withPendingPlaced(rules Options, ask func(*Packing, Options) error) (err error) {
 	if len(c.pending) == 0 {
 		return ask(nil, rules)
@@ -130,15 +131,15 @@ func (c *Cluster) withPendingPlaced(rules Options, ask func(*Packing, Options) e
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.release(launch)) }()
-	rules.Reserved, err = c.reserve(launch)
+	defer func() { err = errors.Join(err, c.restorePending(launch)) }()
+	rules.Reserved, err = c.placePending(launch)
 	if err != nil {
 		return err
 	}
 	return ask(launch, rules)
 }
 
-// findPending finds the pods that have no node yet.
+// findPending returns the unfinished pods without a node.
 func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	found := map[placement.PodKey]*corev1.Pod{}
 	for _, p := range pods {
@@ -149,8 +150,8 @@ func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	return found
 }
 
-// reserve puts the pending pods on the nodes that have room for them, and says which nodes those are.
-func (c *Cluster) reserve(packing *Packing) (map[string]placement.PodKey, error) {
+// placePending places the pending pods on existing nodes with room, and returns these nodes.
+func (c *Cluster) placePending(packing *Packing) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Machines {
 		launched[m.Name] = true
@@ -163,7 +164,7 @@ func (c *Cluster) reserve(packing *Packing) (map[string]placement.PodKey, error)
 		bound := c.pending[m.Pod].DeepCopy()
 		bound.Spec.NodeName = m.To
 		if err := c.snapshot.SetPod(bound); err != nil {
-			return nil, fmt.Errorf("keep room for pod %s: %w", m.Pod, err)
+			return nil, fmt.Errorf("reserve room for pending pod %s: %w", m.Pod, err)
 		}
 		if _, ok := reserved[m.To]; !ok {
 			reserved[m.To] = m.Pod
@@ -172,11 +173,11 @@ func (c *Cluster) reserve(packing *Packing) (map[string]placement.PodKey, error)
 	return reserved, nil
 }
 
-// release takes back what reserve has done.
-func (c *Cluster) release(packing *Packing) error {
+// restorePending undoes placePending.
+func (c *Cluster) restorePending(packing *Packing) error {
 	for _, m := range packing.Moves {
 		if err := c.snapshot.SetPod(c.pending[m.Pod]); err != nil {
-			return fmt.Errorf("give back the room for pod %s: %w", m.Pod, err)
+			return fmt.Errorf("release the room of pending pod %s: %w", m.Pod, err)
 		}
 	}
 	return nil

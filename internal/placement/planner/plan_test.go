@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestTemplateHasTheLeastRoomOfItsNodes(t *testing.T) {
+func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	small, large := placementtest.Node("small", "zone-a", 4, 16, 10), placementtest.Node("large", "zone-b", 8, 8, 10)
 	for _, n := range []*corev1.Node{small, large} {
 		n.Labels["kubernetes.azure.com/agentpool"] = "spot"
@@ -48,11 +48,11 @@ func TestTemplateHasTheLeastRoomOfItsNodes(t *testing.T) {
 		t.Errorf("allocatable %v", a)
 	}
 	if got := small.Status.Allocatable.Cpu().MilliValue(); got != 4000 {
-		t.Errorf("the node itself now has %d m", got)
+		t.Errorf("the node object was changed: %d m", got)
 	}
 }
 
-func TestRoomOfPendingPodsIsNotGivenAway(t *testing.T) {
+func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	o := &saved.Objects{
 		Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
 		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)},
@@ -61,20 +61,20 @@ func TestRoomOfPendingPodsIsNotGivenAway(t *testing.T) {
 	p, err := planner.NewPlan(o, options)
 	must.NoError(t, err)
 	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
-		t.Fatalf("with nothing pending: %+v, %+v", p.Remove, p.Launch)
+		t.Fatalf("without pending pods: %+v, %+v", p.Remove, p.Launch)
 	}
 	o.Pods = append(o.Pods, placementtest.Pod("wide", 0, "", 3000, 512))
 	if p, err = planner.NewPlan(o, options); err != nil {
 		t.Fatal(err)
 	}
 	if len(p.Remove.Victims) != 0 || len(p.Launch.Machines) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
-		t.Errorf("with a pod that only b has room for: %+v, %+v", p.Remove, p.Launch)
+		t.Errorf("with a pending pod that fits only on b: %+v, %+v", p.Remove, p.Launch)
 	}
 	for _, node := range []string{"a", "b"} {
 		e, err := planner.NewEvacuation(o, node, options)
 		must.NoError(t, err)
 		if e.Feasible() {
-			t.Errorf("node %s by itself: %+v", node, e)
+			t.Errorf("node %s alone is feasible: %+v", node, e)
 		}
 	}
 }
@@ -92,11 +92,11 @@ func TestAnyClusterGetsAPlan(t *testing.T) {
 		}
 	}
 	if p, err := planner.NewPlan(&saved.Objects{}, planner.PlanOptions{Max: -1}); err != nil || len(p.Remove.Victims) != 0 {
-		t.Errorf("of nothing: %+v, %v", p, err)
+		t.Errorf("empty cluster: %+v, %v", p, err)
 	}
 }
 
-func TestAnswersDoNotDependOnOrderOrRepetition(t *testing.T) {
+func TestPlansAreDeterministic(t *testing.T) {
 	for seed := range uint64(20) {
 		c := placementtest.Random(seed)
 		for _, p := range c.Candidates {
@@ -112,25 +112,25 @@ func TestAnswersDoNotDependOnOrderOrRepetition(t *testing.T) {
 			must.NoError(t, err)
 			want, err := planner.NewPlan(&c.Objects, options)
 			must.NoError(t, err)
-			same(t, seed, got, want)
+			checkEqual(t, seed, got, want)
 			for _, n := range c.Nodes {
 				got, err := warm.Evacuate(n.Name, options)
 				must.NoError(t, err)
 				want, err := planner.NewEvacuation(&c.Objects, n.Name, options)
 				must.NoError(t, err)
-				same(t, seed, got, want)
+				checkEqual(t, seed, got, want)
 			}
 		}
 	}
 }
 
-func same(t *testing.T, seed uint64, got, want any) {
+func checkEqual(t *testing.T, seed uint64, got, want any) {
 	t.Helper()
 	a, err := json.Marshal(got)
 	must.NoError(t, err)
 	b, err := json.Marshal(want)
 	must.NoError(t, err)
 	if !bytes.Equal(a, b) {
-		t.Fatalf("seed %d: asked again\n%s\nasked for the first time\n%s", seed, a, b)
+		t.Fatalf("seed %d: repeated\n%s\nfirst\n%s", seed, a, b)
 	}
 }

@@ -9,25 +9,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Policy says which nodes go first.
+// Policy says which nodes to remove first.
 type Policy string
 
 const (
-	// LeastDisruption counts the pods that have to be restarted, weighing each by its priority and by what it costs to
-	// move: 1, plus 1 per power of ten of a positive priority, half for a negative one, plus 1 per volume to re-attach.
+	// LeastDisruption adds a weight for each pod that must restart. The weight is 1, plus 1 per power of ten of a
+	// positive priority, plus 1 per volume claim. With a negative priority the base is 0.5.
 	LeastDisruption Policy = "LeastDisruption"
-	// LeastPods counts the pods that have to be restarted.
+	// LeastPods counts the pods that must restart.
 	LeastPods Policy = "LeastPods"
-	// LeastLoaded sums the shares of cpu and memory in use, from 0 to 2.
+	// LeastLoaded adds the used shares of cpu and memory, from 0 to 2.
 	LeastLoaded Policy = "LeastLoaded"
-	// Oldest takes the node that was created first; its cost is the time of creation in seconds since 1970.
+	// Oldest removes the oldest node first. The cost is its creation time in seconds since 1970.
 	Oldest Policy = "Oldest"
 )
 
-// Policies lists the known policies, the default first.
+// Policies lists all policies, the default first.
 func Policies() []Policy { return []Policy{LeastDisruption, LeastPods, LeastLoaded, Oldest} }
 
-// ParsePolicy reads the name of a policy; the empty name is the default. The error names what is allowed.
+// ParsePolicy returns the policy with a name. An empty name means the default. The error lists the allowed names.
 func ParsePolicy(name string) (Policy, error) {
 	if name == "" {
 		return LeastDisruption, nil
@@ -38,8 +38,8 @@ func ParsePolicy(name string) (Policy, error) {
 	return "", fmt.Errorf("policy %q is not known: use one of %v", name, Policies())
 }
 
-// cost weighs the removal of a node by the plan's policy.
-func (p *planner) cost(n *filter.Node) float64 {
+// computeCost returns the cost of removing a node by the plan's policy.
+func (p *planRun) computeCost(n *filter.Node) float64 {
 	switch p.policy {
 	case LeastLoaded:
 		return n.Load()
@@ -48,20 +48,20 @@ func (p *planner) cost(n *filter.Node) float64 {
 	}
 	var cost float64
 	for _, pod := range n.Pods {
-		if fate, _ := p.q.fate(pod); fate > fateEnds {
+		if fate, _ := p.rules.judgePod(pod); fate > podEnds {
 			continue
 		}
 		if p.policy == LeastPods {
 			cost++
 		} else {
-			cost += disruption(pod)
+			cost += weighDisruption(pod)
 		}
 	}
 	return cost
 }
 
-// disruption weighs the restart of one pod.
-func disruption(p *filter.Pod) float64 {
+// weighDisruption returns the weight of restarting one pod.
+func weighDisruption(p *filter.Pod) float64 {
 	weight := 1.0
 	switch {
 	case p.Priority > 0:
@@ -72,14 +72,13 @@ func disruption(p *filter.Pod) float64 {
 	return weight + float64(p.Class.Claims())
 }
 
-// candidate is a node that the rules let go, with its cost.
+// candidate is a node that the rules allow to remove, with its cost.
 type candidate struct {
 	node *filter.Node
 	cost float64
 }
 
-// inOrder sorts candidates by cost, then by load, then by name.
-func inOrder(candidates []candidate) {
+func sortCandidates(candidates []candidate) {
 	loads := make(map[*filter.Node]float64, len(candidates))
 	for _, c := range candidates {
 		loads[c.node] = c.node.Load()

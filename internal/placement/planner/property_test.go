@@ -26,12 +26,12 @@ func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
 		must.NoError(t, err)
 		if got := len(selection.Victims); got < count || got == count && selection.Cost > cost+1e-9 {
 			text, _ := json.Marshal(selection.Passed)
-			t.Fatalf("%d victims at %v, one by one %d at %v; passed %s", got, selection.Cost, count, cost, text)
+			t.Fatalf("%d victims at %v, one by one %d at %v; rejected %s", got, selection.Cost, count, cost, text)
 		}
 	})
 }
 
-// TestRankingFollowsEvents holds the ranking that follows events against the plans it remembers and one made anew.
+// TestRankingFollowsEvents compares a ranking that follows events with its stored plans and with a new ranking.
 func TestRankingFollowsEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
@@ -55,13 +55,13 @@ func TestRankingFollowsEvents(t *testing.T) {
 		for _, e := range fresh.List() {
 			i := slices.IndexFunc(ranks, func(r planner.Rank) bool { return r.Node == e.Node })
 			if i < 0 || ranks[i].Cost != e.Cost {
-				t.Fatalf("kept %+v, anew %+v", ranks, e)
+				t.Fatalf("updated %+v, new %+v", ranks, e)
 			}
 			if kept := ranks[i]; e.Removable && !kept.Removable {
-				t.Fatalf("%s can go, the ranking holds it by %s %s", e.Node, kept.Rule, kept.Pod)
+				t.Fatalf("%s is removable, but the ranking blocks it by %s %s", e.Node, kept.Rule, kept.Pod)
 			}
 			if ranks[i].Removable && !ranking.HoldsNow(e.Node) {
-				t.Fatalf("%s: the plan that the ranking remembers does not hold", e.Node)
+				t.Fatalf("%s: the stored plan is not valid", e.Node)
 			}
 		}
 	})

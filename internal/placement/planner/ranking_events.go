@@ -9,25 +9,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// SetPod is SetPod of the snapshot, and brings the ranking up to date.
+// SetPod calls SetPod of the snapshot, and updates the ranking.
 func (r *Ranking) SetPod(o *corev1.Pod) error {
 	if o == nil {
 		return r.s.SetPod(o)
 	}
-	return r.follow(placement.PodKey{Namespace: o.Namespace, Name: o.Name}, func() error { return r.s.SetPod(o) })
+	return r.applyPodEvent(placement.PodKey{Namespace: o.Namespace, Name: o.Name}, func() error { return r.s.SetPod(o) })
 }
 
-// DeletePod is DeletePod of the snapshot, and brings the ranking up to date.
+// DeletePod calls DeletePod of the snapshot, and updates the ranking.
 func (r *Ranking) DeletePod(key placement.PodKey) error {
-	return r.follow(key, func() error { return r.s.DeletePod(key) })
+	return r.applyPodEvent(key, func() error { return r.s.DeletePod(key) })
 }
 
-// SetPodDisruptionBudget is that of the snapshot, and brings the ranking up to date.
+// SetPodDisruptionBudget adds or updates a PodDisruptionBudget in the snapshot, and updates the ranking.
 func (r *Ranking) SetPodDisruptionBudget(o *policyv1.PodDisruptionBudget) error {
 	if o == nil {
 		return r.s.Budgets.Set(o)
 	}
-	known, key := r.seen == r.s.Events(), placement.PodKey{Namespace: o.Namespace, Name: o.Name}
+	known, key := r.eventsSeen == r.s.Events(), placement.PodKey{Namespace: o.Namespace, Name: o.Name}
 	before := r.s.Budgets.Named(key)
 	if err := r.s.Budgets.Set(o); err != nil || !known {
 		return err
@@ -36,135 +36,139 @@ func (r *Ranking) SetPodDisruptionBudget(o *policyv1.PodDisruptionBudget) error 
 	stale := staleNodes{}
 	for _, b := range []*snapshot.Budget{before, after} {
 		for pods := range r.s.SelectedBy(b) {
-			stale.addPods(pods, judgeAnew)
+			stale.addPods(pods, rankAgain)
 		}
 	}
-	r.refresh(stale)
+	r.refreshEntries(stale)
 	return nil
 }
 
-// staleNodes are the nodes whose entries an event may have made wrong, and how thoroughly they have to be looked at.
+// staleNodes holds the nodes with entries that an event can have invalidated, and what must be done about each.
 type staleNodes map[int32]staleness
 
 type staleness uint8
 
 const (
-	checkPlan staleness = iota // where its pods would go still has to fit
-	judgeAnew
+	recheckPlan staleness = iota // check that the targets of its pods still fit
+	rankAgain
 )
 
-func (s staleNodes) add(n int32, how staleness) {
+func (s staleNodes) addNode(n int32, todo staleness) {
 	if n != filter.None {
-		s[n] = max(s[n], how)
+		s[n] = max(s[n], todo)
 	}
 }
 
-func (s staleNodes) addPods(pods []*filter.Pod, how staleness) {
+func (s staleNodes) addPods(pods []*filter.Pod, todo staleness) {
 	for _, p := range pods {
-		s.add(p.Node, how)
+		s.addNode(p.Node, todo)
 	}
 }
 
-// follow lets the snapshot take an event about one pod and refreshes the nodes it may matter to.
-func (r *Ranking) follow(key placement.PodKey, event func() error) error {
-	known := r.seen == r.s.Events() && !r.holdsExclusive(r.s.Pod(key))
+// applyPodEvent passes an event about one pod to the snapshot, and updates the nodes that it affects.
+func (r *Ranking) applyPodEvent(key placement.PodKey, event func() error) error {
+	known := r.eventsSeen == r.s.Events() && !r.usesReadWriteOncePodClaim(r.s.Pod(key))
 	stale := staleNodes{}
-	r.trace(r.s.Pod(key), stale)
-	if err := event(); err != nil || !known || r.holdsExclusive(r.s.Pod(key)) {
+	r.addNodesAffectedByPod(r.s.Pod(key), stale)
+	if err := event(); err != nil || !known || r.usesReadWriteOncePodClaim(r.s.Pod(key)) {
 		return err
 	}
-	r.trace(r.s.Pod(key), stale)
-	r.refresh(stale)
+	r.addNodesAffectedByPod(r.s.Pod(key), stale)
+	r.refreshEntries(stale)
 	return nil
 }
 
-// holdsExclusive reports whether a pod uses a claim that one pod in the cluster can use, which matters wherever another
-// pod with that claim might go: the next List starts over.
-func (r *Ranking) holdsExclusive(p *filter.Pod) bool {
+// usesReadWriteOncePodClaim reports whether a pod uses a ReadWriteOncePod claim. It affects every possible target of
+// another pod with that claim, so the next List evaluates all nodes again.
+func (r *Ranking) usesReadWriteOncePodClaim(p *filter.Pod) bool {
 	return p != nil && p.Class.HoldsExclusive(&r.s.Storage)
 }
 
-// trace collects the nodes to which a pod matters: its own, those that plan to send pods there, those held by a pod
-// that might fit there once it is gone, and those with pods that count it. A nominated pod matters to who goes to its node.
-func (r *Ranking) trace(p *filter.Pod, stale staleNodes) {
+// addNodesAffectedByPod adds the nodes that a pod affects:
+// - its own node,
+// - nodes with plans that use its node,
+// - nodes blocked by a pod that might fit on its node without it,
+// - nodes with pods that count it.
+// A nominated pod affects the plans that use its nominated node.
+func (r *Ranking) addNodesAffectedByPod(p *filter.Pod, stale staleNodes) {
 	if p == nil {
 		return
 	}
 	if p.Node == filter.None {
 		if n := r.s.Nodes.Named(p.NominatedTo); n != nil {
-			r.traceRoom(n, stale)
+			r.addNodesAffectedByRoom(n, stale)
 		}
 		return
 	}
 	n := r.s.Nodes.At(p.Node)
-	stale.add(n.ID, judgeAnew)
-	r.traceRoom(n, stale)
+	stale.addNode(n.ID, rankAgain)
+	r.addNodesAffectedByRoom(n, stale)
 	for _, c := range p.Readers() {
 		for _, other := range c.Labels.Pods {
 			if other.Class == c {
-				stale.add(other.Node, checkPlan)
+				stale.addNode(other.Node, recheckPlan)
 			}
 		}
-		for e := range r.blocked[c] {
-			r.addEntry(e, stale, judgeAnew)
+		for e := range r.byBlocker[c] {
+			r.addEntry(e, stale, rankAgain)
 		}
 	}
 	for pods := range r.s.RepelledBy(p.Class) {
-		stale.addPods(pods, checkPlan)
+		stale.addPods(pods, recheckPlan)
 	}
 }
 
-// traceRoom collects the nodes that the room on a node matters to.
-func (r *Ranking) traceRoom(n *filter.Node, stale staleNodes) {
-	for e := range r.usedBy[n.Name()] {
-		r.addEntry(e, stale, checkPlan)
+// addNodesAffectedByRoom adds the nodes that the free capacity of a node affects.
+func (r *Ranking) addNodesAffectedByRoom(n *filter.Node, stale staleNodes) {
+	for e := range r.byTarget[n.Name()] {
+		r.addEntry(e, stale, recheckPlan)
 	}
-	for c, entries := range r.blocked {
+	for c, entries := range r.byBlocker {
 		if !c.Admits(n) {
 			continue
 		}
 		for e := range entries {
-			r.addEntry(e, stale, judgeAnew)
+			r.addEntry(e, stale, rankAgain)
 		}
 	}
 }
 
-func (r *Ranking) addEntry(e *ranked, stale staleNodes, how staleness) {
+func (r *Ranking) addEntry(e *rankEntry, stale staleNodes, todo staleness) {
 	if n := r.s.Nodes.Named(e.Node); n != nil {
-		stale.add(n.ID, how)
+		stale.addNode(n.ID, todo)
 	}
 }
 
-// refresh checks the plans that may still hold and judges the others anew.
-func (r *Ranking) refresh(stale staleNodes) {
-	r.seen = r.s.Events()
+// refreshEntries checks the plans that may be valid, and evaluates the other nodes again.
+func (r *Ranking) refreshEntries(stale staleNodes) {
+	r.eventsSeen = r.s.Events()
 	var anew []*filter.Node
-	var check []*ranked
-	for id, how := range stale {
+	var check []*rankEntry
+	for id, todo := range stale {
 		n := r.s.Nodes.At(id)
 		e := r.entries[n.Name()]
 		switch {
 		case !n.Present:
-		case how == judgeAnew || e == nil || !e.Removable && e.Rule == "no-room":
+		case todo == rankAgain || e == nil || !e.Removable && e.Rule == "no-room":
 			anew = append(anew, n)
 		case e.Removable:
 			check = append(check, e)
 		}
 	}
-	r.judge(append(anew, r.broken(check)...))
+	r.rankNodes(append(anew, r.listInvalidPlans(check)...))
 }
 
-// broken lists the nodes of the plans that no longer hold.
-func (r *Ranking) broken(check []*ranked) []*filter.Node {
+// listInvalidPlans returns the nodes with plans that are not valid any more.
+func (r *Ranking) listInvalidPlans(check []*rankEntry) []*filter.Node {
 	if len(check) == 0 {
 		return nil
 	}
 	var list []*filter.Node
 	r.s.Rooms.ArrangePlain()
-	p := newPlanner(r.s, r.policy, &r.o)
+	p := newPlanRun(r.s, r.policy, &r.o)
 	defer p.close()
 	for _, e := range check {
-		if n := r.s.Nodes.Named(e.Node); !r.holds(p, n, e) {
+		if n := r.s.Nodes.Named(e.Node); !r.isPlanValid(p, n, e) {
 			list = append(list, n)
 		}
 		p.fork.Reset()
@@ -172,8 +176,8 @@ func (r *Ranking) broken(check []*ranked) []*filter.Node {
 	return list
 }
 
-// holds carries out a plan as it was remembered.
-func (r *Ranking) holds(p *planner, n *filter.Node, e *ranked) bool {
+// isPlanValid executes a stored plan. The caller resets the fork.
+func (r *Ranking) isPlanValid(p *planRun, n *filter.Node, e *rankEntry) bool {
 	p.fork.Clear(n)
 	for _, t := range e.targets {
 		pod, to := r.s.Pod(t.pod), r.s.Nodes.Named(t.node)

@@ -22,7 +22,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func evacuate(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
+func planEvacuation(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
 	t.Helper()
 	s, err := c.Snapshot()
 	must.NoError(t, err)
@@ -31,8 +31,8 @@ func evacuate(t *testing.T, c *placementtest.Cluster, o planner.Options) *planne
 	return e
 }
 
-// TestRulesHoldANode goes through the situations in which a node must stay, and the ones next to them in which it need not.
-func TestRulesHoldANode(t *testing.T) {
+// TestRulesBlockNodeRemoval has each case for a node that must stay, and a similar case for a node that need not.
+func TestRulesBlockNodeRemoval(t *testing.T) {
 	annotate := func(key, value string) func(*placementtest.Cluster, *planner.Options) {
 		return func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].Annotations = map[string]string{key: value}
@@ -51,31 +51,31 @@ func TestRulesHoldANode(t *testing.T) {
 	one := 1
 	cases := map[string]struct {
 		change func(*placementtest.Cluster, *planner.Options)
-		rule   string // empty when the node can go
+		rule   string // empty if the node can be removed
 	}{
 		"an ordinary pod moves":                          {func(*placementtest.Cluster, *planner.Options) {}, ""},
 		"cluster-autoscaler is removing the node":        {taint("ToBeDeletedByClusterAutoscaler"), "being-removed"},
 		"Karpenter is removing the node":                 {taint("karpenter.sh/disrupted"), "being-removed"},
 		"AKS is removing the node":                       {taint("remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
 		"AKS is removing the node, with a longer key":    {taint("node.remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
-		"AKS is removing the node, as it said it before": {taint("remediator.aks.microsoft.com/unschedulable"), "being-removed"},
-		"another taint is no sign of removal":            {taint("spot"), ""},
+		"AKS is removing the node, with the old key":     {taint("remediator.aks.microsoft.com/unschedulable"), "being-removed"},
+		"another taint does not mean removal":            {taint("spot"), ""},
 		"the pod is not safe to evict":                   {annotate("cluster-autoscaler.kubernetes.io/safe-to-evict", "False"), "protected"},
 		"the pod must not be disrupted":                  {annotate("karpenter.sh/do-not-disrupt", "true"), "protected"},
 		"the pod must not be evicted":                    {annotate("slipway.dev/do-not-evict", "true"), "protected"},
-		"an opt-out that says false is none":             {annotate("karpenter.sh/do-not-disrupt", "false"), ""},
+		"an annotation with false does not protect":      {annotate("karpenter.sh/do-not-disrupt", "false"), ""},
 		"the pod must not be disrupted for another hour": {annotate("karpenter.sh/do-not-disrupt", "2h"), "protected"},
-		"the pod was not to be disrupted for an hour":    {annotate("karpenter.sh/do-not-disrupt", "30m"), ""},
+		"the protection of the pod has expired":          {annotate("karpenter.sh/do-not-disrupt", "30m"), ""},
 		"the pod has an emptyDir":                        {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), "local-storage"},
 		"the pod has a hostPath":                         {volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}), "host-path"},
-		"an emptyDir in memory is lost anyway": {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		"an emptyDir in memory does not block": {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			Medium: corev1.StorageMediumMemory,
 		}}), ""},
-		"local storage may be given up": {func(c *placementtest.Cluster, o *planner.Options) {
+		"local storage may be deleted": {func(c *placementtest.Cluster, o *planner.Options) {
 			volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(c, o)
 			o.Pods = o.Pods.With(podrules.ByLocalStorage, podrules.Evict)
 		}, ""},
-		"nothing would create the pod anew": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"nothing would recreate the pod": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].OwnerReferences = nil
 		}, "unmanaged"},
 		"an owner without the controller flag is no controller": {func(c *placementtest.Cluster, _ *planner.Options) {
@@ -89,26 +89,26 @@ func TestRulesHoldANode(t *testing.T) {
 			annotate(corev1.MirrorPodAnnotationKey, "x")(c, o)
 			c.Nodes[1].Spec.Unschedulable = true
 		}, ""},
-		"the node is held, in any spelling": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"the node is protected, in any case of true": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/scale-down-disabled": "True"}
 		}, "protected"},
-		"its pool keeps the node": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"the pool protects the node": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
 		}, "protected"},
 		"the node was detached from its pool": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/detached": "true"}
 		}, "protected"},
-		"what its pool keeps is let go": {func(c *placementtest.Cluster, o *planner.Options) {
+		"the protection of the pool is ignored": {func(c *placementtest.Cluster, o *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
 			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
 		}, ""},
-		"what one annotation lets go another holds": {func(c *placementtest.Cluster, o *planner.Options) {
+		"a second annotation still protects": {func(c *placementtest.Cluster, o *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{
 				"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
 			}
 			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
 		}, "protected"},
-		"the node is held from cluster-autoscaler alone": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"the node is protected only from cluster-autoscaler": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{
 				"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
 				"nodegroup.slipway.dev/holds-off-cluster-autoscaler":   "true",
@@ -127,13 +127,13 @@ func TestRulesHoldANode(t *testing.T) {
 			c.Pods[0].Namespace = "kube-system"
 			c.Nodes[1].Spec.Unschedulable = true
 		}, "no-room"},
-		"the machine is protected": {func(_ *placementtest.Cluster, o *planner.Options) {
+		"the instance is protected": {func(_ *placementtest.Cluster, o *planner.Options) {
 			o.Excluded = map[string]string{"first": "machine is not evictable"}
 		}, "excluded"},
 		"the group is at its minimum": {func(_ *placementtest.Cluster, o *planner.Options) {
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinSize: 2}}
 		}, "group-minimum"},
-		"what another tool removes does not count for the minimum": {func(c *placementtest.Cluster, o *planner.Options) {
+		"a node that another tool removes does not count": {func(c *placementtest.Cluster, o *planner.Options) {
 			third := placementtest.Node("third", "zone-a", 4, 16, 10)
 			third.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
 			c.Nodes = append(c.Nodes, third)
@@ -142,22 +142,22 @@ func TestRulesHoldANode(t *testing.T) {
 		"the zone is at its minimum": {func(_ *placementtest.Cluster, o *planner.Options) {
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinPerZone: 2}}
 		}, "zone-minimum"},
-		"as many nodes are missing as may be": {func(c *placementtest.Cluster, o *planner.Options) {
+		"the group is at maxUnavailable": {func(c *placementtest.Cluster, o *planner.Options) {
 			c.Nodes = append(c.Nodes, placementtest.Node("third", "zone-a", 4, 16, 10))
 			c.Nodes[1].Spec.Unschedulable = true
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MaxUnavailable: &one}}
 		}, "group-budget"},
-		"a node that is not ready is no place to go": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"the other node is not ready": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[1].Status.Conditions[0].Status = corev1.ConditionUnknown
 		}, "no-room"},
-		"a generic ephemeral volume is made anew": {volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), "undecidable"},
-		"a claim of dynamic resource allocation cannot be judged": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"a generic ephemeral volume is undecidable": {volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), "undecidable"},
+		"a resource claim is undecidable": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 		}, "no-room"},
 		"nothing is allocatable elsewhere": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[1].Status.Allocatable = nil
 		}, "no-room"},
-		"a negative request asks for nothing": {func(c *placementtest.Cluster, _ *planner.Options) {
+		"a negative request counts as zero": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("-3")}
 		}, ""},
 		"a malformed selector is refused": {func(c *placementtest.Cluster, _ *planner.Options) {
@@ -181,12 +181,12 @@ func TestRulesHoldANode(t *testing.T) {
 			cluster, o := placementtest.Small(), planner.Options{Now: now}
 			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 			c.change(cluster, &o)
-			e := evacuate(t, cluster, o)
+			e := planEvacuation(t, cluster, o)
 			var rules []string
 			for _, r := range e.Refusals {
 				rules = append(rules, r.Rule)
 				if r.Text == "" || strings.Contains(r.String(), "%!") {
-					t.Errorf("refusal without words: %+v", r)
+					t.Errorf("refusal without text: %+v", r)
 				}
 			}
 			if got := strings.Join(rules, " "); got != c.rule {
@@ -196,7 +196,7 @@ func TestRulesHoldANode(t *testing.T) {
 	}
 }
 
-func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
+func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	everything, web := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	always := policyv1.AlwaysAllow
 	budget := func(name string, selector *metav1.LabelSelector, change func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
@@ -212,21 +212,21 @@ func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
 		change  func(*corev1.Pod)
 		refused string
 	}{
-		"no disruption is left":                      {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, nil, "allows 0 disruptions, 1 needed"},
-		"one disruption is left":                     {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 1 })}, nil, ""},
-		"an empty selector means every pod":          {[]*policyv1.PodDisruptionBudget{budget("b", everything, nil)}, nil, "allows 0 disruptions"},
-		"a missing selector means none":              {[]*policyv1.PodDisruptionBudget{budget("b", nil, nil)}, nil, ""},
-		"a malformed selector means none":            {[]*policyv1.PodDisruptionBudget{budget("b", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}, nil)}, nil, ""},
-		"another namespace is none of its business":  {[]*policyv1.PodDisruptionBudget{budget("b", everything, func(b *policyv1.PodDisruptionBudget) { b.Namespace = "other" })}, nil, ""},
-		"two budgets are an error of the API":        {[]*policyv1.PodDisruptionBudget{budget("a", web, nil), budget("b", everything, nil)}, nil, "2 disruption budgets"},
-		"an old status is not trusted":               {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Generation, b.Status.DisruptionsAllowed = 2, 5 })}, nil, "not up to date"},
-		"a pod that has not started is not counted":  {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, ""},
-		"an unhealthy pod goes when others are well": {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
-		"an unhealthy pod stays when no pod is healthy": {
+		"no disruption is left":                          {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, nil, "allows 0 disruptions, 1 needed"},
+		"one disruption is left":                         {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 1 })}, nil, ""},
+		"an empty selector means every pod":              {[]*policyv1.PodDisruptionBudget{budget("b", everything, nil)}, nil, "allows 0 disruptions"},
+		"a missing selector means none":                  {[]*policyv1.PodDisruptionBudget{budget("b", nil, nil)}, nil, ""},
+		"a malformed selector means none":                {[]*policyv1.PodDisruptionBudget{budget("b", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}, nil)}, nil, ""},
+		"a budget of another namespace is ignored":       {[]*policyv1.PodDisruptionBudget{budget("b", everything, func(b *policyv1.PodDisruptionBudget) { b.Namespace = "other" })}, nil, ""},
+		"two budgets are an error":                       {[]*policyv1.PodDisruptionBudget{budget("a", web, nil), budget("b", everything, nil)}, nil, "2 disruption budgets"},
+		"an old status blocks":                           {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Generation, b.Status.DisruptionsAllowed = 2, 5 })}, nil, "not up to date"},
+		"a pod that has not started is free":             {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, ""},
+		"an unhealthy pod is free if others are healthy": {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
+		"an unhealthy pod is blocked if no pod is healthy": {
 			[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 0 })},
 			func(p *corev1.Pod) { p.Status.Conditions = nil }, "allows 0 disruptions",
 		},
-		"an unhealthy pod may always go if the budget says so": {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) {
+		"an unhealthy pod is free with AlwaysAllow": {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) {
 			b.Status.CurrentHealthy, b.Spec.UnhealthyPodEvictionPolicy = 0, &always
 		})}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
 	}
@@ -237,7 +237,7 @@ func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
 			if c.change != nil {
 				c.change(cluster.Pods[0])
 			}
-			e := evacuate(t, cluster, planner.Options{})
+			e := planEvacuation(t, cluster, planner.Options{})
 			switch {
 			case c.refused == "" && !e.Feasible():
 				t.Errorf("refused: %v", e.Refusals)
@@ -248,18 +248,18 @@ func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
 	}
 }
 
-func TestTwoNodesDoNotJustifyEachOthersRemoval(t *testing.T) {
+func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
 	c := placementtest.Small()
 	c.Pods = append(c.Pods, placementtest.Pod("web", 1, "second", 500, 512))
 	s, err := c.Snapshot()
 	must.NoError(t, err)
 	selection, err := planner.Victims(s, 2, planner.LeastDisruption, planner.Options{})
 	if err != nil || len(selection.Victims) != 1 {
-		t.Fatalf("%d victims of two nodes that need each other, %v", len(selection.Victims), err)
+		t.Fatalf("%d victims, want 1 of two nodes that need each other; %v", len(selection.Victims), err)
 	}
 }
 
-func TestOneBudgetIsSharedByTheWholeSet(t *testing.T) {
+func TestPDBIsSharedByAllVictims(t *testing.T) {
 	c := &placementtest.Cluster{}
 	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
@@ -270,11 +270,11 @@ func TestOneBudgetIsSharedByTheWholeSet(t *testing.T) {
 	must.NoError(t, err)
 	selection, err := planner.Victims(s, 5, planner.LeastDisruption, planner.Options{})
 	if err != nil || len(selection.Victims) != 2 {
-		t.Fatalf("%d victims under a budget of 2, %v", len(selection.Victims), err)
+		t.Fatalf("%d victims, want 2 with a budget of 2; %v", len(selection.Victims), err)
 	}
 	for _, p := range selection.Passed {
 		if p.Refusals[0].Rule != "disruption-budget" {
-			t.Errorf("%s passed over by %s", p.Node, p.Refusals[0])
+			t.Errorf("%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
 		}
 	}
 }
@@ -314,7 +314,7 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 	check.ErrorContains(t, check.Err(planner.ParsePolicy("Newest")), "LeastDisruption")
 }
 
-func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	s, err := placementtest.Small().Snapshot()
 	must.NoError(t, err)
 	if _, err := planner.Victims(s, -1, planner.Oldest, planner.Options{}); err == nil {
@@ -335,7 +335,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.Budgets.Set(nil),
 	} {
 		if err == nil {
-			t.Error("an object that is not there is accepted")
+			t.Error("a nil or nameless object is accepted")
 		}
 	}
 	fork := s.Fork()
@@ -347,13 +347,13 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 		fork.Withdraw("nowhere"), fork.Launch(nil), fork.Launch(placementtest.Node("first", "zone-a", 4, 16, 10)),
 	} {
 		if err == nil {
-			t.Error("a step with an object that is not there, or is there already, is accepted")
+			t.Error("a change with an unknown or duplicate object is accepted")
 		}
 	}
 	fork.Rollback()
 }
 
-func TestPackUsesFreeRoomAndNamesHopelessPods(t *testing.T) {
+func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 	c := placementtest.Small()
 	c.Pods = append(c.Pods, placementtest.Pod("fits", 0, "", 1000, 1024), placementtest.Pod("large", 0, "", 9000, 1024),
 		placementtest.Pod("huge", 0, "", 99000, 1024))
@@ -362,14 +362,14 @@ func TestPackUsesFreeRoomAndNamesHopelessPods(t *testing.T) {
 	packing, err := planner.Pack(s, nil, []planner.Flavour{placementtest.Flavour()}, planner.LeastCost)
 	must.NoError(t, err)
 	if len(packing.Machines) != 1 || len(packing.Machines[0].Pods) != 1 || packing.Machines[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
-		t.Errorf("machines %+v", packing.Machines)
+		t.Errorf("instances %+v", packing.Machines)
 	}
 	if len(packing.Helpless) != 1 || packing.Helpless[0].Reasons["standard"] != "blocked: insufficient cpu" {
-		t.Errorf("helpless %+v", packing.Helpless)
+		t.Errorf("unschedulable pods %+v", packing.Helpless)
 	}
 }
 
-func TestPackRespectsTheMaximumAndPrefersCheapTemplates(t *testing.T) {
+func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
 	c := placementtest.Pending(200)
 	s, err := c.Snapshot()
 	must.NoError(t, err)
@@ -383,6 +383,6 @@ func TestPackRespectsTheMaximumAndPrefersCheapTemplates(t *testing.T) {
 		count[m.Flavour]++
 	}
 	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Helpless) != 0 {
-		t.Errorf("%v machines, %d helpless", count, len(packing.Helpless))
+		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Helpless))
 	}
 }

@@ -19,25 +19,24 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Format is how a cluster is written. Read knows them apart.
+// Format is a file format of a cluster. Decode detects it.
 type Format int
 
 const (
-	// Compact is read many times as fast as JSON. It begins with a line that names its version; frames follow, each of
-	// the objects of one kind in their protocol buffers, so that frames can be decoded side by side; the last frame is
-	// empty and of kind end, so that a file that was cut off is known.
+	// Compact is read many times faster than JSON. Its first line names the version. Then come frames, each with
+	// objects of one kind as protocol buffers, and can be decoded in parallel. The last frame is empty and
+	// has kind end, so that a truncated file is detected.
 	Compact Format = iota
 	// JSON is one document, for people and other tools.
 	JSON
 )
 
-// magic is the first line of a compact file.
-const magic = "slipway.dev/snapshot v1\n"
+const compactHeader = "slipway.dev/snapshot v1\n"
 
-// Write writes what placement reads of the objects; the rest is left out, so that nothing gets about that does not serve
-// the answers.
+// Write writes what placement reads from the objects. It omits everything else, so that the file reveals nothing that
+// is not needed.
 func (o *Objects) Write(w io.Writer, format Format) error {
-	reduced := new(renamer).cluster(o)
+	reduced := new(renamer).copyObjects(o)
 	write := reduced.writeCompact
 	if format == JSON {
 		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(reduced) }
@@ -52,11 +51,11 @@ func (o *Objects) Write(w io.Writer, format Format) error {
 func Decode(raw []byte) (*Objects, error) {
 	o := &Objects{}
 	var err error
-	if body, ok := bytes.CutPrefix(raw, []byte(magic)); ok {
+	if body, ok := bytes.CutPrefix(raw, []byte(compactHeader)); ok {
 		err = o.decodeCompact(body)
 	} else if version, ok := bytes.CutPrefix(raw, []byte("slipway.dev/snapshot ")); ok {
 		line, _, _ := bytes.Cut(version[:min(len(version), 20)], []byte("\n"))
-		err = fmt.Errorf("it is of version %q, and this slipway reads v1", line)
+		err = fmt.Errorf("version %q is not supported: this slipway reads v1", line)
 	} else {
 		err = o.decodeJSON(raw)
 	}
@@ -70,15 +69,15 @@ func (o *Objects) decodeJSON(raw []byte) error {
 	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(o); err != nil {
 		return err
 	}
-	for _, s := range o.sections() {
-		if i := s.missing(); i >= 0 {
-			return fmt.Errorf("its %s number %d is null", s.name, i)
+	for _, s := range o.listSections() {
+		if i := s.findNil(); i >= 0 {
+			return fmt.Errorf("%s number %d is null", s.name, i)
 		}
 	}
 	return nil
 }
 
-// kindNumber tells the frames of a compact file apart. The numbers are those of version 1 and do not change.
+// kindNumber identifies the kind of a frame. The numbers belong to version 1 and must not change.
 type kindNumber uint64
 
 const (
@@ -86,56 +85,56 @@ const (
 	timeFrame kindNumber = 1
 )
 
-// section is the objects of one kind in a compact file.
+// section reads and writes the objects of one kind in a compact file.
 type section struct {
 	kind kindNumber
 	name string
-	// missing is the index of an object that is not there; negative for none.
-	missing func() int
-	// encode appends the frames of all objects; decode reads the objects of one frame and returns what puts them in
-	// their place, to be called in the order of the frames.
+	// findNil returns the index of a nil object, or a negative number.
+	findNil func() int
+	// encode appends the frames of all objects. decode reads the objects of one frame; call the returned functions in
+	// the order of the frames.
 	encode func(w *frameWriter) error
 	decode func(frame []byte, count int) (place func(), err error)
 }
 
-func (o *Objects) sections() []section {
+func (o *Objects) listSections() []section {
 	return []section{
-		sectionOf[corev1.Namespace](2, "namespace", &o.Namespaces),
-		sectionOf[corev1.Node](3, "node", &o.Nodes),
-		sectionOf[corev1.Pod](4, "pod", &o.Pods),
-		sectionOf[policyv1.PodDisruptionBudget](5, "budget", &o.Budgets),
-		sectionOf[corev1.PersistentVolumeClaim](6, "claim", &o.Claims),
-		sectionOf[corev1.PersistentVolume](7, "volume", &o.Volumes),
-		sectionOf[storagev1.StorageClass](8, "storage class", &o.StorageClasses),
-		sectionOf[storagev1.CSINode](9, "CSI node", &o.CSINodes),
-		sectionOf[storagev1.CSIDriver](10, "CSI driver", &o.CSIDrivers),
-		sectionOf[storagev1.VolumeAttachment](11, "attachment", &o.Attachments),
-		sectionOf[resourcev1.DeviceClass](12, "device class", &o.DeviceClasses),
+		newSection[corev1.Namespace](2, "namespace", &o.Namespaces),
+		newSection[corev1.Node](3, "node", &o.Nodes),
+		newSection[corev1.Pod](4, "pod", &o.Pods),
+		newSection[policyv1.PodDisruptionBudget](5, "budget", &o.Budgets),
+		newSection[corev1.PersistentVolumeClaim](6, "claim", &o.Claims),
+		newSection[corev1.PersistentVolume](7, "volume", &o.Volumes),
+		newSection[storagev1.StorageClass](8, "storage class", &o.StorageClasses),
+		newSection[storagev1.CSINode](9, "CSI node", &o.CSINodes),
+		newSection[storagev1.CSIDriver](10, "CSI driver", &o.CSIDrivers),
+		newSection[storagev1.VolumeAttachment](11, "attachment", &o.Attachments),
+		newSection[resourcev1.DeviceClass](12, "device class", &o.DeviceClasses),
 	}
 }
 
-// message is what the types of the Kubernetes API have for their protocol buffers.
-type message[T any] interface {
+// protobufMessage is the protocol buffer interface of the Kubernetes API types.
+type protobufMessage[T any] interface {
 	*T
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
 
-// maxExpansion is how many bytes of memory may be allocated for each byte of a frame, before its objects are read. Write needs
-// no more than 19: that is the ratio of a Pod without any content.
+// maxExpansion limits the bytes of memory per byte of a frame, before its objects are read. Write needs at most 19,
+// for a Pod without content.
 const maxExpansion = 32
 
-func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) section {
+func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list *[]*T) section {
 	return section{
 		kind: kind, name: name,
-		missing: func() int { return slices.Index(*list, nil) },
+		findNil: func() int { return slices.Index(*list, nil) },
 		encode: func(w *frameWriter) error {
 			for _, item := range *list {
 				raw, err := M(item).Marshal()
 				if err != nil {
 					return err
 				}
-				if err := w.add(kind, raw); err != nil {
+				if err := w.addObject(kind, raw); err != nil {
 					return err
 				}
 			}
@@ -143,11 +142,11 @@ func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) se
 		},
 		decode: func(frame []byte, count int) (func(), error) {
 			if uint64(count)*uint64(reflect.TypeFor[T]().Size()) > maxExpansion*uint64(len(frame)) {
-				return nil, fmt.Errorf("%d objects (%s) are said to be in %d bytes: no such object is that small", count, name, len(frame))
+				return nil, fmt.Errorf("a frame of %d bytes claims %d objects (%s): no such object is that small", len(frame), count, name)
 			}
 			items := make([]T, count)
 			for i := range items {
-				raw, rest, err := cut(frame)
+				raw, rest, err := cutLengthPrefixed(frame)
 				if err != nil {
 					return nil, err
 				}
@@ -168,7 +167,7 @@ func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) se
 	}
 }
 
-// frameWriter gathers objects of one kind into frames.
+// frameWriter collects objects of one kind into frames.
 type frameWriter struct {
 	w     io.Writer
 	kind  kindNumber
@@ -176,14 +175,14 @@ type frameWriter struct {
 	body  []byte
 }
 
-// frameSize is at which size, in bytes, a frame is written out.
-const frameSize = 512 << 10
+// maxFrameBytes is the size at which a frame is written.
+const maxFrameBytes = 512 << 10
 
-func (f *frameWriter) add(kind kindNumber, raw []byte) error {
+func (f *frameWriter) addObject(kind kindNumber, raw []byte) error {
 	f.kind = kind
 	f.count++
 	f.body = append(binary.AppendUvarint(f.body, uint64(len(raw))), raw...)
-	if len(f.body) < frameSize {
+	if len(f.body) < maxFrameBytes {
 		return nil
 	}
 	return f.flush()
@@ -202,7 +201,7 @@ func (f *frameWriter) flush() error {
 }
 
 func (o *Objects) writeCompact(w io.Writer) error {
-	if _, err := io.WriteString(w, magic); err != nil {
+	if _, err := io.WriteString(w, compactHeader); err != nil {
 		return err
 	}
 	f := &frameWriter{w: w}
@@ -210,10 +209,10 @@ func (o *Objects) writeCompact(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.add(timeFrame, when), f.flush()); err != nil {
+	if err := errors.Join(f.addObject(timeFrame, when), f.flush()); err != nil {
 		return err
 	}
-	for _, s := range o.sections() {
+	for _, s := range o.listSections() {
 		if err := s.encode(f); err != nil {
 			return err
 		}
@@ -222,8 +221,8 @@ func (o *Objects) writeCompact(w io.Writer) error {
 	return err
 }
 
-// cut takes one text off that is preceded by its length.
-func cut(raw []byte) (text, rest []byte, err error) {
+// cutLengthPrefixed removes one length-prefixed part from the start of raw.
+func cutLengthPrefixed(raw []byte) (text, rest []byte, err error) {
 	size, n := binary.Uvarint(raw)
 	if n <= 0 || size > uint64(len(raw)-n) {
 		return nil, nil, io.ErrUnexpectedEOF
@@ -231,17 +230,16 @@ func cut(raw []byte) (text, rest []byte, err error) {
 	return raw[n : n+int(size)], raw[n+int(size):], nil
 }
 
-// frame is a piece of a compact file, and what became of it.
+// frame is a part of a compact file, and its decoded objects.
 type frame struct {
-	kind  kindNumber
-	count int
-	body  []byte
-	place func()
-	err   error
+	kind          kindNumber
+	count         int
+	body          []byte
+	appendObjects func()
+	err           error
 }
 
-// split finds the frames.
-func split(raw []byte) ([]frame, error) {
+func splitFrames(raw []byte) ([]frame, error) {
 	var frames []frame
 	for {
 		kind, n := binary.Uvarint(raw)
@@ -252,30 +250,30 @@ func split(raw []byte) ([]frame, error) {
 		if m <= 0 {
 			return nil, io.ErrUnexpectedEOF
 		}
-		body, rest, err := cut(raw[n+m:])
+		body, rest, err := cutLengthPrefixed(raw[n+m:])
 		switch {
 		case err != nil:
 			return nil, err
 		case kind == uint64(endFrame) && len(rest) > 0:
-			return nil, fmt.Errorf("%d bytes after its end", len(rest))
+			return nil, fmt.Errorf("%d bytes after the end frame", len(rest))
 		case kind == uint64(endFrame):
 			return frames, nil
 		case count > uint64(len(body)/2): // no object is empty, and each has its length before it
-			return nil, fmt.Errorf("%d objects are said to be in %d bytes", count, len(body))
+			return nil, fmt.Errorf("a frame of %d bytes claims %d objects", len(body), count)
 		}
 		frames = append(frames, frame{kind: kindNumber(kind), count: int(count), body: body})
 		raw = rest
 	}
 }
 
-// decodeCompact decodes the frames on all processors.
+// decodeCompact decodes the frames in parallel.
 func (o *Objects) decodeCompact(raw []byte) error {
-	frames, err := split(raw)
+	frames, err := splitFrames(raw)
 	if err != nil {
 		return err
 	}
 	decoders := map[kindNumber]func([]byte, int) (func(), error){timeFrame: o.decodeTime}
-	for _, s := range o.sections() {
+	for _, s := range o.listSections() {
 		decoders[s.kind] = s.decode
 	}
 	var wait sync.WaitGroup
@@ -284,9 +282,9 @@ func (o *Objects) decodeCompact(raw []byte) error {
 		wait.Go(func() {
 			for f := range work {
 				if decode := decoders[f.kind]; decode != nil {
-					f.place, f.err = decode(f.body, f.count)
+					f.appendObjects, f.err = decode(f.body, f.count)
 				} else {
-					f.err = fmt.Errorf("objects of kind %d are not known", f.kind)
+					f.err = fmt.Errorf("frame kind %d is not known", f.kind)
 				}
 			}
 		})
@@ -300,13 +298,13 @@ func (o *Objects) decodeCompact(raw []byte) error {
 		if frames[i].err != nil {
 			return frames[i].err
 		}
-		frames[i].place()
+		frames[i].appendObjects()
 	}
 	return nil
 }
 
 func (o *Objects) decodeTime(body []byte, _ int) (func(), error) {
-	raw, _, err := cut(body)
+	raw, _, err := cutLengthPrefixed(body)
 	if err != nil {
 		return nil, err
 	}

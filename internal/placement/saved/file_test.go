@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func written(t must.T, o *saved.Objects, format saved.Format) []byte {
+func writeObjects(t must.T, o *saved.Objects, format saved.Format) []byte {
 	var file bytes.Buffer
 	must.NoError(t, o.Write(&file, format))
 	return file.Bytes()
@@ -30,12 +30,12 @@ func written(t must.T, o *saved.Objects, format saved.Format) []byte {
 
 func TestSavedClusterGivesTheSameAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := crowd(t)
-		want := answers(t, o)
+		o := drawObjects(t)
+		want := collectAnswers(t, o)
 		for _, format := range []saved.Format{saved.Compact, saved.JSON} {
-			reread, err := saved.Decode(written(t, o, format))
+			reread, err := saved.Decode(writeObjects(t, o, format))
 			must.NoError(t, err)
-			got := answers(t, reread)
+			got := collectAnswers(t, reread)
 			for question, answer := range want {
 				if a, b := fmt.Sprint(got[question]), fmt.Sprint(answer); a != b {
 					t.Fatalf("format %d, %s: saved\n%s\ndirect\n%s", format, question, a, b)
@@ -45,13 +45,13 @@ func TestSavedClusterGivesTheSameAnswers(t *testing.T) {
 	})
 }
 
-func TestBothFormatsHoldTheSame(t *testing.T) {
+func TestBothFormatsHoldSameObjects(t *testing.T) {
 	o := &placementtest.Diverse(2, 30, 4000, 5).Objects
 	o.Time = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	compact, err := saved.Decode(written(t, o, saved.Compact))
+	compact, err := saved.Decode(writeObjects(t, o, saved.Compact))
 	must.NoError(t, err)
-	asJSON := written(t, o, saved.JSON)
-	if again := written(t, compact, saved.JSON); !bytes.Equal(again, asJSON) {
+	asJSON := writeObjects(t, o, saved.JSON)
+	if again := writeObjects(t, compact, saved.JSON); !bytes.Equal(again, asJSON) {
 		t.Errorf("%d bytes of JSON, %d after the compact form", len(asJSON), len(again))
 	}
 	if !compact.Time.Equal(o.Time) || len(compact.Pods) != 4000 {
@@ -59,20 +59,20 @@ func TestBothFormatsHoldTheSame(t *testing.T) {
 	}
 }
 
-func TestTruncatedCompactFileIsRefused(t *testing.T) {
-	whole := written(t, &placementtest.Diverse(2, 3, 20, 1).Objects, saved.Compact)
+func TestTruncatedCompactFileIsRejected(t *testing.T) {
+	whole := writeObjects(t, &placementtest.Diverse(2, 3, 20, 1).Objects, saved.Compact)
 	for size := range len(whole) {
 		if _, err := saved.Decode(whole[:size]); err == nil {
-			t.Fatalf("%d of %d bytes are taken for a cluster", size, len(whole))
+			t.Fatalf("%d of %d bytes are accepted as a cluster", size, len(whole))
 		}
 	}
 	for name, raw := range map[string][]byte{
-		`it is of version "v9", and this slipway reads v1`: []byte("slipway.dev/snapshot v9\n\x00\x00\x00"),
-		"3 bytes after its end":                            append(bytes.Clone(whole), "abc"...),
-		"objects of kind 99 are not known":                 []byte("slipway.dev/snapshot v1\n\x63\x01\x02\x01\x00\x00\x00\x00"),
-		"9 objects are said to be in 2 bytes":              []byte("slipway.dev/snapshot v1\n\x04\x09\x02\x01\x00\x00\x00\x00"),
-		"its pod number 1 is null":                         []byte(`{"pods":[{},null]}`),
-		"unexpected EOF":                                   []byte("slipway.dev/snapshot v1\n\x04\xff\xff"),
+		`version "v9" is not supported: this slipway reads v1`: []byte("slipway.dev/snapshot v9\n\x00\x00\x00"),
+		"3 bytes after the end frame":                          append(bytes.Clone(whole), "abc"...),
+		"frame kind 99 is not known":                           []byte("slipway.dev/snapshot v1\n\x63\x01\x02\x01\x00\x00\x00\x00"),
+		"a frame of 2 bytes claims 9 objects":                  []byte("slipway.dev/snapshot v1\n\x04\x09\x02\x01\x00\x00\x00\x00"),
+		"pod number 1 is null":                                 []byte(`{"pods":[{},null]}`),
+		"unexpected EOF":                                       []byte("slipway.dev/snapshot v1\n\x04\xff\xff"),
 	} {
 		if _, err := saved.Decode(raw); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: error %v, want %q", raw[:min(len(raw), 40)], err, name)
@@ -80,8 +80,8 @@ func TestTruncatedCompactFileIsRefused(t *testing.T) {
 	}
 }
 
-// frameOf is a compact file with one frame, which says how many objects it has.
-func frameOf(kind byte, count int, body []byte) []byte {
+// newFrame returns a compact file with one frame that claims to have count objects.
+func newFrame(kind byte, count int, body []byte) []byte {
 	file := append([]byte("slipway.dev/snapshot v1\n"), kind)
 	file = binary.AppendUvarint(file, uint64(count))
 	file = binary.AppendUvarint(file, uint64(len(body)))
@@ -90,14 +90,14 @@ func frameOf(kind byte, count int, body []byte) []byte {
 
 func TestI10FileUsesMemoryInProportionToItsSize(t *testing.T) {
 	const size = 1 << 20
-	file := frameOf(4, size/2, make([]byte, size)) // pods without content, or without an end
+	file := newFrame(4, size/2, make([]byte, size)) // pods without content, or without an end
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := saved.Decode(file)
 	runtime.ReadMemStats(&after)
-	check.ErrorContains(t, err, "524288 objects (pod) are said to be in 1048576 bytes")
+	check.ErrorContains(t, err, "a frame of 1048576 bytes claims 524288 objects (pod)")
 	if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
-		t.Errorf("a file of %d bytes has %d allocated", size, took)
+		t.Errorf("a file of %d bytes allocates %d bytes", size, took)
 	}
 }
 
@@ -112,13 +112,13 @@ func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
 		o.Attachments = append(o.Attachments, &storagev1.VolumeAttachment{})
 		o.DeviceClasses = append(o.DeviceClasses, &resourcev1.DeviceClass{})
 	}
-	reread, err := saved.Decode(written(t, o, saved.Compact))
+	reread, err := saved.Decode(writeObjects(t, o, saved.Compact))
 	if err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000 {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestUnwritableFileIsAnError(t *testing.T) {
+func TestWriteErrorIsReturned(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
 	for _, format := range []saved.Format{saved.Compact, saved.JSON} {
@@ -131,8 +131,8 @@ func TestUnwritableFileIsAnError(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	o := &placementtest.Diverse(2, 3, 1, 1).Objects
 	o.Nodes = o.Nodes[:1]
-	f.Add(written(f, o, saved.Compact))
-	f.Add(written(f, o, saved.JSON))
+	f.Add(writeObjects(f, o, saved.Compact))
+	f.Add(writeObjects(f, o, saved.JSON))
 	f.Add([]byte("slipway.dev/snapshot v1\n\x04\x01\x02\x01\x00\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		o, err := saved.Decode(raw)
@@ -146,7 +146,7 @@ func FuzzDecode(f *testing.F) {
 		if len(hidden.Pods) != len(o.Pods) {
 			t.Errorf("%d pods hashed of %d", len(hidden.Pods), len(o.Pods))
 		}
-		again, err := saved.Decode(written(t, o, saved.Compact))
+		again, err := saved.Decode(writeObjects(t, o, saved.Compact))
 		must.NoError(t, err)
 		if len(again.Nodes) != len(o.Nodes) {
 			t.Errorf("%d nodes read again of %d", len(again.Nodes), len(o.Nodes))

@@ -1,5 +1,5 @@
-// Package saved holds the objects that placement reads of a cluster as a document, so that a plan can be asked for, and
-// explained, away from the cluster and later.
+// Package saved stores the objects that placement reads in a file, so that plans can be made and explained later,
+// without the cluster.
 package saved
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Objects is everything that a snapshot is told.
+// Objects holds everything that a snapshot is built from.
 type Objects struct {
-	// Time is when the cluster was read. Durations in annotations are held against it.
+	// Time is when the cluster was read. Durations in annotations are evaluated at this time.
 	Time           time.Time                       `json:"time,omitzero"`
 	Namespaces     []*corev1.Namespace             `json:"namespaces,omitempty"`
 	Nodes          []*corev1.Node                  `json:"nodes,omitempty"`
@@ -31,18 +31,18 @@ type Objects struct {
 	DeviceClasses  []*resourcev1.DeviceClass       `json:"deviceClasses,omitempty"`
 }
 
-// Snapshot feeds the objects to a new snapshot, as informers would.
+// Snapshot builds a snapshot from the objects.
 func (o *Objects) Snapshot() (*snapshot.Snapshot, error) {
 	s := snapshot.New()
 	return s, errors.Join(
-		feed(o.Namespaces, s.SetNamespace), feed(o.Nodes, s.SetNode), feed(o.Pods, s.SetPod),
-		feed(o.Budgets, s.Budgets.Set), feed(o.Claims, s.Storage.SetPersistentVolumeClaim),
-		feed(o.Volumes, s.Storage.SetPersistentVolume), feed(o.StorageClasses, s.Storage.SetStorageClass), feed(o.CSINodes, s.Storage.SetCSINode),
-		feed(o.CSIDrivers, s.Storage.SetCSIDriver), feed(o.Attachments, s.Storage.SetVolumeAttachment),
-		feed(o.DeviceClasses, s.Storage.SetDeviceClass))
+		feedAll(o.Namespaces, s.SetNamespace), feedAll(o.Nodes, s.SetNode), feedAll(o.Pods, s.SetPod),
+		feedAll(o.Budgets, s.Budgets.Set), feedAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
+		feedAll(o.Volumes, s.Storage.SetPersistentVolume), feedAll(o.StorageClasses, s.Storage.SetStorageClass), feedAll(o.CSINodes, s.Storage.SetCSINode),
+		feedAll(o.CSIDrivers, s.Storage.SetCSIDriver), feedAll(o.Attachments, s.Storage.SetVolumeAttachment),
+		feedAll(o.DeviceClasses, s.Storage.SetDeviceClass))
 }
 
-func feed[T any](list []T, set func(T) error) error {
+func feedAll[T any](list []T, set func(T) error) error {
 	for _, o := range list {
 		if err := set(o); err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Dump writes the whole logical state of a snapshot, pods in the order of their nodes' lists, so that two states can be
-// compared as texts. Domains, slots and caches, which may differ between equal states, are written by their meaning.
+// Dump writes the logical state of a snapshot as text, so that tests can compare two states. Pods come in the order
+// of their node's list. Domains, slots and caches can differ between equal states, so it writes what they mean.
 func (s *Snapshot) Dump(ordered bool) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -46,24 +46,24 @@ func (s *Snapshot) Dump(ordered bool) string {
 	}
 	for id, sp := range s.index.spreads.byID {
 		h := field(sp, "histogram")
-		add("spread %q %v %v min=%v of %v", id, domains(sp, "count"), field(sp, "total"), h.FieldByName("min"), h.FieldByName("members"))
+		add("spread %q %v %v min=%v of %v", id, domains(sp, "count"), field(sp, "total"), h.FieldByName("min"), h.FieldByName("domainCount"))
 	}
 	for id, e := range s.index.eligibilities {
-		add("eligibility %q %v %v", id, domains(e, "nodes"), field(e, "domains"))
+		add("eligibility %q %v %v", id, domains(e, "nodesPerDomain"), field(e, "domains"))
 	}
 	for key, p := range s.pods {
 		_, pending := s.pending[p]
 		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.Moved)
 	}
-	add("claims %v", field(&s.Storage, "inUse"))
+	add("claims %v", field(&s.Storage, "podsPerClaim"))
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-// field reads a field of another package's type, which only this test compares.
+// field reads an unexported field of a type in another package.
 func field(of any, name string) reflect.Value { return reflect.ValueOf(of).Elem().FieldByName(name) }
 
-// domains are the counts of a counter that are not zero, by the values of its topology key.
+// domains returns the counts that are not zero, by the value of the topology key.
 func domains(counter any, counts string) map[string]int64 {
 	found := map[string]int64{}
 	key := field(counter, "Key")
@@ -78,13 +78,13 @@ func domains(counter any, counts string) map[string]int64 {
 	return found
 }
 
-// Sweep drops what is not used any more.
-func (s *Snapshot) Sweep() { s.index.sweep() }
+// Sweep drops unused classes, labels, filters and counters.
+func (s *Snapshot) Sweep() { s.index.sweepUnused() }
 
-// Undone returns how many entries the undo log has, and how many forks are open.
+// Undone returns the number of entries in the undo log and the number of open forks.
 func (s *Snapshot) Undone() (changes, open int) { return len(s.journal.changes), s.journal.forks }
 
-// KnownNamespaces are the labels of the namespaces of which there is an object.
+// KnownNamespaces returns the labels of the namespaces that have a Namespace object.
 func (s *Snapshot) KnownNamespaces() map[string]labels.Set {
 	known := map[string]labels.Set{}
 	for name, ns := range s.index.namespaces {

@@ -10,22 +10,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Fork is a point to which the snapshot can be taken back, and changes it until then. Forks nest; the one opened last is
-// rolled back first.
+// Fork makes changes to a snapshot that can be rolled back. Forks nest; roll back the last one first.
 type Fork struct {
 	s     *Snapshot
 	mark  int
 	depth int
 }
 
-// Fork opens a fork. Until it is rolled back the snapshot takes no events.
+// Fork opens a fork. Until it is rolled back, every event fails with ErrForked.
 func (s *Snapshot) Fork() Fork {
 	s.journal.forks++
 	return Fork{s, len(s.journal.changes), s.journal.forks}
 }
 
-// Rollback takes back everything done since the fork was opened, at the cost of what was done. Rolling back twice, or a
-// fork that an outer one has already taken back, does nothing.
+// Rollback undoes everything since the fork was opened. Its cost is proportional to the changes. It does nothing if
+// this fork or an outer one has been rolled back already.
 func (f Fork) Rollback() {
 	if f.s.journal.forks < f.depth {
 		return
@@ -34,13 +33,13 @@ func (f Fork) Rollback() {
 	f.s.journal.forks = f.depth - 1
 }
 
-// Reset takes back everything done since the fork was opened, and leaves it open.
+// Reset undoes everything since the fork was opened. The fork stays open.
 func (f Fork) Reset() { f.Undo(f.mark) }
 
-// Mark returns a mark for Undo and PlacedSince.
+// Mark returns the current position in the undo log, for Undo and PlacedSince.
 func (f Fork) Mark() int { return len(f.s.journal.changes) }
 
-// Undo takes back everything done since a mark.
+// Undo undoes everything since a mark.
 func (f Fork) Undo(mark int) {
 	j := &f.s.journal
 	for len(j.changes) > mark {
@@ -48,41 +47,41 @@ func (f Fork) Undo(mark int) {
 		c := j.changes[last]
 		j.changes[last] = change{}
 		j.changes = j.changes[:last]
-		f.revert(c)
+		f.revertChange(c)
 	}
 }
 
-func (f Fork) revert(c change) {
+func (f Fork) revertChange(c change) {
 	s := f.s
 	switch c.kind {
-	case attached:
-		s.detach(c.pod)
-		c.pod.Moved = c.moved
-		if c.pending {
+	case podAttached:
+		s.detachPod(c.pod)
+		c.pod.Moved = c.wasMoved
+		if c.wasPending {
 			s.pending[c.pod] = struct{}{}
 		}
-	case detached:
+	case podDetached:
 		n := s.Nodes.slots[c.node]
-		c.pod.Moved = c.moved
-		s.attach(c.pod, n)
-		n.Swap(c.pod, c.place)
-	case withdrawn:
-		f.setOut(s.Nodes.slots[c.node], false)
-	case added:
-		s.dropNode(s.Nodes.slots[c.node])
-	case bitClear:
-		s.Rooms.of(c.class).set(c.node)
-	case roomMade:
-		s.Rooms.of(c.class).valid = false
-	case wordMade:
-		s.Rooms.of(c.class).unmake(c.node)
+		c.pod.Moved = c.wasMoved
+		s.attachPod(c.pod, n)
+		n.Swap(c.pod, c.index)
+	case nodeRemoved:
+		f.setRemovedByPlan(s.Nodes.slots[c.node], false)
+	case nodeAdded:
+		s.removeNode(s.Nodes.slots[c.node])
+	case bitCleared:
+		s.Rooms.bitmapOf(c.class).setBit(c.node)
+	case bitmapReset:
+		s.Rooms.bitmapOf(c.class).valid = false
+	case wordComputed:
+		s.Rooms.bitmapOf(c.class).markUncomputed(c.node)
 	}
 }
 
-// Placed returns how often a pod was placed since the fork was opened.
+// Placed returns the number of placements since the fork was opened.
 func (f Fork) Placed() (times int) {
 	for i := range f.s.journal.changes[f.mark:] {
-		if f.s.journal.changes[f.mark+i].kind == attached {
+		if f.s.journal.changes[f.mark+i].kind == podAttached {
 			times++
 		}
 	}
@@ -93,23 +92,23 @@ func (f Fork) Placed() (times int) {
 func (f Fork) PlacedSince(mark int) []*filter.Pod {
 	var pods []*filter.Pod
 	for _, c := range f.s.journal.changes[mark:] {
-		if c.kind == attached {
+		if c.kind == podAttached {
 			pods = append(pods, c.pod)
 		}
 	}
 	return pods
 }
 
-// setOut notes that a plan takes away a node without pods, or that it is back.
-func (f Fork) setOut(n *filter.Node, out bool) {
+// setRemovedByPlan records that a plan removes a node without pods, or restores it.
+func (f Fork) setRemovedByPlan(n *filter.Node, out bool) {
 	for _, e := range f.s.index.eligibilities {
 		e.SetOut(n, out)
 	}
 	n.Out = out
-	f.s.Rooms.touch(n.ID)
+	f.s.Rooms.markChanged(n.ID)
 }
 
-// Put places a pod that is on no node. The pod is created anew there, and takes what its specification asks for.
+// Put places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.
 func (f Fork) Put(p *filter.Pod, n *filter.Node) {
 	s := f.s
 	moved, pending := p.Moved, len(s.pending)
@@ -117,37 +116,38 @@ func (f Fork) Put(p *filter.Pod, n *filter.Node) {
 		delete(s.pending, p)
 	}
 	p.Moved = true
-	s.attach(p, n)
-	s.journal.add(change{kind: attached, node: n.ID, moved: moved, pending: len(s.pending) < pending, pod: p})
+	s.attachPod(p, n)
+	s.journal.addChange(change{kind: podAttached, node: n.ID, wasMoved: moved, wasPending: len(s.pending) < pending, pod: p})
 }
 
-// Lift takes a pod off its node, as an eviction does.
+// Lift removes a pod from its node, like an eviction.
 func (f Fork) Lift(p *filter.Pod) {
-	f.s.journal.add(change{kind: detached, node: p.Node, place: p.Place, moved: p.Moved, pod: p})
-	f.s.detach(p)
+	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.Place, wasMoved: p.Moved, pod: p})
+	f.s.detachPod(p)
 	p.Moved = true
 }
 
-// Clear takes all pods off a node and the node away.
+// Clear removes all pods from a node, and then the node.
 func (f Fork) Clear(n *filter.Node) {
 	for len(n.Pods) > 0 {
 		f.Lift(n.Pods[len(n.Pods)-1])
 	}
-	f.setOut(n, true)
-	f.s.journal.add(change{kind: withdrawn, node: n.ID})
+	f.setRemovedByPlan(n, true)
+	f.s.journal.addChange(change{kind: nodeRemoved, node: n.ID})
 }
 
-// Add adds a node that does not exist yet.
+// Add adds a new node. If its Ready condition is missing, it counts as ready.
 func (f Fork) Add(o *corev1.Node) *filter.Node {
 	n := f.s.addNode(o)
 	if n.Facts.Ready == noderules.Unknown { // a template has no conditions
 		n.Facts.Ready = noderules.True
 	}
-	f.s.journal.add(change{kind: added, node: n.ID})
+	f.s.journal.addChange(change{kind: nodeAdded, node: n.ID})
 	return n
 }
 
-// Move places a pod of the snapshot on a node, taking it off the one it is on. Whether it fits is not asked.
+// Move places a pod of the snapshot on a node, and removes it from its current node first. It does not check whether
+// the pod fits. It fails if the pod or the node is unknown.
 func (f Fork) Move(key placement.PodKey, nodeName string) error {
 	p, ok := f.s.pods[key]
 	if !ok {
@@ -164,7 +164,7 @@ func (f Fork) Move(key placement.PodKey, nodeName string) error {
 	return nil
 }
 
-// Withdraw takes a node away with all pods still on it.
+// Withdraw removes a node and all its pods. It fails if the node is unknown.
 func (f Fork) Withdraw(nodeName string) error {
 	n, err := f.s.Nodes.Find(nodeName)
 	if err != nil {
@@ -174,11 +174,11 @@ func (f Fork) Withdraw(nodeName string) error {
 	return nil
 }
 
-// Launch adds a node that does not exist yet.
+// Launch adds a new node. It fails if the node has no name or exists already.
 func (f Fork) Launch(o *corev1.Node) error {
 	switch {
 	case o == nil || o.Name == "":
-		return fmt.Errorf("node without a name")
+		return fmt.Errorf("node has no name")
 	case f.s.Nodes.byName[o.Name] != nil:
 		return fmt.Errorf("node %s is in the snapshot already", o.Name)
 	}

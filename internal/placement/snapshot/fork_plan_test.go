@@ -15,12 +15,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestPlansInAForkMatchItsCluster launches nodes and takes others away in a fork, asks every question,
-// and asks again in a snapshot to which the same has happened.
-func TestPlansInAForkMatchItsCluster(t *testing.T) {
+// TestPlansInForkMatchForkedCluster adds and removes nodes in a fork and makes every plan. The plans must equal those
+// of a snapshot with the same changes.
+func TestPlansInForkMatchForkedCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, nodes, pods := newRandom(seed)
+		s, nodes, pods := newRandomSnapshot(seed)
 		for i, p := range placementtest.Random(seed).Candidates {
 			p.Name, p.Spec.NodeName = "pending-"+string(rune('a'+i)), ""
 			must.NoError(t, s.SetPod(p))
@@ -36,7 +36,7 @@ func TestPlansInAForkMatchItsCluster(t *testing.T) {
 			must.NoError(t, fork.Launch(n))
 		}
 		must.NoError(t, fork.Withdraw(leaves))
-		tried := plans(t, s)
+		tried := formatPlans(t, s)
 		fork.Rollback()
 		if after := s.Dump(true); after != before {
 			t.Fatalf("before\n%s\nafter\n%s", before, after)
@@ -50,14 +50,14 @@ func TestPlansInAForkMatchItsCluster(t *testing.T) {
 			}
 		}
 		must.NoError(t, s.DeleteNode(leaves))
-		if real := plans(t, s); real != tried {
+		if real := formatPlans(t, s); real != tried {
 			t.Fatalf("in the fork\n%s\nin the cluster\n%s", tried, real)
 		}
 	})
 }
 
-// plans asks everything that can be asked of a cluster as a whole.
-func plans(t *rapid.T, s *snapshot.Snapshot) string {
+// formatPlans makes every plan for the cluster as a whole.
+func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
 	}}}
@@ -71,7 +71,7 @@ func plans(t *rapid.T, s *snapshot.Snapshot) string {
 	return string(raw)
 }
 
-func TestAnAllowanceIsSharedByItsFlavours(t *testing.T) {
+func TestFlavoursShareLaunchLimit(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{
 			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
@@ -102,7 +102,7 @@ func TestAnAllowanceIsSharedByItsFlavours(t *testing.T) {
 			packing, err := planner.Pack(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
 			must.NoError(t, err)
 			if len(packing.Machines) != c.machines || len(packing.Helpless) != c.left {
-				t.Fatalf("%d machines and %d left, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
+				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
 					c.left, packing)
 			}
 			for _, h := range packing.Helpless {

@@ -1,19 +1,19 @@
 package snapshot
 
-// idPool gives out small numbers, and again those that were returned.
+// idPool allocates small numbers and reuses the released ones.
 type idPool struct {
 	free  []int32
-	count int32 // all numbers are less
+	limit int32 // greater than all numbers
 }
 
-func (p *idPool) take() int32 {
+func (p *idPool) allocateID() int32 {
 	if last := len(p.free) - 1; last >= 0 {
 		id := p.free[last]
 		p.free = p.free[:last]
 		return id
 	}
-	p.count++
-	return p.count - 1
+	p.limit++
+	return p.limit - 1
 }
 
-func (p *idPool) put(id int32) { p.free = append(p.free, id) }
+func (p *idPool) releaseID(id int32) { p.free = append(p.free, id) }

@@ -7,15 +7,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// index holds the classes of the pods, and what they share: labels, filters, topologies and counters.
+// index interns the classes of the pods and what they share: labels, filters, topologies and counters.
 type index struct {
 	nodes     *NodeSet
 	resources *filter.ResourceTable
 	encoder   filter.Encoder
 
-	classes map[string]*filter.Class
-	ids     idPool // of classes
-	garbage int    // classes that have lost their last pod since the last sweep
+	classes       map[string]*filter.Class
+	ids           idPool // of classes
+	unusedClasses int    // classes that lost their last pod since the last sweep
 
 	filters       map[string]*filter.NodeFilter
 	namespaces    map[string]*filter.Namespace
@@ -36,8 +36,8 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// classOf returns the class of a pod, and compiles it when it is new; see ReadNeeds for assigned.
-func (x *index) classOf(pod *corev1.Pod, assigned bool) *filter.Class {
+// internClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
+func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
 	d := filter.ReadNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
 	d.Encode(&x.encoder)
@@ -45,19 +45,18 @@ func (x *index) classOf(pod *corev1.Pod, assigned bool) *filter.Class {
 		return c
 	}
 	c := d.Compile(x.encoder.Key(), x)
-	c.ID = x.ids.take()
+	c.ID = x.ids.allocateID()
 	x.classes[c.Key] = c
 	return c
 }
 
-// dropIfUnused lets the next sweep drop a class without pods.
-func (x *index) dropIfUnused(c *filter.Class) {
+func (x *index) countIfUnused(c *filter.Class) {
 	if c.Members == 0 {
-		x.garbage++
+		x.unusedClasses++
 	}
 }
 
-// InternFilter returns the shared filter of a pod.
+// InternFilter returns the shared filter for the node needs of a pod.
 func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.NodeFilter {
 	var e filter.Encoder
 	filter.EncodeNodeNeeds(&e, nodeName, spec)
@@ -69,41 +68,41 @@ func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.Node
 	return f
 }
 
-// InternLabels returns the shared record of these labels, wired to everything that counts it.
+// InternLabels returns the shared record of a label set. A new record is connected to all counters that count it.
 func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels {
 	var e filter.Encoder
 	e.Labels(set)
-	space := x.namespace(ns)
+	space := x.internNamespace(ns)
 	if l, ok := space.Pods[string(e.Bytes())]; ok {
 		return l
 	}
 	l := &filter.PodLabels{Namespace: space, Labels: set, ID: e.Key()}
 	space.Add(l)
-	x.wire(l)
+	x.connectCounters(l)
 	return l
 }
 
-// wire finds everything that counts these labels.
-func (x *index) wire(l *filter.PodLabels) {
+// connectCounters finds the counters that count these labels.
+func (x *index) connectCounters(l *filter.PodLabels) {
 	l.Attractions, l.Spreads, l.Repulsions = nil, nil, nil
-	for _, a := range x.attractions.near(l) {
+	for _, a := range x.attractions.listMatching(l) {
 		if a.Selects(l) {
 			l.Attractions = append(l.Attractions, a)
 		}
 	}
-	for _, sp := range x.spreads.near(l) {
+	for _, sp := range x.spreads.listMatching(l) {
 		if sp.Counts(l) {
 			l.Spreads = append(l.Spreads, sp)
 		}
 	}
-	for _, r := range x.repulsions.near(l) {
+	for _, r := range x.repulsions.listMatching(l) {
 		if r.Term.Repels(l) {
 			l.Repulsions = append(l.Repulsions, r)
 		}
 	}
 }
 
-// InternTerm compiles a pod affinity term for a pod of a namespace.
+// InternTerm returns the shared compiled form of a pod affinity term, for a pod in namespace ns.
 func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTerm, error) {
 	namespaces := t.Namespaces
 	if len(namespaces) == 0 && t.NamespaceSelector == nil {
@@ -123,7 +122,8 @@ func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTer
 	return term, err
 }
 
-// InternAttraction returns the counter of pods that all terms select, per domain of a key, counting what is there.
+// InternAttraction returns the shared counter of the pods that all terms select, per domain of a key. A new counter
+// includes the placed pods.
 func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKey) *filter.Attraction {
 	var e filter.Encoder
 	e.Text(key.Name)
@@ -135,8 +135,8 @@ func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKe
 	}
 	a := &filter.Attraction{Tally: filter.Tally{Key: key}, ID: e.Key(), Terms: terms}
 	namespaces, common := terms[0].Reach, filter.AnchorOfAll(terms)
-	x.attractions.put(a.ID, a, namespaces, common)
-	for _, l := range x.candidates(namespaces, common) {
+	x.attractions.add(a.ID, a, namespaces, common)
+	for _, l := range x.listCandidateLabels(namespaces, common) {
 		if a.Selects(l) {
 			l.Attractions = append(l.Attractions, a)
 			for _, p := range l.Pods {
@@ -149,8 +149,9 @@ func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKe
 	return a
 }
 
-// InternRepulsion returns the counter of pods that carry an anti-affinity term, per domain of a key. It starts at zero:
-// pods that carry the term are of classes that hold the counter, and those are only now being compiled.
+// InternRepulsion returns the shared counter of the pods that have an anti-affinity term, per domain of a key. A new
+// counter starts at zero: pods with the term belong to classes with this counter, and their first class is being
+// compiled.
 func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *filter.Repulsion {
 	var e filter.Encoder
 	e.Text(key.Name)
@@ -159,8 +160,8 @@ func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *
 		return r
 	}
 	r := &filter.Repulsion{Tally: filter.Tally{Key: key}, ID: e.Key(), Term: term}
-	x.repulsions.put(r.ID, r, term.Reach, term.Anchor)
-	for _, l := range x.candidates(term.Reach, term.Anchor) {
+	x.repulsions.add(r.ID, r, term.Reach, term.Anchor)
+	for _, l := range x.listCandidateLabels(term.Reach, term.Anchor) {
 		if term.Repels(l) {
 			l.Repulsions = append(l.Repulsions, r)
 		}
@@ -168,7 +169,7 @@ func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *
 	return r
 }
 
-// InternKey returns the record of a topology key, with the domain of every node.
+// InternKey returns the shared record of a topology key, with the domain of every node.
 func (x *index) InternKey(name string) *filter.TopologyKey {
 	k, ok := x.keys[name]
 	if !ok {
@@ -184,8 +185,8 @@ func (x *index) InternKey(name string) *filter.TopologyKey {
 	return k
 }
 
-// InternEligibility returns the set of nodes that spreading over a key looks at; affinity and taints say whether those
-// of the filter are honoured.
+// InternEligibility returns the shared set of nodes that topology spreading over a key considers. affinity and taints
+// say whether the pod's node affinity and tolerations are honored.
 func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
 	affinity, taints bool,
 ) *filter.Eligibility {
@@ -216,7 +217,7 @@ func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.To
 	return e
 }
 
-// InternSpread returns the counter of the pods that a selector matches; selectorKey stands for the selector.
+// InternSpread returns the shared counter of the pods that a selector matches. selectorKey identifies the selector.
 func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, selector labels.Selector, selectorKey string) *filter.Spread {
 	var enc filter.Encoder
 	enc.Text(e.ID)
@@ -227,7 +228,7 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 	}
 	sp := filter.NewSpread(enc.Key(), e, ns, selector)
 	at := filter.AnchorOf(selector)
-	x.spreads.put(sp.ID, sp, []string{ns.Name}, at)
+	x.spreads.add(sp.ID, sp, []string{ns.Name}, at)
 	for _, l := range ns.Candidates(nil, at) {
 		if sp.Counts(l) {
 			l.Spreads = append(l.Spreads, sp)
@@ -241,8 +242,8 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 	return sp
 }
 
-// namespace returns the record of a namespace, which exists as soon as something names it.
-func (x *index) namespace(name string) *filter.Namespace {
+// internNamespace returns the record of a namespace, and creates it if it is new.
+func (x *index) internNamespace(name string) *filter.Namespace {
 	ns, ok := x.namespaces[name]
 	if !ok {
 		ns = &filter.Namespace{Name: name, Pods: map[string]*filter.PodLabels{}, Carrying: map[filter.Anchor][]*filter.PodLabels{}}
@@ -251,8 +252,8 @@ func (x *index) namespace(name string) *filter.Namespace {
 	return ns
 }
 
-// candidates lists the labels that a counter with these namespaces and this anchor may look at.
-func (x *index) candidates(namespaces []string, a filter.Anchor) []*filter.PodLabels {
+// listCandidateLabels lists the label sets that a counter with these namespaces and this anchor can match.
+func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
 		for _, ns := range x.namespaces {
@@ -261,13 +262,13 @@ func (x *index) candidates(namespaces []string, a filter.Anchor) []*filter.PodLa
 		return list
 	}
 	for _, name := range namespaces {
-		list = x.namespace(name).Candidates(list, a)
+		list = x.internNamespace(name).Candidates(list, a)
 	}
 	return list
 }
 
-// enterTopology finds the node's domains and the eligibilities that admit it.
-func (x *index) enterTopology(n *filter.Node) {
+// addToTopologies sets the node's domains and evaluates its eligibility.
+func (x *index) addToTopologies(n *filter.Node) {
 	for _, k := range x.keys {
 		k.SetNode(n.ID, n.Object.Labels)
 	}
@@ -276,8 +277,8 @@ func (x *index) enterTopology(n *filter.Node) {
 	}
 }
 
-// leaveTopology undoes enterTopology; no pod of the node may be counted any more.
-func (x *index) leaveTopology(n *filter.Node) {
+// removeFromTopologies undoes addToTopologies. No pod of the node may be counted at this point.
+func (x *index) removeFromTopologies(n *filter.Node) {
 	for _, e := range x.eligibilities {
 		e.RemoveNode(n)
 	}
@@ -286,23 +287,22 @@ func (x *index) leaveTopology(n *filter.Node) {
 	}
 }
 
-// forgetNode makes every filter judge a node anew.
-func (x *index) forgetNode(n *filter.Node) {
+func (x *index) forgetNodeVerdicts(n *filter.Node) {
 	for _, f := range x.filters {
 		f.Forget(n.ID)
 	}
 }
 
-// relabel takes over the labels of a namespace, and counts its pods anew if they have changed.
-func (x *index) relabel(name string, known bool, set map[string]string) {
-	ns := x.namespace(name)
+// setNamespaceLabels stores the labels of a namespace. If they have changed, its pods are counted again.
+func (x *index) setNamespaceLabels(name string, known bool, set map[string]string) {
+	ns := x.internNamespace(name)
 	if ns.Known == known && labels.Equals(ns.Labels, set) {
 		return
 	}
 	filter.CountPlaced(ns, -1)
 	ns.Known, ns.Labels = known, set
 	for _, l := range ns.Pods {
-		x.wire(l)
+		x.connectCounters(l)
 	}
 	filter.CountPlaced(ns, 1)
 }

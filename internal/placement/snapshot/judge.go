@@ -11,34 +11,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Judge gives the scheduler's verdict on placing a pod that is not (or no longer) in the snapshot on a node. The pod is
-// taken as it is written: with a node name it goes nowhere else.
+// Judge returns the scheduler's verdict on placing a pod on a node. The pod must not be in the snapshot, or must have
+// been deleted from it. If the pod has a node name, it fits only on that node.
 func (s *Snapshot) Judge(o *corev1.Pod, nodeName string) (placement.Verdict, error) {
 	if o == nil {
-		return placement.Verdict{}, errors.New("no pod")
+		return placement.Verdict{}, errors.New("pod is nil")
 	}
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
 		return placement.Verdict{}, err
 	}
-	c := s.index.classOf(o, false)
+	c := s.index.internClass(o, false)
 	v := s.JudgeClass(c, o.UID, n)
-	s.index.dropIfUnused(c)
+	s.index.countIfUnused(c)
 	return v, nil
 }
 
-// JudgeClass asks the predicates about a pod of a class. As the scheduler does, it asks first with the pods counted that are
-// nominated to the node, and then without them; the pod's UID tells it from those.
+// JudgeClass returns the scheduler's verdict on placing a pod of a class on a node. Like the scheduler, it runs the
+// filters with and without the pods that are nominated to the node. The UID excludes the pod itself from these.
 func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) placement.Verdict {
 	if refusal := s.Chain.Refusal(c); refusal != nil {
 		return placement.Verdict{Outcome: placement.Blocked, Reasons: []placement.Reason{*refusal}}
 	}
 	alone := s.Chain.Filter(c, n)
-	nominated := s.nominated.before(c, uid, n, s.pending)
+	nominated := s.nominated.listPreceding(c, uid, n, s.pending)
 	if len(nominated) == 0 {
 		return alone
 	}
-	beside := s.filterBeside(c, n, nominated)
+	beside := s.filterWithNominated(c, n, nominated)
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
@@ -52,16 +52,16 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	}
 }
 
-// Find returns the first node, searching from a position and wrapping around, on which the class fits; nil if none. The UID
-// is that of the pod.
+// Find returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
+// is the UID of the pod.
 func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node {
 	if !s.Chain.Placeable(c) {
 		return nil
 	}
-	own := s.Rooms.RoomFor(c)
+	bitmap := s.Rooms.RoomFor(c)
 	for _, span := range [...][2]int32{{from, int32(len(s.Rooms.Order))}, {0, from}} {
-		for position := s.Rooms.next(c, own, span[0], span[1]); position != filter.None; position = s.Rooms.next(c, own, position+1, span[1]) {
-			if n := s.Nodes.slots[s.Rooms.Order[position]]; s.fitsRoomy(c, uid, n) {
+		for position := s.Rooms.nextCandidate(c, bitmap, span[0], span[1]); position != filter.None; position = s.Rooms.nextCandidate(c, bitmap, position+1, span[1]) {
+			if n := s.Nodes.slots[s.Rooms.Order[position]]; s.fitsWithRoom(c, uid, n) {
 				return n
 			}
 		}
@@ -69,14 +69,14 @@ func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node
 	return nil
 }
 
-// Fits is JudgeClass without reasons: true only when the verdict is Fits. It does not allocate for pods without volumes, unless
-// the node is held for a nominated pod.
+// Fits reports whether the verdict of JudgeClass is Fits. It does not allocate for pods without volumes, unless a pod
+// is nominated to the node.
 func (s *Snapshot) Fits(c *filter.Class, uid types.UID, n *filter.Node) bool {
-	return c.Roomy(n) && s.fitsRoomy(c, uid, n)
+	return c.Roomy(n) && s.fitsWithRoom(c, uid, n)
 }
 
-// fitsRoomy is fits of a node that is known to be roomy.
-func (s *Snapshot) fitsRoomy(c *filter.Class, uid types.UID, n *filter.Node) bool {
+// fitsWithRoom is Fits for a node that has room for the class.
+func (s *Snapshot) fitsWithRoom(c *filter.Class, uid types.UID, n *filter.Node) bool {
 	if !c.Joins(n) {
 		return false
 	}
@@ -84,8 +84,8 @@ func (s *Snapshot) fitsRoomy(c *filter.Class, uid types.UID, n *filter.Node) boo
 	return plain || s.JudgeClass(c, uid, n).Outcome == placement.Fits
 }
 
-// JudgePod gives the verdict on placing a pod of the snapshot on a node, as it would be for one created anew with the
-// same needs. In a fork that has lifted the pod, it does not meet itself.
+// JudgePod returns the verdict on placing a recreated pod with the same needs as a pod of the snapshot. If a fork has
+// removed that pod from its node, the pod does not count against itself.
 func (s *Snapshot) JudgePod(key placement.PodKey, nodeName string) (placement.Verdict, error) {
 	p, ok := s.pods[key]
 	if !ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestSelfAffinityFollowsTheLabelsOfTheNamespace has the first of some pods that want to be together, in any namespace of
-// their team.
-func TestSelfAffinityFollowsTheLabelsOfTheNamespace(t *testing.T) {
+// TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
+// its team.
+func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
 	s, err := placementtest.Small().Snapshot()
 	must.NoError(t, err)
 	p := placementtest.Pod("new", 0, "", 100, 128)
@@ -29,9 +29,9 @@ func TestSelfAffinityFollowsTheLabelsOfTheNamespace(t *testing.T) {
 		want  placement.Outcome
 	}{
 		{func() error { return nil }, placement.Blocked}, // the namespace is not known yet
-		{func() error { return s.SetNamespace(teamed("x")) }, placement.Fits},
-		{func() error { return s.SetNamespace(teamed("y")) }, placement.Blocked},
-		{func() error { return s.SetNamespace(teamed("x")) }, placement.Fits},
+		{func() error { return s.SetNamespace(newTeamNamespace("x")) }, placement.Fits},
+		{func() error { return s.SetNamespace(newTeamNamespace("y")) }, placement.Blocked},
+		{func() error { return s.SetNamespace(newTeamNamespace("x")) }, placement.Fits},
 		{func() error { return s.DeleteNamespace("default") }, placement.Blocked},
 	}
 	for i, step := range steps {
@@ -43,6 +43,6 @@ func TestSelfAffinityFollowsTheLabelsOfTheNamespace(t *testing.T) {
 	}
 }
 
-func teamed(team string) *corev1.Namespace {
+func newTeamNamespace(team string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": team}}}
 }

@@ -14,16 +14,16 @@ import (
 
 // NodeSet holds the nodes of a snapshot.
 type NodeSet struct {
-	slots  []*filter.Node // by id; slots of deleted nodes are empty until reused
+	slots  []*filter.Node // by ID; slots of deleted nodes are empty until reused
 	ids    idPool
 	byName map[string]*filter.Node
-	sorted []*filter.Node // in the order of their names; nil when nodes have come or gone
-	means  []float64      // see MeanAllocatable; nil when nodes have changed
+	sorted []*filter.Node // sorted by name; nil after nodes were added or deleted
+	means  []float64      // see MeanAllocatable; nil after nodes have changed
 }
 
-// add makes a node in a free slot.
-func (t *NodeSet) add(name string) *filter.Node {
-	id := t.ids.take()
+// addNode creates a node in a free slot.
+func (t *NodeSet) addNode(name string) *filter.Node {
+	id := t.ids.allocateID()
 	if int(id) == len(t.slots) {
 		t.slots = append(t.slots, nil)
 	}
@@ -33,15 +33,14 @@ func (t *NodeSet) add(name string) *filter.Node {
 	return n
 }
 
-// remove frees the slot of a node.
-func (t *NodeSet) remove(n *filter.Node) {
+func (t *NodeSet) removeNode(n *filter.Node) {
 	delete(t.byName, n.Name())
 	t.slots[n.ID] = &filter.Node{ID: n.ID, Object: &corev1.Node{}}
-	t.ids.put(n.ID)
+	t.ids.releaseID(n.ID)
 	t.sorted, t.means = nil, nil
 }
 
-// InOrder lists the nodes in the order of their names. The order of their slots depends on the order of events.
+// InOrder lists the nodes sorted by name. The order of the slots depends on the order of events.
 func (t *NodeSet) InOrder() []*filter.Node {
 	if t.sorted == nil {
 		t.sorted = make([]*filter.Node, 0, len(t.byName))
@@ -55,7 +54,7 @@ func (t *NodeSet) InOrder() []*filter.Node {
 	return t.sorted
 }
 
-// MeanAllocatable returns, by resource, the mean over the nodes that have any of it.
+// MeanAllocatable returns, by resource, the mean allocatable amount of the nodes that have the resource.
 func (t *NodeSet) MeanAllocatable() []float64 {
 	if t.means != nil {
 		return t.means
@@ -81,7 +80,7 @@ func (t *NodeSet) MeanAllocatable() []float64 {
 	return t.means
 }
 
-// Find returns a node that no plan has taken away.
+// Find returns a node. It fails if the node is unknown or a plan has removed it.
 func (t *NodeSet) Find(name string) (*filter.Node, error) {
 	n, ok := t.byName[name]
 	if !ok || n.Out {
@@ -90,14 +89,13 @@ func (t *NodeSet) Find(name string) (*filter.Node, error) {
 	return n, nil
 }
 
-// Named returns a node, nil if it is not known. A plan may have taken it away.
+// Named returns a node, or nil if it is unknown. A plan may have removed it.
 func (t *NodeSet) Named(name string) *filter.Node { return t.byName[name] }
 
-// At returns the node of a slot.
+// At returns the node with an ID.
 func (t *NodeSet) At(id int32) *filter.Node { return t.slots[id] }
 
-// Len returns how many nodes there are.
 func (t *NodeSet) Len() int { return len(t.byName) }
 
-// Names gives the names of the nodes, in no order.
+// Names returns the names of the nodes, in no order.
 func (t *NodeSet) Names() iter.Seq[string] { return maps.Keys(t.byName) }

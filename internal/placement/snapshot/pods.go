@@ -10,12 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// newPod compiles a pod object.
-func (s *Snapshot) newPod(o *corev1.Pod) *filter.Pod {
+func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	p := &filter.Pod{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Node: filter.None, NodeName: o.Spec.NodeName,
-		NominatedTo: nominatedNode(o), Created: o.CreationTimestamp.Time, Terminating: o.DeletionTimestamp != nil,
-		Unstarted: o.Status.Phase == corev1.PodPending, APIServer: noderules.IsAPIServer(o.Namespace, o.Name, o.Spec.NodeName, o.Labels), Fact: s.facts.intern(o),
+		NominatedTo: readNominatedNode(o), Created: o.CreationTimestamp.Time, Terminating: o.DeletionTimestamp != nil,
+		Unstarted: o.Status.Phase == corev1.PodPending, APIServer: noderules.IsAPIServer(o.Namespace, o.Name, o.Spec.NodeName, o.Labels), Fact: s.facts.internFacts(o),
 	}
 	for i := range o.Status.Conditions {
 		if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady {
@@ -25,7 +24,7 @@ func (s *Snapshot) newPod(o *corev1.Pod) *filter.Pod {
 	if o.Spec.Priority != nil {
 		p.Priority = *o.Spec.Priority
 	}
-	p.Class = s.index.classOf(o, o.Spec.NodeName != "")
+	p.Class = s.index.internClass(o, o.Spec.NodeName != "")
 	p.Takes = p.Class.Takes
 	if o.Spec.NodeName != "" && filter.Resized(o) {
 		if takes := s.Chain.Resources.Sparse(filter.RequestsInPlace(o)); !slices.Equal(takes, p.Takes) {

@@ -18,9 +18,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
+func TestRollbackRestoresSnapshot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, nodes, pods := newRandom(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, nodes, pods := newRandomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		var forks []snapshot.Fork
 		var states []string
 		launched := 0
@@ -64,13 +64,13 @@ func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
 			t.Fatalf("before\n%s\nafter\n%s", states[0], after)
 		}
 		if changes, open := s.Undone(); changes != 0 || open != 0 {
-			t.Fatalf("%d entries and %d forks are left", changes, open)
+			t.Fatalf("%d undo entries and %d open forks are left", changes, open)
 		}
 	})
 }
 
-// newRandom returns the snapshot of a random cluster, with its nodes and pods.
-func newRandom(seed uint64) (*snapshot.Snapshot, []*corev1.Node, []*corev1.Pod) {
+// newRandomSnapshot returns the snapshot of a random cluster, with its nodes and pods.
+func newRandomSnapshot(seed uint64) (*snapshot.Snapshot, []*corev1.Node, []*corev1.Pod) {
 	c := placementtest.Random(seed)
 	s, err := c.Snapshot()
 	if err != nil {
@@ -83,13 +83,13 @@ func keyOf(p *corev1.Pod) placement.PodKey {
 	return placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 }
 
-// TestEventsLeadToTheSnapshotOfTheirOutcome feeds events in any order and compares with a snapshot that is told of the
-// outcome only.
-func TestEventsLeadToTheSnapshotOfTheirOutcome(t *testing.T) {
+// TestEventsGiveSameSnapshotAsFinalObjects feeds random events, and compares with a snapshot that gets only the final
+// objects.
+func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, nodes, pods := newRandom(seed)
-		_, otherNodes, otherPods := newRandom(seed + 1)
+		s, nodes, pods := newRandomSnapshot(seed)
+		_, otherNodes, otherPods := newRandomSnapshot(seed + 1)
 		finalNodes, finalPods := map[string]*corev1.Node{}, map[placement.PodKey]*corev1.Pod{}
 		for _, n := range nodes {
 			finalNodes[n.Name] = n
@@ -133,7 +133,7 @@ func TestEventsLeadToTheSnapshotOfTheirOutcome(t *testing.T) {
 			must.NoError(t, fresh.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: set}}))
 		}
 		if a, b := s.Dump(false), fresh.Dump(false); a != b {
-			t.Fatalf("fed\n%s\nfresh\n%s", a, b)
+			t.Fatalf("with events\n%s\nnew\n%s", a, b)
 		}
 	})
 }
@@ -143,7 +143,7 @@ var easyGoing = planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnman
 func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	removed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s, _, _ := newRandom(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, _, _ := newRandomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		before := s.Dump(true)
 		k := rapid.IntRange(0, 9).Draw(t, "k")
 		policy := rapid.SampledFrom(planner.Policies()).Draw(t, "policy")
@@ -153,20 +153,20 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
 		if len(selection.Victims) > k {
-			t.Fatalf("%d victims, %d asked for", len(selection.Victims), k)
+			t.Fatalf("%d victims, want at most %d", len(selection.Victims), k)
 		}
 		must.NoError(t, placementtest.CarryOut(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
-		t.Fatal("no node was ever removed: the clusters do not exercise the choice")
+		t.Fatal("no run removed a node: the test checks nothing")
 	}
 }
 
-func TestPackingHoldsWithAllMachinesLaunchedTogether(t *testing.T) {
+func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, _, _ := newRandom(seed)
+		s, _, _ := newRandomSnapshot(seed)
 		for _, p := range placementtest.Random(seed).Candidates {
 			must.NoError(t, s.SetPod(p))
 		}
@@ -183,7 +183,7 @@ func TestPackingHoldsWithAllMachinesLaunchedTogether(t *testing.T) {
 		}
 		must.NoError(t, placementtest.LaunchAll(s, flavours, packing))
 		if len(packing.Moves)+len(packing.Helpless) != len(s.PendingPods()) {
-			t.Fatalf("%d moves and %d helpless of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.PendingPods()))
+			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.PendingPods()))
 		}
 	})
 }

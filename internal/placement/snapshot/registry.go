@@ -8,41 +8,41 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// registry holds counters by identity, and by the namespaces they look at.
+// registry holds counters by ID and by the namespaces that they apply to.
 type registry[T comparable] struct {
-	byID  map[string]T
-	local map[string]shelf[T]
-	wide  shelf[T] // of those that may look at any namespace
+	byID         map[string]T
+	byNamespace  map[string]labelIndex[T]
+	anyNamespace labelIndex[T] // counters that can apply to any namespace
 }
 
-// shelf holds counters by their anchors.
-type shelf[T comparable] map[filter.Anchor][]T
+// labelIndex holds counters by anchor.
+type labelIndex[T comparable] map[filter.Anchor][]T
 
 func newRegistry[T comparable]() registry[T] {
-	return registry[T]{byID: map[string]T{}, local: map[string]shelf[T]{}, wide: shelf[T]{}}
+	return registry[T]{byID: map[string]T{}, byNamespace: map[string]labelIndex[T]{}, anyNamespace: labelIndex[T]{}}
 }
 
-// put records a counter; namespaces is empty when it may look at any.
-func (r *registry[T]) put(id string, counter T, namespaces []string, a filter.Anchor) {
+// add records a counter. An empty list of namespaces means any namespace.
+func (r *registry[T]) add(id string, counter T, namespaces []string, a filter.Anchor) {
 	r.byID[id] = counter
 	if len(namespaces) == 0 {
-		r.wide[a] = append(r.wide[a], counter)
+		r.anyNamespace[a] = append(r.anyNamespace[a], counter)
 	}
 	for _, ns := range namespaces {
-		if r.local[ns] == nil {
-			r.local[ns] = shelf[T]{}
+		if r.byNamespace[ns] == nil {
+			r.byNamespace[ns] = labelIndex[T]{}
 		}
-		r.local[ns][a] = append(r.local[ns][a], counter)
+		r.byNamespace[ns][a] = append(r.byNamespace[ns][a], counter)
 	}
 }
 
-// near lists the counters that may count pods with these labels.
-func (r *registry[T]) near(l *filter.PodLabels) []T {
-	list := r.local[l.Namespace.Name].near(nil, l.Labels)
-	return r.wide.near(list, l.Labels)
+// listMatching lists the counters that may count pods with these labels.
+func (r *registry[T]) listMatching(l *filter.PodLabels) []T {
+	list := r.byNamespace[l.Namespace.Name].appendMatching(nil, l.Labels)
+	return r.anyNamespace.appendMatching(list, l.Labels)
 }
 
-func (s shelf[T]) near(list []T, set labels.Set) []T {
+func (s labelIndex[T]) appendMatching(list []T, set labels.Set) []T {
 	if len(s) == 0 {
 		return list
 	}
@@ -53,22 +53,21 @@ func (s shelf[T]) near(list []T, set labels.Set) []T {
 	return list
 }
 
-// keep drops the counters that are not used.
-func (r *registry[T]) keep(used map[T]bool) {
+func (r *registry[T]) keepUsed(used map[T]bool) {
 	for id, counter := range r.byID {
 		if !used[counter] {
 			delete(r.byID, id)
 		}
 	}
-	r.wide.keep(used)
-	for ns, s := range r.local {
-		if s.keep(used); len(s) == 0 {
-			delete(r.local, ns)
+	r.anyNamespace.keepUsed(used)
+	for ns, s := range r.byNamespace {
+		if s.keepUsed(used); len(s) == 0 {
+			delete(r.byNamespace, ns)
 		}
 	}
 }
 
-func (s shelf[T]) keep(used map[T]bool) {
+func (s labelIndex[T]) keepUsed(used map[T]bool) {
 	for a, list := range s {
 		if list = slices.DeleteFunc(list, func(counter T) bool { return !used[counter] }); len(list) == 0 {
 			delete(s, a)

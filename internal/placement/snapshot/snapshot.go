@@ -1,10 +1,12 @@
-// Package snapshot holds what scheduling reads of a cluster: nodes, pods, disruption budgets, volumes, namespaces.
+// Package snapshot holds what scheduling reads from a cluster: nodes, pods, PodDisruptionBudgets, volumes and
+// namespaces.
 //
-// Events feed a Snapshot, each in time proportional to the event. It answers without I/O. A Fork writes its changes to an
-// undo log, so that a plan can be tried and taken back at the cost of what it touched.
+// Events feed a Snapshot. The cost of an event is proportional to its size. A Snapshot does no I/O. A Fork writes its
+// changes to an undo log, so that a plan can be tried and rolled back at the cost of its changes.
 //
-// A Snapshot is not safe for concurrent use: feed it and ask it under one lock. The objects handed to it are read, kept
-// in part (labels and annotations are not copied), and must not be changed afterwards, as is the rule for informers.
+// A Snapshot is not safe for concurrent use: use one lock for events and queries. It keeps parts of the objects that
+// it gets, such as labels and annotations, without a copy. As with informers, the caller must not change them
+// afterwards.
 package snapshot
 
 import (
@@ -21,51 +23,50 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Snapshot is the state of a cluster that scheduling reads. See the package comment for its concurrency.
+// Snapshot is the state of a cluster that scheduling reads. It is not safe for concurrent use.
 type Snapshot struct {
-	pods      map[placement.PodKey]*filter.Pod
-	pending   map[*filter.Pod]struct{}
-	nodeless  map[string]map[*filter.Pod]struct{} // pods bound to a node that is not known, by its name
-	nominated nominations
-	facts     facts
-	index     index
-	journal   journal
+	pods          map[placement.PodKey]*filter.Pod
+	pending       map[*filter.Pod]struct{}
+	onUnknownNode map[string]map[*filter.Pod]struct{} // pods bound to an unknown node, by node name
+	nominated     nominations
+	facts         factsTable
+	index         index
+	journal       undoLog
 
-	// Nodes holds the nodes.
 	Nodes NodeSet
-	// Chain is the scheduler's filters.
+	// Chain runs the scheduler's filters.
 	Chain filter.Chain
-	// Rooms says which nodes have room for which pods.
+	// Rooms finds nodes with room for a class of pods.
 	Rooms Rooms
-	// Storage takes the events about volumes and devices.
+	// Storage receives the events about volumes and devices.
 	Storage filter.Storage
-	// Budgets takes the events about PodDisruptionBudgets.
+	// Budgets receives the events about PodDisruptionBudgets.
 	Budgets Budgets
 }
 
 // New returns an empty snapshot.
 func New() *Snapshot {
 	s := &Snapshot{
-		Nodes:     NodeSet{byName: map[string]*filter.Node{}},
-		pods:      map[placement.PodKey]*filter.Pod{},
-		pending:   map[*filter.Pod]struct{}{},
-		nodeless:  map[string]map[*filter.Pod]struct{}{},
-		nominated: nominations{},
-		facts:     facts{byValue: map[podrules.Facts]*filter.Fact{}},
+		Nodes:         NodeSet{byName: map[string]*filter.Node{}},
+		pods:          map[placement.PodKey]*filter.Pod{},
+		pending:       map[*filter.Pod]struct{}{},
+		onUnknownNode: map[string]map[*filter.Pod]struct{}{},
+		nominated:     nominations{},
+		facts:         factsTable{byValue: map[podrules.Facts]*filter.Fact{}},
 	}
 	s.index, s.Rooms = newIndex(&s.Nodes), Rooms{nodes: &s.Nodes, journal: &s.journal}
-	s.Storage, s.Budgets = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newBudgets(&s.journal)
+	s.Storage, s.Budgets = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newPDBs(&s.journal)
 	s.Chain = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
 	return s
 }
 
-// Pods returns how many pods that are not finished the snapshot holds.
+// Pods returns the number of unfinished pods.
 func (s *Snapshot) Pods() int { return len(s.pods) }
 
-// Pod returns a pod that is not finished, nil if it is not known.
+// Pod returns an unfinished pod, or nil if it is unknown.
 func (s *Snapshot) Pod(key placement.PodKey) *filter.Pod { return s.pods[key] }
 
-// PendingPods lists the pods that are on no node, in the order of their names.
+// PendingPods lists the pods without a node, sorted by name.
 func (s *Snapshot) PendingPods() []*filter.Pod {
 	pods := slices.AppendSeq(make([]*filter.Pod, 0, len(s.pending)), maps.Keys(s.pending))
 	slices.SortFunc(pods, func(a, b *filter.Pod) int { return a.Key.Compare(b.Key) })
@@ -78,13 +79,13 @@ func (s *Snapshot) IsPending(key placement.PodKey) bool {
 	return ok && p.Node == filter.None && p.NodeName == ""
 }
 
-// Events returns a number that moves with every event.
+// Events returns the number of events so far.
 func (s *Snapshot) Events() uint64 { return s.journal.events }
 
-// SetNode adds a node or takes over its new state. It fails for a nil or nameless node and while the snapshot is forked.
+// SetNode adds or updates a node. It fails if the node is nil or has no name, and while the snapshot is forked.
 func (s *Snapshot) SetNode(o *corev1.Node) error {
 	if o == nil || o.Name == "" {
-		return errors.New("node without a name")
+		return errors.New("node has no name")
 	}
 	n, known := s.Nodes.byName[o.Name]
 	if known && s.journal.forks == 0 && n.IsUpToDate(o, s.Chain.Resources) {
@@ -96,48 +97,49 @@ func (s *Snapshot) SetNode(o *corev1.Node) error {
 	s.Nodes.means = nil
 	if !known {
 		s.addNode(o)
-		for p := range s.nodeless[o.Name] {
-			s.attach(p, s.Nodes.byName[o.Name])
+		for p := range s.onUnknownNode[o.Name] {
+			s.attachPod(p, s.Nodes.byName[o.Name])
 		}
-		delete(s.nodeless, o.Name)
+		delete(s.onUnknownNode, o.Name)
 		return nil
 	}
 	s.updateNode(n, o)
 	return nil
 }
 
-// addNode gives a node a slot and its place in every topology.
+// addNode assigns an ID to a node and adds it to every topology.
 func (s *Snapshot) addNode(o *corev1.Node) *filter.Node {
-	n := s.Nodes.add(o.Name)
+	n := s.Nodes.addNode(o.Name)
 	n.Read(o, s.Chain.Resources)
-	s.index.forgetNode(n)
+	s.index.forgetNodeVerdicts(n)
 	s.Storage.Adopt(n)
-	s.index.enterTopology(n)
-	s.Rooms.reshape()
+	s.index.addToTopologies(n)
+	s.Rooms.invalidateOrder()
 	return n
 }
 
-// updateNode takes over a changed object. Pods are only recounted when the node's domains or eligibility can change.
+// updateNode stores a changed object. Pods are counted again only if the node's domains or eligibility can change.
 func (s *Snapshot) updateNode(n *filter.Node, o *corev1.Node) {
 	wasTarget := n.Target()
 	if n.HasTopologyOf(o) {
 		n.Read(o, s.Chain.Resources)
-		s.index.forgetNode(n)
+		s.index.forgetNodeVerdicts(n)
 	} else {
 		filter.CountAll(n, -1)
-		s.index.leaveTopology(n)
+		s.index.removeFromTopologies(n)
 		n.Read(o, s.Chain.Resources)
-		s.index.forgetNode(n)
-		s.index.enterTopology(n)
+		s.index.forgetNodeVerdicts(n)
+		s.index.addToTopologies(n)
 		filter.CountAll(n, 1)
 	}
-	s.Rooms.touch(n.ID)
+	s.Rooms.markChanged(n.ID)
 	if n.Target() != wasTarget {
-		s.Rooms.reshape()
+		s.Rooms.invalidateOrder()
 	}
 }
 
-// DeleteNode forgets a node. Its pods wait for it to return, or for their own deletion. An unknown node is no error.
+// DeleteNode removes a node. Its pods are kept until the node returns or they are deleted. It is not an error if the
+// node is unknown.
 func (s *Snapshot) DeleteNode(name string) error {
 	if err := s.journal.beginEvent(); err != nil {
 		return err
@@ -148,34 +150,34 @@ func (s *Snapshot) DeleteNode(name string) error {
 	}
 	for len(n.Pods) > 0 {
 		p := n.Pods[len(n.Pods)-1]
-		s.detach(p)
-		s.keepNodeless(p)
+		s.detachPod(p)
+		s.addToUnknownNode(p)
 	}
-	s.dropNode(n)
+	s.removeNode(n)
 	return nil
 }
 
-// dropNode frees the slot of a node without pods.
-func (s *Snapshot) dropNode(n *filter.Node) {
-	s.index.leaveTopology(n)
-	s.index.forgetNode(n)
-	s.Nodes.remove(n)
-	s.Rooms.reshape()
+// removeNode removes a node without pods.
+func (s *Snapshot) removeNode(n *filter.Node) {
+	s.index.removeFromTopologies(n)
+	s.index.forgetNodeVerdicts(n)
+	s.Nodes.removeNode(n)
+	s.Rooms.invalidateOrder()
 }
 
-// keepNodeless keeps a bound pod whose node is not known.
-func (s *Snapshot) keepNodeless(p *filter.Pod) {
-	if s.nodeless[p.NodeName] == nil {
-		s.nodeless[p.NodeName] = map[*filter.Pod]struct{}{}
+// addToUnknownNode keeps a bound pod that has an unknown node.
+func (s *Snapshot) addToUnknownNode(p *filter.Pod) {
+	if s.onUnknownNode[p.NodeName] == nil {
+		s.onUnknownNode[p.NodeName] = map[*filter.Pod]struct{}{}
 	}
-	s.nodeless[p.NodeName][p] = struct{}{}
+	s.onUnknownNode[p.NodeName][p] = struct{}{}
 }
 
-// SetPod adds a pod or takes over its new state. A finished pod holds nothing and is forgotten. It fails for a nil or
-// nameless pod and while the snapshot is forked; a pod with malformed selectors is taken in, and refused by its verdict.
+// SetPod adds or updates a pod. A finished pod is removed. It fails if the pod is nil or has no name, and while the
+// snapshot is forked. A pod with invalid selectors is accepted; its verdict refuses it.
 func (s *Snapshot) SetPod(o *corev1.Pod) error {
 	if o == nil || o.Name == "" {
-		return errors.New("pod without a name")
+		return errors.New("pod has no name")
 	}
 	if err := s.journal.beginEvent(); err != nil {
 		return err
@@ -184,40 +186,40 @@ func (s *Snapshot) SetPod(o *corev1.Pod) error {
 	old := s.pods[key]
 	if fromcorev1.Finished(o) {
 		if old != nil {
-			s.forget(old)
+			s.removePod(old)
 		}
 		return nil
 	}
-	p := s.newPod(o)
+	p := s.compilePod(o)
 	if old != nil {
 		if p.Replaces(old) {
-			s.facts.release(old.Fact)
+			s.facts.releaseFacts(old.Fact)
 			old.Priority, old.Created, old.Unstarted, old.Ready, old.Fact = p.Priority, p.Created, p.Unstarted, p.Ready, p.Fact
 			return nil
 		}
-		s.forget(old)
+		s.removePod(old)
 	}
-	s.remember(p)
+	s.addPod(p)
 	return nil
 }
 
-// DeletePod forgets a pod. An unknown pod is no error.
+// DeletePod removes a pod. It is not an error if the pod is unknown.
 func (s *Snapshot) DeletePod(key placement.PodKey) error {
 	if err := s.journal.beginEvent(); err != nil {
 		return err
 	}
 	if p, ok := s.pods[key]; ok {
-		s.forget(p)
+		s.removePod(p)
 		if s.index.isSweepDue() {
-			freed := s.index.sweep()
-			s.Rooms.forget(freed)
-			s.Budgets.forget(freed)
+			freed := s.index.sweepUnused()
+			s.Rooms.forgetClasses(freed)
+			s.Budgets.forgetClasses(freed)
 		}
 	}
 	return nil
 }
 
-func (s *Snapshot) remember(p *filter.Pod) {
+func (s *Snapshot) addPod(p *filter.Pod) {
 	s.pods[p.Key] = p
 	l := p.Class.Labels
 	p.Rank = int32(len(l.Pods))
@@ -228,53 +230,53 @@ func (s *Snapshot) remember(p *filter.Pod) {
 		s.pending[p] = struct{}{}
 		s.nominated.add(p)
 	case n == nil:
-		s.keepNodeless(p)
+		s.addToUnknownNode(p)
 	default:
-		s.attach(p, n)
+		s.attachPod(p, n)
 	}
 }
 
-func (s *Snapshot) forget(p *filter.Pod) {
+func (s *Snapshot) removePod(p *filter.Pod) {
 	switch {
 	case p.Node != filter.None:
-		s.detach(p)
+		s.detachPod(p)
 	case p.NodeName == "":
 		delete(s.pending, p)
 		s.nominated.remove(p)
 	default:
-		delete(s.nodeless[p.NodeName], p)
-		if len(s.nodeless[p.NodeName]) == 0 {
-			delete(s.nodeless, p.NodeName)
+		delete(s.onUnknownNode[p.NodeName], p)
+		if len(s.onUnknownNode[p.NodeName]) == 0 {
+			delete(s.onUnknownNode, p.NodeName)
 		}
 	}
 	delete(s.pods, p.Key)
-	s.facts.release(p.Fact)
+	s.facts.releaseFacts(p.Fact)
 	l := p.Class.Labels
 	last := l.Pods[len(l.Pods)-1]
 	l.Pods[p.Rank], last.Rank = last, p.Rank
 	l.Pods = l.Pods[:len(l.Pods)-1]
 	p.Class.Members--
-	s.index.dropIfUnused(p.Class)
+	s.index.countIfUnused(p.Class)
 }
 
-// attach puts a pod on a node, at the end of its list.
-func (s *Snapshot) attach(p *filter.Pod, n *filter.Node) {
+// attachPod appends a pod to the list of a node.
+func (s *Snapshot) attachPod(p *filter.Pod, n *filter.Node) {
 	p.Node, p.Place = n.ID, int32(len(n.Pods))
 	n.Pods = append(n.Pods, p)
 	n.Take(p, 1)
 	filter.Count(p, n.ID, 1)
 	s.Storage.Use(p, 1)
-	s.Rooms.touch(n.ID)
+	s.Rooms.markChanged(n.ID)
 	if p.APIServer {
 		n.APIServers++
 		if !s.Rooms.planning {
-			s.Rooms.reshape() // its node is no target any more
+			s.Rooms.invalidateOrder() // its node cannot receive pods any more
 		}
 	}
 }
 
-// detach takes a pod off its node; the last of the list takes its place.
-func (s *Snapshot) detach(p *filter.Pod) {
+// detachPod removes a pod from its node. The last pod of the list gets its index.
+func (s *Snapshot) detachPod(p *filter.Pod) {
 	n := s.Nodes.slots[p.Node]
 	last := n.Pods[len(n.Pods)-1]
 	n.Pods[p.Place], last.Place = last, p.Place
@@ -286,29 +288,29 @@ func (s *Snapshot) detach(p *filter.Pod) {
 		n.APIServers--
 	}
 	p.Node = filter.None
-	s.Rooms.touch(n.ID)
+	s.Rooms.markChanged(n.ID)
 }
 
-// SetNamespace takes over the labels of a namespace, which the namespace selectors of pod affinity read.
+// SetNamespace stores the labels of a namespace, for the namespace selectors of pod affinity.
 func (s *Snapshot) SetNamespace(o *corev1.Namespace) error {
 	if o == nil {
-		return errors.New("no namespace")
+		return errors.New("namespace is nil")
 	}
-	return s.relabel(o.Name, true, o.Labels)
+	return s.setNamespaceLabels(o.Name, true, o.Labels)
 }
 
-// DeleteNamespace forgets the labels of a namespace.
-func (s *Snapshot) DeleteNamespace(name string) error { return s.relabel(name, false, nil) }
+// DeleteNamespace removes the labels of a namespace.
+func (s *Snapshot) DeleteNamespace(name string) error { return s.setNamespaceLabels(name, false, nil) }
 
-func (s *Snapshot) relabel(name string, known bool, set map[string]string) error {
+func (s *Snapshot) setNamespaceLabels(name string, known bool, set map[string]string) error {
 	if err := s.journal.beginEvent(); err != nil {
 		return err
 	}
-	s.index.relabel(name, known, set)
+	s.index.setNamespaceLabels(name, known, set)
 	return nil
 }
 
-// SelectedBy gives the pods that a disruption budget selects; none for nil.
+// SelectedBy yields the pods that a disruption budget selects, and none for nil.
 func (s *Snapshot) SelectedBy(b *Budget) iter.Seq[[]*filter.Pod] {
 	return func(yield func([]*filter.Pod) bool) {
 		if b == nil || s.index.namespaces[b.Key.Namespace] == nil {
@@ -322,11 +324,11 @@ func (s *Snapshot) SelectedBy(b *Budget) iter.Seq[[]*filter.Pod] {
 	}
 }
 
-// RepelledBy gives the pods that an anti-affinity term of a class concerns.
+// RepelledBy yields the pods that an anti-affinity term of a class concerns.
 func (s *Snapshot) RepelledBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
 	return func(yield func([]*filter.Pod) bool) {
 		for _, r := range c.Repulsions {
-			for _, l := range s.index.candidates(r.Term.Reach, r.Term.Anchor) {
+			for _, l := range s.index.listCandidateLabels(r.Term.Reach, r.Term.Anchor) {
 				if r.Term.Repels(l) && !yield(l.Pods) {
 					return
 				}
@@ -335,8 +337,8 @@ func (s *Snapshot) RepelledBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
 	}
 }
 
-// ClassIDs returns a number that the IDs of all classes are less than.
-func (s *Snapshot) ClassIDs() int32 { return s.index.ids.count }
+// ClassIDs returns a number greater than the IDs of all classes.
+func (s *Snapshot) ClassIDs() int32 { return s.index.ids.limit }
 
-// FactIDs returns a number that the IDs of all facts are less than.
-func (s *Snapshot) FactIDs() int32 { return s.facts.ids.count }
+// FactIDs returns a number greater than the IDs of all facts.
+func (s *Snapshot) FactIDs() int32 { return s.facts.ids.limit }

@@ -6,13 +6,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// isSweepDue reports whether about as much is unused as is used. The work of a sweep is proportional to what is kept, and
-// so, spread over the deletions that led to it, to the events.
-func (x *index) isSweepDue() bool { return x.garbage > 1024+len(x.classes)/2 }
+// isSweepDue reports whether about half of the classes are unused. The cost of a sweep is proportional to what it
+// keeps. Spread over the deletions before it, that is proportional to the events.
+func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)/2 }
 
-// sweep drops classes without pods, and the labels, filters and counters that only they used. It returns their IDs.
-func (x *index) sweep() (freed []int32) {
-	x.garbage = 0
+// sweepUnused drops classes without pods, and the labels, filters and counters that only they used. It returns the
+// IDs of the dropped classes.
+func (x *index) sweepUnused() (freed []int32) {
+	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}
 	attractions := map[*filter.Attraction]bool{}
 	repulsions := map[*filter.Repulsion]bool{}
@@ -20,7 +21,7 @@ func (x *index) sweep() (freed []int32) {
 	for key, c := range x.classes {
 		if c.Members == 0 {
 			delete(x.classes, key)
-			x.ids.put(c.ID)
+			x.ids.releaseID(c.ID)
 			freed = append(freed, c.ID)
 			continue
 		}
@@ -41,21 +42,21 @@ func (x *index) sweep() (freed []int32) {
 			delete(x.filters, key)
 		}
 	}
-	x.attractions.keep(attractions)
-	x.repulsions.keep(repulsions)
-	x.spreads.keep(spreads)
+	x.attractions.keepUsed(attractions)
+	x.repulsions.keepUsed(repulsions)
+	x.spreads.keepUsed(spreads)
 	for a := range attractions {
-		a.Readers = slices.DeleteFunc(a.Readers, unread)
+		a.Readers = slices.DeleteFunc(a.Readers, isUnused)
 	}
 	for sp := range spreads {
-		sp.Readers = slices.DeleteFunc(sp.Readers, unread)
+		sp.Readers = slices.DeleteFunc(sp.Readers, isUnused)
 	}
 	x.sweepEligibilities(spreads)
 	x.sweepLabels(attractions, repulsions, spreads)
 	return freed
 }
 
-func unread(c *filter.Class) bool { return c.Members == 0 }
+func isUnused(c *filter.Class) bool { return c.Members == 0 }
 
 func (x *index) sweepEligibilities(used map[*filter.Spread]bool) {
 	for id, e := range x.eligibilities {

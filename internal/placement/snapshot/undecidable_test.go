@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestWhatCannotBeDecidedIsSaid goes through what the snapshot cannot know, and the plain cases next to it.
-func TestWhatCannotBeDecidedIsSaid(t *testing.T) {
+// TestUndecidableVerdictsGiveTheReason covers what the snapshot cannot know, and the decidable case next to each.
+func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	class := func(c storagev1.StorageClass) func(*snapshot.Snapshot, *corev1.Pod) error {
 		return func(s *snapshot.Snapshot, p *corev1.Pod) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// claimed is a cluster with a claim in the class "disk", and a pod that uses it.
-func claimed(volume string) (*placementtest.Cluster, *corev1.Pod) {
+// newClusterWithClaim returns a cluster with a claim of class "disk", and a pod that uses it.
+func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	c, wait, name := placementtest.Small(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
 	claim.Spec.StorageClassName, claim.Spec.VolumeName = &name, volume
@@ -32,15 +32,15 @@ func claimed(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	return c, p
 }
 
-// csiNode is the CSINode of the second node. It lists the in-tree plugins that are migrated.
-func csiNode(migrated string, drivers ...storagev1.CSINodeDriver) *storagev1.CSINode {
+// newCSINode returns the CSINode of the second node. It lists the migrated in-tree plugins.
+func newCSINode(migrated string, drivers ...storagev1.CSINodeDriver) *storagev1.CSINode {
 	return &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: "second", Annotations: map[string]string{corev1.MigratedPluginsAnnotationKey: migrated}},
 		Spec:       storagev1.CSINodeSpec{Drivers: drivers},
 	}
 }
 
-func judged(t *testing.T, c *placementtest.Cluster, p *corev1.Pod, want string) {
+func checkVerdict(t *testing.T, c *placementtest.Cluster, p *corev1.Pod, want string) {
 	t.Helper()
 	s, err := c.Snapshot()
 	must.NoError(t, err)
@@ -49,9 +49,9 @@ func judged(t *testing.T, c *placementtest.Cluster, p *corev1.Pod, want string) 
 	}
 }
 
-// TestMigratedVolumesAreUndecidable has a volume with a node affinity in the words of its in-tree plugin.
+// TestMigratedVolumesAreUndecidable has a volume with a node affinity in the terms of its in-tree plugin.
 func TestMigratedVolumesAreUndecidable(t *testing.T) {
-	c, p := claimed("volume")
+	c, p := newClusterWithClaim("volume")
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
 	v.Spec.AzureDisk = &corev1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: "/subscriptions/1/d"}
 	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
@@ -60,30 +60,30 @@ func TestMigratedVolumesAreUndecidable(t *testing.T) {
 		}}},
 	}}}
 	c.Volumes = append(c.Volumes, v)
-	judged(t, c, p, "blocked: volume is not reachable from the node")
-	c.CSINodes = []*storagev1.CSINode{csiNode("kubernetes.io/aws-ebs")}
-	judged(t, c, p, "blocked: volume is not reachable from the node")
-	c.CSINodes = []*storagev1.CSINode{csiNode("kubernetes.io/aws-ebs,kubernetes.io/azure-disk")}
-	judged(t, c, p, "undecidable: volume of plugin kubernetes.io/azure-disk is migrated on the node")
+	checkVerdict(t, c, p, "blocked: volume is not reachable from the node")
+	c.CSINodes = []*storagev1.CSINode{newCSINode("kubernetes.io/aws-ebs")}
+	checkVerdict(t, c, p, "blocked: volume is not reachable from the node")
+	c.CSINodes = []*storagev1.CSINode{newCSINode("kubernetes.io/aws-ebs,kubernetes.io/azure-disk")}
+	checkVerdict(t, c, p, "undecidable: volume of plugin kubernetes.io/azure-disk is migrated on the node")
 }
 
-// TestVolumesOfVsphereCountForNoDriver has a node that is full for a CSI driver of the plugin's name.
-func TestVolumesOfVsphereCountForNoDriver(t *testing.T) {
+// TestVsphereVolumesCountForNoDriver has a node that is full for a CSI driver with the plugin's name.
+func TestVsphereVolumesCountForNoDriver(t *testing.T) {
 	none := int32(0)
 	for _, plugin := range []string{"kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"} {
-		c, p := claimed("")
+		c, p := newClusterWithClaim("")
 		full := storagev1.CSINodeDriver{Name: plugin, Allocatable: &storagev1.VolumeNodeResources{Count: &none}}
-		c.CSINodes = []*storagev1.CSINode{csiNode(plugin, full)}
+		c.CSINodes = []*storagev1.CSINode{newCSINode(plugin, full)}
 		c.StorageClasses[0].Provisioner = plugin
-		judged(t, c, p, "fits")
+		checkVerdict(t, c, p, "fits")
 	}
 }
 
-// TestReasonOfVolumeLimitsIsTheSameInEachRun has pods with volumes of two in-tree plugins on the node.
-func TestReasonOfVolumeLimitsIsTheSameInEachRun(t *testing.T) {
-	c, p := claimed("")
+// TestVolumeLimitReasonIsDeterministic has pods with volumes of two in-tree plugins on the node.
+func TestVolumeLimitReasonIsDeterministic(t *testing.T) {
+	c, p := newClusterWithClaim("")
 	ten := int32(10)
-	c.CSINodes = []*storagev1.CSINode{csiNode("", storagev1.CSINodeDriver{
+	c.CSINodes = []*storagev1.CSINode{newCSINode("", storagev1.CSINodeDriver{
 		Name: "csi.example.com", Allocatable: &storagev1.VolumeNodeResources{Count: &ten},
 	})}
 	for i, source := range []corev1.VolumeSource{
@@ -94,28 +94,28 @@ func TestReasonOfVolumeLimitsIsTheSameInEachRun(t *testing.T) {
 		other.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
 		c.Pods = append(c.Pods, other)
 	}
-	for range 50 { // the order of the node's pods is another in each
-		judged(t, c, p, "undecidable: volume of plugin kubernetes.io/aws-ebs counts for CSI driver ebs.csi.aws.com")
+	for range 50 { // the order of the node's pods differs each time
+		checkVerdict(t, c, p, "undecidable: volume of plugin kubernetes.io/aws-ebs counts for CSI driver ebs.csi.aws.com")
 	}
 }
 
-func TestVolumesGoOnlyWhereTheirDriverIs(t *testing.T) {
-	c, p := claimed("")
+func TestVolumesNeedTheirDriverOnNode(t *testing.T) {
+	c, p := newClusterWithClaim("")
 	required := true
-	judged(t, c, p, "fits")
+	checkVerdict(t, c, p, "fits")
 	c.CSIDrivers = []*storagev1.CSIDriver{{
 		ObjectMeta: metav1.ObjectMeta{Name: "csi.example.com"},
 		Spec:       storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: &required},
 	}}
-	judged(t, c, p, "blocked: CSI driver csi.example.com is not on the node")
-	c.CSINodes = []*storagev1.CSINode{csiNode("", storagev1.CSINodeDriver{Name: "other.example.com"})}
-	judged(t, c, p, "blocked: CSI driver csi.example.com is not on the node")
-	c.CSINodes = []*storagev1.CSINode{csiNode("", storagev1.CSINodeDriver{Name: "csi.example.com"})}
-	judged(t, c, p, "fits")
+	checkVerdict(t, c, p, "blocked: CSI driver csi.example.com is not on the node")
+	c.CSINodes = []*storagev1.CSINode{newCSINode("", storagev1.CSINodeDriver{Name: "other.example.com"})}
+	checkVerdict(t, c, p, "blocked: CSI driver csi.example.com is not on the node")
+	c.CSINodes = []*storagev1.CSINode{newCSINode("", storagev1.CSINodeDriver{Name: "csi.example.com"})}
+	checkVerdict(t, c, p, "fits")
 }
 
-// TestADeviceClassThatGoesLeavesTheOther has two that offer one resource.
-func TestADeviceClassThatGoesLeavesTheOther(t *testing.T) {
+// TestDeletedDeviceClassKeepsTheOther has two device classes that offer the same resource.
+func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
 	c := placementtest.Small()
 	gpu := "example.com/gpu"
 	for _, name := range []string{"large", "small"} {

@@ -1,9 +1,9 @@
-// Package advised shows plugins the events of pods that they want to see, and passes on what they wish for: machines to the
-// autoscaler, which grants them within the limits that hold for every order, and the end of a node to a NodeRetirement,
-// which keeps the minimum, the budgets and the pods as any other does.
+// Package advised shows pod events to plugins, and applies their requests. A request for instances becomes a launch
+// request, within the limits of every launch. A request to retire a node becomes a NodeRetirement, which respects the
+// minimum, the budgets and the pods.
 //
-// A plugin harms nothing: what waits to be shown to one is bounded and kept apart from what waits for the others, each call
-// ends in time, and an event whose call fails is shown twice more, after pauses, and then dropped. Nothing waits for it.
+// A plugin cannot block Slipway. Each plugin has its own limited queue, and each call has a timeout. An event with a
+// failed call is shown twice more, after pauses, and is then dropped. Nothing waits for a plugin.
 package advised
 
 import (
@@ -33,54 +33,53 @@ import (
 )
 
 const (
-	// callTimeout bounds a call, beside the plugin's own bound.
+	// callTimeout limits a call, in addition to the plugin's own limit.
 	callTimeout = 30 * time.Second
-	// atOnce is how many calls one plugin gets at the same time.
-	atOnce = 4
-	// tries is how often an event is shown to a plugin that fails, and firstPause the time before the second.
-	tries      = 3
-	firstPause = 2 * time.Second
-	// failurePause is how long a node whose retirement ended early is not retired again for a wish.
-	failurePause = 5 * time.Minute
+	// maxConcurrentCalls is the maximum of running calls per plugin.
+	maxConcurrentCalls = 4
+	// maxTries is how often an event is shown to a failing plugin. firstRetryPause is the pause before the second try.
+	maxTries        = 3
+	firstRetryPause = 2 * time.Second
+	// retirementRetryPause is how long a node is not retired again after its retirement ended early.
+	retirementRetryPause = 5 * time.Minute
 )
 
-// Wishes take the machines that are wished for.
+// Wishes accepts launch requests.
 type Wishes interface {
-	// Ask reports whether the wish is taken.
+	// Ask adds a launch request. It returns false if there are too many.
 	Ask(plan.Wish) bool
-	// Withdraw forgets the wishes whose IDs begin so.
+	// Withdraw removes the launch requests with this ID prefix.
 	Withdraw(prefix string)
 }
 
-// Options are what Advised works with. All fields but Selector are required.
+// Options configure an Advised. All fields but Selector are required.
 type Options struct {
-	// Kube watches Pods, whole as plugins get them. It does so only when a plugin wants that.
+	// Kube watches whole Pods, as plugins get them. It is used only if a plugin wants events.
 	Kube kubernetes.Interface
-	// Client reads Nodes and NodeRetirements from caches, and asks for NodeRetirements.
+	// Client reads Nodes and NodeRetirements from caches, and creates NodeRetirements.
 	Client    client.Client
 	Groups    nodegroup.Groups
 	Analyzers []advice.Analyzer
 	Wishes    Wishes
 	Metrics   *Metrics
 	Log       *slog.Logger
-	// Selector restricts what is acted on to the groups with these labels; nil is all.
+	// Selector restricts requests to groups with these labels. nil selects all groups.
 	Selector labels.Selector
 }
 
-// Advised is a manager's Runnable.
+// Advised runs the plugins. It implements manager.Runnable.
 type Advised struct {
-	o      Options
-	queues []*queue // of the analyzers, in their order
+	options Options
+	queues  []*eventQueue // in the order of the analyzers
 }
 
-// New makes what is to be added to a manager.
 func New(o Options) *Advised {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
-	a := &Advised{o: o}
+	a := &Advised{options: o}
 	for range o.Analyzers {
-		a.queues = append(a.queues, newQueue())
+		a.queues = append(a.queues, newEventQueue())
 	}
 	return a
 }
@@ -88,25 +87,25 @@ func New(o Options) *Advised {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Advised) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends. Without a plugin that wants to see events it watches nothing.
+// Start runs until ctx ends. If no plugin wants events, it watches nothing.
 func (a *Advised) Start(ctx context.Context) error {
 	wanted := false
-	for _, of := range a.o.Analyzers {
-		wants := of.Events()
+	for _, analyzer := range a.options.Analyzers {
+		wants := analyzer.Events()
 		wanted = wanted || wants.Modify || wants.Delete
 	}
 	if !wanted {
 		<-ctx.Done()
 		return nil
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(a.o.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.handler()); err != nil {
+	factory := informers.NewSharedInformerFactoryWithOptions(a.options.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.eventHandler()); err != nil {
 		return fmt.Errorf("watching pods for plugins: %w", err)
 	}
 	var work sync.WaitGroup
-	for i, of := range a.o.Analyzers {
-		for range atOnce {
-			work.Go(func() { a.work(ctx, of, a.queues[i]) })
+	for i, analyzer := range a.options.Analyzers {
+		for range maxConcurrentCalls {
+			work.Go(func() { a.showEvents(ctx, analyzer, a.queues[i]) })
 		}
 	}
 	factory.Start(ctx.Done())
@@ -119,151 +118,151 @@ func (a *Advised) Start(ctx context.Context) error {
 	return nil
 }
 
-func (a *Advised) handler() cache.ResourceEventHandler {
+func (a *Advised) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { a.put(modified, o) },
-		UpdateFunc: func(_, o any) { a.put(modified, o) },
+		AddFunc:    func(o any) { a.queueEvent(podModified, o) },
+		UpdateFunc: func(_, o any) { a.queueEvent(podModified, o) },
 		DeleteFunc: func(o any) {
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
-			a.put(deleted, o)
+			a.queueEvent(podDeleted, o)
 		},
 	}
 }
 
-// put queues an event for the plugins that want it.
-func (a *Advised) put(kind eventKind, o any) {
+// queueEvent queues an event for each plugin that wants it.
+func (a *Advised) queueEvent(kind eventKind, o any) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return
 	}
-	for i, of := range a.o.Analyzers {
-		if kind == deleted {
-			a.o.Wishes.Withdraw(wishID(of, pod))
+	for i, analyzer := range a.options.Analyzers {
+		if kind == podDeleted {
+			a.options.Wishes.Withdraw(requestIDPrefix(analyzer, pod))
 		}
-		if wants := of.Events(); kind == modified && !wants.Modify || kind == deleted && !wants.Delete {
+		if wants := analyzer.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
 			continue
 		}
-		if a.queues[i].put(event{kind: kind, pod: pod}) {
-			a.o.Metrics.shown(of.Name(), kind, dropped)
+		if a.queues[i].put(podEvent{kind: kind, pod: pod}) {
+			a.options.Metrics.countEvent(analyzer.Name(), kind, resultDropped)
 		}
 	}
 }
 
-// work shows events to one plugin.
-func (a *Advised) work(ctx context.Context, of advice.Analyzer, q *queue) {
+// showEvents shows the events of a queue to a plugin.
+func (a *Advised) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
-		e, ok := q.take()
+		e, ok := q.waitForNext()
 		if !ok {
 			return
 		}
-		wishes, err := a.show(ctx, of, e)
+		requests, err := a.callPlugin(ctx, analyzer, e)
 		switch {
 		case err == nil:
-			a.o.Metrics.shown(of.Name(), e.kind, answered)
-			for i, w := range wishes {
-				a.pass(ctx, of, e.pod, i, w)
+			a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultAnswered)
+			for i, w := range requests {
+				a.applyRequest(ctx, analyzer, e.pod, i, w)
 			}
 		case ctx.Err() != nil:
 			return
 		default:
-			a.failed(ctx, of, q, e, err)
+			a.retryEvent(ctx, analyzer, q, e, err)
 		}
 	}
 }
 
-// show makes one call.
-func (a *Advised) show(ctx context.Context, of advice.Analyzer, e event) ([]advice.Wish, error) {
+// callPlugin calls the plugin once, and validates its answer.
+func (a *Advised) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Wish, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
-	defer func() { a.o.Metrics.took(of.Name(), time.Since(began)) }()
-	analyze := of.AnalyzeModifyEvent
-	if e.kind == deleted {
-		analyze = of.AnalyzeDeleteEvent
+	defer func() { a.options.Metrics.observeCall(analyzer.Name(), time.Since(began)) }()
+	analyze := analyzer.AnalyzeModifyEvent
+	if e.kind == podDeleted {
+		analyze = analyzer.AnalyzeDeleteEvent
 	}
-	wishes, err := analyze(ctx, e.pod.DeepCopy())
+	requests, err := analyze(ctx, e.pod.DeepCopy())
 	if err != nil {
 		return nil, err
 	}
-	return wishes, advice.Validate(wishes)
+	return requests, advice.Validate(requests)
 }
 
-// failed has an event shown again after a pause, unless that was done often enough.
-func (a *Advised) failed(ctx context.Context, of advice.Analyzer, q *queue, e event, err error) {
-	a.o.Metrics.shown(of.Name(), e.kind, failed)
+// retryEvent queues a failed event again after a pause, or drops it after the last try.
+func (a *Advised) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
+	a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultFailed)
 	e.tries++
-	log := a.o.Log.With("plugin", of.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
-	if e.tries >= tries {
-		log.Warn("the plugin does not say what it wants; the event is dropped", "tries", e.tries)
-		a.o.Metrics.shown(of.Name(), e.kind, dropped)
+	log := a.options.Log.With("plugin", analyzer.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
+	if e.tries >= maxTries {
+		log.Warn("the plugin failed; its event is dropped", "tries", e.tries)
+		a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultDropped)
 		return
 	}
-	log.Debug("the plugin does not say what it wants; the event is shown again", "tries", e.tries)
-	if elapsed.Sleep(ctx, firstPause<<(e.tries-1)) {
-		q.again(e)
+	log.Debug("the plugin failed; its event is retried", "tries", e.tries)
+	if elapsed.Sleep(ctx, firstRetryPause<<(e.tries-1)) {
+		q.putBack(e)
 	}
 }
 
-// pass passes on what a plugin wishes for.
-func (a *Advised) pass(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
+// applyRequest applies a request of a plugin.
+func (a *Advised) applyRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
 	var err error
 	kind := "retire"
 	if w.Grow != nil {
-		kind, err = "grow", a.grow(ctx, of, pod, i, w)
+		kind, err = "grow", a.requestInstances(ctx, analyzer, pod, i, w)
 	} else {
-		err = a.retire(ctx, of, w)
+		err = a.requestRetirement(ctx, analyzer, w)
 	}
 	if err != nil {
-		a.o.Log.Warn("what the plugin wishes for is not done", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		a.options.Log.Warn("the request of a plugin was refused", "plugin", analyzer.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
-	a.o.Metrics.passed(of.Name(), kind, err)
+	a.options.Metrics.countRequest(analyzer.Name(), kind, err)
 }
 
-func wishID(of advice.Analyzer, pod *corev1.Pod) string {
-	return of.Name() + "/" + string(pod.UID) + "/"
+func requestIDPrefix(analyzer advice.Analyzer, pod *corev1.Pod) string {
+	return analyzer.Name() + "/" + string(pod.UID) + "/"
 }
 
-// grow asks for machines of a group of the plugin's own cloud.
-func (a *Advised) grow(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
-	groups, err := a.o.Groups.List(ctx)
+// requestInstances adds a launch request for a group of the plugin's own cloud.
+func (a *Advised) requestInstances(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
+	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
 	for j := range groups {
 		g := &groups[j]
-		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: of.Name(), Group: w.Grow.Group}) || !a.o.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: analyzer.Name(), Group: w.Grow.Group}) || !a.options.Selector.Matches(labels.Set(g.Labels)) {
 			continue
 		}
-		taken := a.o.Wishes.Ask(plan.Wish{
-			ID: fmt.Sprintf("%s%s/%s/%d", wishID(of, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
-			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: why(of, w),
+		taken := a.options.Wishes.Ask(plan.Wish{
+			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(analyzer, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
+			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(analyzer, w),
 		})
 		if !taken {
-			return fmt.Errorf("%d machines of group %s: too many wishes are open", w.Grow.Count, w.Grow.Group)
+			return fmt.Errorf("%d instances of group %s: too many launch requests are open: retry later", w.Grow.Count, w.Grow.Group)
 		}
 		return nil
 	}
-	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", of.Name(), w.Grow.Group)
+	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", analyzer.Name(), w.Grow.Group)
 }
 
-func why(of advice.Analyzer, w advice.Wish) string {
-	return "plugin " + of.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
+func describeReason(analyzer advice.Analyzer, w advice.Wish) string {
+	return "plugin " + analyzer.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
 }
 
-// retire asks for the retirement of a node of the plugin's own cloud.
-func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish) error {
+// requestRetirement creates the NodeRetirement of a node in the plugin's own cloud.
+func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Wish) error {
 	var n corev1.Node
-	if err := a.o.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
+	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
 		return fmt.Errorf("retire.node: %w", err)
 	}
-	g, err := a.groupOf(ctx, of, &n)
+	g, err := a.findGroup(ctx, analyzer, &n)
 	if err != nil {
 		return err
 	}
 	var all v1alpha1.NodeRetirementList
-	if err := a.o.Client.List(ctx, &all); err != nil {
+	if err := a.options.Client.List(ctx, &all); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	before := ""
@@ -273,10 +272,10 @@ func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish)
 			continue
 		}
 		if !rt.Status.Phase.Finished() {
-			return nil // it is leaving
+			return nil // it is retiring already
 		}
-		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < failurePause {
-			return fmt.Errorf("node %s: its retirement %s has only just ended: %s", n.Name, rt.Name, rt.Status.Message)
+		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < retirementRetryPause {
+			return fmt.Errorf("node %s: its retirement %s has just ended: %s", n.Name, rt.Name, rt.Status.Message)
 		}
 		before += string(rt.UID)
 	}
@@ -284,27 +283,27 @@ func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish)
 	rt := request.New(request.Request{
 		Name: request.Name(n.Name, "advised", n.UID, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(why(of, w), longestRequester), Group: g.Name,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(describeReason(analyzer, w), longestRequester), Group: g.Name,
 		},
 	})
-	if err := a.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
 	return nil
 }
 
-// groupOf is the group of a node, if it is one of the plugin's own cloud.
-func (a *Advised) groupOf(ctx context.Context, of advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
-	groups, err := a.o.Groups.List(ctx)
+// findGroup returns the group of a node, if it belongs to the plugin's own cloud.
+func (a *Advised) findGroup(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
+	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	owner := nodegroup.Claim(groups, []corev1.Node{*n}).Owner[n.Name]
 	for i := range groups {
 		g := &groups[i]
-		if g.Name == owner && g.Spec.Cloud.Provider == of.Name() && a.o.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Name == owner && g.Spec.Cloud.Provider == analyzer.Name() && a.options.Selector.Matches(labels.Set(g.Labels)) {
 			return g, nil
 		}
 	}
-	return nil, fmt.Errorf("retire.node: %s is of no NodeGroup of cloud %s", n.Name, of.Name())
+	return nil, fmt.Errorf("retire.node: %s is of no NodeGroup of cloud %s", n.Name, analyzer.Name())
 }

@@ -25,68 +25,68 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// adviser is a plugin that does what a test wants it to.
-type adviser struct {
+// fakeAnalyzer is a plugin with functions of the test.
+type fakeAnalyzer struct {
 	name   string
 	events advice.Events
 	modify func(context.Context, *corev1.Pod) ([]advice.Wish, error)
 	delete func(context.Context, *corev1.Pod) ([]advice.Wish, error)
 }
 
-func (a *adviser) Name() string          { return a.name }
-func (a *adviser) Events() advice.Events { return a.events }
+func (a *fakeAnalyzer) Name() string          { return a.name }
+func (a *fakeAnalyzer) Events() advice.Events { return a.events }
 
-func (a *adviser) AnalyzeModifyEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
+func (a *fakeAnalyzer) AnalyzeModifyEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
 	return a.modify(ctx, p)
 }
 
-func (a *adviser) AnalyzeDeleteEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
+func (a *fakeAnalyzer) AnalyzeDeleteEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
 	return a.delete(ctx, p)
 }
 
-// desk takes wishes down.
-type desk struct {
+// fakeWishes records launch requests.
+type fakeWishes struct {
 	mu        sync.Mutex
 	asked     []plan.Wish
 	withdrawn []string
 }
 
-func (d *desk) Ask(w plan.Wish) bool {
+func (d *fakeWishes) Ask(w plan.Wish) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, w)
 	return true
 }
 
-func (d *desk) Withdraw(prefix string) {
+func (d *fakeWishes) Withdraw(prefix string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.withdrawn = append(d.withdrawn, prefix)
 }
 
-func (d *desk) wishes() []plan.Wish {
+func (d *fakeWishes) list() []plan.Wish {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.asked)
 }
 
-// fixture is an Advised whose events a test puts, in place of a watch.
+// fixture is an Advised with events from a test instead of a watch.
 type fixture struct {
 	*Advised
-	desk   *desk
+	desk   *fakeWishes
 	client client.Client
 }
 
-type listed struct{ client.Client }
+type clientGroups struct{ client.Client }
 
-func (l listed) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+func (l clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	err := l.Client.List(ctx, &list)
 	return list.Items, err
 }
 
-// start has the calls of analyzers made until the test ends.
-func start(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) *fixture {
+// newFixture runs the calls of the analyzers until the test ends.
+func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
@@ -100,15 +100,15 @@ func start(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{desk: &desk{}, client: c}
+	f := &fixture{desk: &fakeWishes{}, client: c}
 	f.Advised = New(Options{
-		Client: c, Groups: listed{c}, Analyzers: analyzers, Wishes: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+		Client: c, Groups: clientGroups{c}, Analyzers: analyzers, Wishes: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
-	for i, of := range analyzers {
-		for range atOnce {
-			work.Go(func() { f.work(ctx, of, f.queues[i]) })
+	for i, analyzer := range analyzers {
+		for range maxConcurrentCalls {
+			work.Go(func() { f.showEvents(ctx, analyzer, f.queues[i]) })
 		}
 	}
 	t.Cleanup(func() {
@@ -121,15 +121,15 @@ func start(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) 
 	return f
 }
 
-func pod(name string) *corev1.Pod {
+func newPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-" + name)}}
 }
 
-func webNode(name string) *corev1.Node {
+func newWebNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-node", Labels: map[string]string{"pool": "web"}}}
 }
 
-func (f *fixture) retirements(t *testing.T) []v1alpha1.NodeRetirement {
+func (f *fixture) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var list v1alpha1.NodeRetirementList
 	if err := f.client.List(t.Context(), &list); err != nil {
@@ -138,13 +138,14 @@ func (f *fixture) retirements(t *testing.T) []v1alpha1.NodeRetirement {
 	return list.Items
 }
 
-func (f *fixture) counted(plugin string, kind eventKind, result string) float64 {
-	return testutil.ToFloat64(f.o.Metrics.events.WithLabelValues(plugin, string(kind), result))
+func (f *fixture) eventCount(plugin string, kind eventKind, result string) float64 {
+	return testutil.ToFloat64(f.options.Metrics.events.WithLabelValues(plugin, string(kind), result))
 }
 
-// content wishes for a machine of racked for every pod that changes, and for the end of node a with every pod that goes.
-func content(name string) *adviser {
-	return &adviser{
+// newQuietAnalyzer requests an instance of group racked for every changed pod, and the retirement of node a for every
+// deleted pod.
+func newQuietAnalyzer(name string) *fakeAnalyzer {
+	return &fakeAnalyzer{
 		name: name, events: advice.Events{Modify: true, Delete: true},
 		modify: func(_ context.Context, p *corev1.Pod) ([]advice.Wish, error) {
 			return []advice.Wish{{Grow: &advice.Grow{Group: "racked", Count: 2, Template: "m4"}, Reason: p.Name + " needs it"}}, nil
@@ -155,21 +156,21 @@ func content(name string) *adviser {
 	}
 }
 
-func TestWhatAPluginWishesForIsPassedOn(t *testing.T) {
+func TestPluginRequestsAreApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, []client.Object{webNode("a")}, content("rack"))
-		f.put(modified, pod("x"))
+		f := newFixture(t, []client.Object{newWebNode("a")}, newQuietAnalyzer("rack"))
+		f.queueEvent(podModified, newPod("x"))
 		synctest.Wait()
-		got := f.desk.wishes()
+		got := f.desk.list()
 		if len(got) != 1 || got[0].Group != "web" || got[0].Count != 2 || got[0].Template != "m4" || got[0].Pod.Name != "x" ||
 			!strings.HasPrefix(got[0].ID, "rack/uid-x/") || got[0].Why != "plugin rack: x needs it" {
 			t.Errorf("asked for %+v", got)
 		}
-		for range 2 { // the second is about a node that is leaving already
-			f.put(deleted, pod("x"))
+		for range 2 { // the second is about a node that is retiring already
+			f.queueEvent(podDeleted, newPod("x"))
 			synctest.Wait()
 		}
-		all := f.retirements(t)
+		all := f.listRetirements(t)
 		if len(all) != 1 {
 			t.Fatalf("%d retirements", len(all))
 		}
@@ -178,55 +179,55 @@ func TestWhatAPluginWishesForIsPassedOn(t *testing.T) {
 			t.Errorf("asked for %+v, labels %v", s, all[0].Labels)
 		}
 		if !slices.Contains(f.desk.withdrawn, "rack/uid-x/") {
-			t.Errorf("withdrawn are %q, want the wishes of the pod that is gone", f.desk.withdrawn)
+			t.Errorf("withdrawn are %q, want the launch requests of the pod that is gone", f.desk.withdrawn)
 		}
 	})
 }
 
-func TestAPluginDecidesOnNothingButItsOwnCloud(t *testing.T) {
+func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, []client.Object{webNode("a")}, content("elsewhere"))
-		f.put(modified, pod("x"))
-		f.put(deleted, pod("x"))
+		f := newFixture(t, []client.Object{newWebNode("a")}, newQuietAnalyzer("elsewhere"))
+		f.queueEvent(podModified, newPod("x"))
+		f.queueEvent(podDeleted, newPod("x"))
 		synctest.Wait()
-		if asked, all := f.desk.wishes(), f.retirements(t); len(asked) != 0 || len(all) != 0 {
+		if asked, all := f.desk.list(), f.listRetirements(t); len(asked) != 0 || len(all) != 0 {
 			t.Errorf("asked for %+v and %+v", asked, all)
 		}
 		for _, wish := range []string{"grow", "retire"} {
-			if n := testutil.ToFloat64(f.o.Metrics.wishes.WithLabelValues("elsewhere", wish, "refused")); n != 1 {
-				t.Errorf("%v wishes of kind %s are refused", n, wish)
+			if n := testutil.ToFloat64(f.options.Metrics.requests.WithLabelValues("elsewhere", wish, "refused")); n != 1 {
+				t.Errorf("%v launch requests of kind %s are refused", n, wish)
 			}
 		}
 	})
 }
 
-func TestAPluginThatHangsDelaysNoOther(t *testing.T) {
+func TestHangingPluginDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := content("hangs")
+		hangs := newQuietAnalyzer("hangs")
 		hangs.modify = func(ctx context.Context, _ *corev1.Pod) ([]advice.Wish, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		f := start(t, nil, hangs, content("rack"))
-		const pods = 3 * atOnce
+		f := newFixture(t, nil, hangs, newQuietAnalyzer("rack"))
+		const pods = 3 * maxConcurrentCalls
 		for i := range pods {
-			f.put(modified, pod(string(rune('a'+i))))
+			f.queueEvent(podModified, newPod(string(rune('a'+i))))
 		}
 		synctest.Wait()
-		if n := len(f.desk.wishes()); n != pods {
-			t.Errorf("%d of %d wishes of the other plugin are passed on", n, pods)
+		if n := len(f.desk.list()); n != pods {
+			t.Errorf("%d of %d launch requests of the other plugin are passed on", n, pods)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := f.counted("hangs", modified, dropped); n != pods {
+		if n := f.eventCount("hangs", podModified, resultDropped); n != pods {
 			t.Errorf("%v of %d events are dropped in the end", n, pods)
 		}
 	})
 }
 
-func TestAnEventOfAPluginThatCrashesIsShownAgainAndThenDropped(t *testing.T) {
+func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		crashes, works := content("rack"), content("rack").modify
+		crashes, works := newQuietAnalyzer("rack"), newQuietAnalyzer("rack").modify
 		var mu sync.Mutex
 		shown := map[string]int{}
 		crashes.modify = func(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
@@ -238,52 +239,52 @@ func TestAnEventOfAPluginThatCrashesIsShownAgainAndThenDropped(t *testing.T) {
 			}
 			return works(ctx, p)
 		}
-		f := start(t, nil, crashes)
-		f.put(modified, pod("poison"))
-		f.put(modified, pod("x"))
+		f := newFixture(t, nil, crashes)
+		f.queueEvent(podModified, newPod("poison"))
+		f.queueEvent(podModified, newPod("x"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if shown["poison"] != tries || shown["x"] != 2 {
+		if shown["poison"] != maxTries || shown["x"] != 2 {
 			t.Errorf("shown %v times", shown)
 		}
-		if got := f.desk.wishes(); len(got) != 1 || got[0].Pod.Name != "x" {
+		if got := f.desk.list(); len(got) != 1 || got[0].Pod.Name != "x" {
 			t.Errorf("asked for %+v", got)
 		}
-		if n := f.counted("rack", modified, dropped); n != 1 {
+		if n := f.eventCount("rack", podModified, resultDropped); n != 1 {
 			t.Errorf("%v events are dropped", n)
 		}
 	})
 }
 
-func TestI10AnAnswerThatNobodyCouldCarryOutIsRefusedAsAWhole(t *testing.T) {
+func TestI10InvalidAnswerIsRejectedAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wild := content("rack")
+		wild := newQuietAnalyzer("rack")
 		wild.modify = func(context.Context, *corev1.Pod) ([]advice.Wish, error) {
 			return []advice.Wish{{Grow: &advice.Grow{Group: "racked", Count: 1}}, {Grow: &advice.Grow{Group: "racked", Count: 1_000_000}}}, nil
 		}
-		f := start(t, nil, wild)
-		f.put(modified, pod("x"))
+		f := newFixture(t, nil, wild)
+		f.queueEvent(podModified, newPod("x"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := f.desk.wishes(); len(got) != 0 {
+		if got := f.desk.list(); len(got) != 0 {
 			t.Errorf("asked for %+v", got)
 		}
 	})
 }
 
-func TestOfAPodThatKeepsChangingOnlyTheLastChangeWaits(t *testing.T) {
-	q := newQueue()
+func TestQueueKeepsOnlyTheLastChangeOfAPod(t *testing.T) {
+	q := newEventQueue()
 	for i, name := range []string{"x", "y", "x"} {
-		p := pod(name)
+		p := newPod(name)
 		p.ResourceVersion = string(rune('1' + i))
-		q.put(event{kind: modified, pod: p})
+		q.put(podEvent{kind: podModified, pod: p})
 	}
-	q.again(event{kind: modified, pod: pod("y"), tries: 1}) // a later one has come
+	q.putBack(podEvent{kind: podModified, pod: newPod("y"), tries: 1}) // a later event has arrived
 	var got []string
 	for range 2 {
-		e, ok := q.take()
+		e, ok := q.waitForNext()
 		if !ok {
 			t.Fatal("the queue is closed")
 		}
@@ -294,33 +295,33 @@ func TestOfAPodThatKeepsChangingOnlyTheLastChangeWaits(t *testing.T) {
 	}
 }
 
-func TestAFullQueueDropsTheOldest(t *testing.T) {
-	q := newQueue()
+func TestFullQueueDropsTheOldestEvent(t *testing.T) {
+	q := newEventQueue()
 	for i := range maxEvents {
-		if q.put(event{kind: modified, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(rune(i + 1))}}}) {
+		if q.put(podEvent{kind: podModified, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(rune(i + 1))}}}) {
 			t.Fatalf("event %d is one too many", i)
 		}
 	}
-	if !q.put(event{kind: modified, pod: pod("last")}) || len(q.events) != maxEvents || len(q.order) != maxEvents {
+	if !q.put(podEvent{kind: podModified, pod: newPod("last")}) || len(q.events) != maxEvents || len(q.order) != maxEvents {
 		t.Errorf("%d events and %d in order, want %d", len(q.events), len(q.order), maxEvents)
 	}
 }
 
-func TestAFailedRetirementIsNotAskedForAgainSoon(t *testing.T) {
+func TestFailedRetirementIsNotRepeatedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "earlier", UID: "earlier"}}
 		ended.Spec.NodeName, ended.Status.Phase = "a", v1alpha1.Aborted
 		now := metav1.Now()
 		ended.Status.Times.Finished = &now
-		f := start(t, []client.Object{webNode("a"), ended}, content("rack"))
+		f := newFixture(t, []client.Object{newWebNode("a"), ended}, newQuietAnalyzer("rack"))
 		for _, step := range []struct {
 			after time.Duration
 			want  int
-		}{{0, 1}, {failurePause - time.Second, 1}, {2 * time.Second, 2}} {
+		}{{0, 1}, {retirementRetryPause - time.Second, 1}, {2 * time.Second, 2}} {
 			time.Sleep(step.after)
-			f.put(deleted, pod("x"))
+			f.queueEvent(podDeleted, newPod("x"))
 			synctest.Wait()
-			if got := f.retirements(t); len(got) != step.want {
+			if got := f.listRetirements(t); len(got) != step.want {
 				t.Errorf("%s after the one that failed there are %d retirements, want %d", time.Since(now.Time), len(got), step.want)
 			}
 		}

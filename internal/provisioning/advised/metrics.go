@@ -7,49 +7,48 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The results of showing an event.
+// The results of an event.
 const (
-	answered = "answered"
-	failed   = "failed"
-	dropped  = "dropped"
+	resultAnswered = "answered"
+	resultFailed   = "failed"
+	resultDropped  = "dropped"
 )
 
-// Metrics tell how plugins answer.
+// Metrics are the metrics of the plugins' answers.
 type Metrics struct {
-	events *prometheus.CounterVec
-	wishes *prometheus.CounterVec
-	calls  *prometheus.HistogramVec
+	events   *prometheus.CounterVec
+	requests *prometheus.CounterVec
+	calls    *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_plugin_events_total",
-			Help: "Calls that showed a plugin a pod that has changed or was deleted: answered or failed; and events that were dropped.",
+			Help: "Events of changed or deleted pods for plugins, by result: answered, failed or dropped.",
 		}, []string{"plugin", "event", "result"}),
-		wishes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_plugin_wishes_total", Help: "What plugins have wished for: grow or retire, passed on or refused.",
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_plugin_wishes_total", Help: "Requests of plugins, grow or retire, by result: passed or refused.",
 		}, []string{"plugin", "wish", "result"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "slipway_plugin_event_seconds", Help: "How long a plugin took to answer to an event.", Buckets: prometheus.DefBuckets,
+			Name: "slipway_plugin_event_seconds", Help: "Time until a plugin answered an event.", Buckets: prometheus.DefBuckets,
 		}, []string{"plugin"}),
 	}
-	return m, errors.Join(r.Register(m.events), r.Register(m.wishes), r.Register(m.calls))
+	return m, errors.Join(r.Register(m.events), r.Register(m.requests), r.Register(m.calls))
 }
 
-func (m *Metrics) shown(plugin string, kind eventKind, result string) {
+func (m *Metrics) countEvent(plugin string, kind eventKind, result string) {
 	m.events.WithLabelValues(plugin, string(kind), result).Inc()
 }
 
-func (m *Metrics) took(plugin string, d time.Duration) {
+func (m *Metrics) observeCall(plugin string, d time.Duration) {
 	m.calls.WithLabelValues(plugin).Observe(d.Seconds())
 }
 
-func (m *Metrics) passed(plugin, wish string, err error) {
+func (m *Metrics) countRequest(plugin, kind string, err error) {
 	result := "passed"
 	if err != nil {
 		result = "refused"
 	}
-	m.wishes.WithLabelValues(plugin, wish, result).Inc()
+	m.requests.WithLabelValues(plugin, kind, result).Inc()
 }

@@ -7,19 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// eventKind is what has happened to a pod.
+// eventKind is the kind of a pod event.
 type eventKind string
 
 const (
-	modified eventKind = "modify"
-	deleted  eventKind = "delete"
+	podModified eventKind = "modify"
+	podDeleted  eventKind = "delete"
 )
 
-// event is what is shown to a plugin.
-type event struct {
+// podEvent is an event for a plugin.
+type podEvent struct {
 	kind  eventKind
 	pod   *corev1.Pod
-	tries int // that have failed
+	tries int // the number of failed calls
 }
 
 type eventKey struct {
@@ -27,29 +27,29 @@ type eventKey struct {
 	uid  types.UID
 }
 
-func (e event) key() eventKey { return eventKey{e.kind, e.pod.UID} }
+func (e podEvent) key() eventKey { return eventKey{e.kind, e.pod.UID} }
 
-// maxEvents bounds what waits for one plugin.
+// maxEvents limits the queue of one plugin.
 const maxEvents = 20_000
 
-// queue holds the events that one plugin has not been shown yet, the oldest first: of each pod the last change only. When
-// it is full the oldest is dropped. It may be used concurrently.
-type queue struct {
-	mu     sync.Mutex
-	some   sync.Cond
-	events map[eventKey]event
-	order  []eventKey
-	closed bool
+// eventQueue holds the events that a plugin has not seen, the oldest first. It keeps only the last change of each pod.
+// If it is full, it drops the oldest event. It is safe for concurrent use.
+type eventQueue struct {
+	mu       sync.Mutex
+	notEmpty sync.Cond
+	events   map[eventKey]podEvent
+	order    []eventKey
+	closed   bool
 }
 
-func newQueue() *queue {
-	q := &queue{events: map[eventKey]event{}}
-	q.some.L = &q.mu
+func newEventQueue() *eventQueue {
+	q := &eventQueue{events: map[eventKey]podEvent{}}
+	q.notEmpty.L = &q.mu
 	return q
 }
 
-// put adds an event. It reports whether another was dropped for it.
-func (q *queue) put(e event) (dropped bool) {
+// put adds an event. It reports whether it dropped another one.
+func (q *eventQueue) put(e podEvent) (dropped bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, waits := q.events[e.key()]; !waits {
@@ -61,12 +61,12 @@ func (q *queue) put(e event) (dropped bool) {
 		q.order = q.order[1:]
 		dropped = true
 	}
-	q.some.Signal()
+	q.notEmpty.Signal()
 	return dropped
 }
 
-// again puts an event back whose call has failed, unless a later one of its kind has come.
-func (q *queue) again(e event) {
+// putBack returns a failed event to the queue, unless a later event of its kind has arrived.
+func (q *eventQueue) putBack(e podEvent) {
 	q.mu.Lock()
 	_, later := q.events[e.key()]
 	q.mu.Unlock()
@@ -75,15 +75,15 @@ func (q *queue) again(e event) {
 	}
 }
 
-// take waits for the next event; false when the queue is closed.
-func (q *queue) take() (event, bool) {
+// waitForNext waits for the next event. It returns false if the queue is closed.
+func (q *eventQueue) waitForNext() (podEvent, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.order) == 0 && !q.closed {
-		q.some.Wait()
+		q.notEmpty.Wait()
 	}
 	if q.closed {
-		return event{}, false
+		return podEvent{}, false
 	}
 	key := q.order[0]
 	q.order = q.order[1:]
@@ -92,9 +92,9 @@ func (q *queue) take() (event, bool) {
 	return e, true
 }
 
-func (q *queue) close() {
+func (q *eventQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.some.Broadcast()
+	q.notEmpty.Broadcast()
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Reasons of a back-off beside those of [cloud.Refusal].
+// Reasons of a back-off. [cloud.Refusal] has more.
 const (
-	NeverJoined = "NeverJoined" // a machine had no Node in time
-	NeverReady  = "NeverReady"  // a machine's Node was not Ready in time
-	NeverUsable = "NeverUsable" // a machine's Node was Ready, and took no pods of the group in time
-	Failed      = "Failed"      // the cloud could not make a machine, and did not say why
-	Throttled   = "Throttled"   // the cloud wants to be left alone
-	Unclear     = "Unclear"     // the order may or may not have been taken
-	// InstanceVanished: the cloud has dropped an instance before its Node was usable.
+	NeverJoined = "NeverJoined" // an instance had no Node in time
+	NeverReady  = "NeverReady"  // an instance's Node was not Ready in time
+	NeverUsable = "NeverUsable" // an instance's Node was Ready, but took no pods of the group in time
+	Failed      = "Failed"      // the cloud could not create an instance, for an unknown reason
+	Throttled   = "Throttled"   // the cloud asked for a pause
+	Unclear     = "Unclear"     // the cloud may or may not have accepted the launch
+	// InstanceVanished means that the cloud removed an instance before its Node was usable.
 	InstanceVanished = "InstanceVanished"
 )
 
-// pause is how long a kind of machine is left alone after a failure: first, then twice as long each time, up to most.
-type pause struct{ first, most time.Duration }
+// backOffRange is the duration of a back-off: min after the first failure, twice as long each time, up to max.
+type backOffRange struct{ min, max time.Duration }
 
-// pauses by reason: what somebody has to set right is asked for less often than what passes by itself.
-var pauses = map[string]pause{
+// backOffRanges are the ranges by reason. They are longer for failures that a person must fix.
+var backOffRanges = map[string]backOffRange{
 	string(cloud.NoCapacity): {2 * time.Minute, 30 * time.Minute},
 	string(cloud.NoQuota):    {5 * time.Minute, time.Hour},
 	string(cloud.NoRight):    {10 * time.Minute, time.Hour},
@@ -43,23 +43,23 @@ var pauses = map[string]pause{
 	InstanceVanished:         {30 * time.Second, 10 * time.Minute},
 }
 
-// Pause is how long a kind is left alone after so many failures in a row for a reason, at least 1 of them.
+// Pause returns the duration of the back-off after a number of consecutive failures, at least 1.
 func Pause(reason string, failures int32) time.Duration {
-	p, ok := pauses[reason]
+	p, ok := backOffRanges[reason]
 	if !ok {
-		p = pauses[Unclear]
+		p = backOffRanges[Unclear]
 	}
-	d := p.first
-	for i := int32(1); i < failures && d < p.most; i++ {
+	d := p.min
+	for i := int32(1); i < failures && d < p.max; i++ {
 		d *= 2
 	}
-	return min(d, p.most)
+	return min(d, p.max)
 }
 
-// Fail returns the back-off after a failure of a template; before is the one that there was, or nil. A failure that is heard of while the
-// template is left alone anyway, such as that of the next instance of the same launch, does not count again.
+// Fail returns the back-off after a failure of a template. before is the previous one, or nil. A failure during the
+// back-off does not count again, such as one of the next instance of the same launch.
 func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
-	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clip(message), Failures: 1}
+	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clipMessage(message), Failures: 1}
 	if before != nil && Forgiven(before, now) {
 		before = nil
 	}
@@ -76,9 +76,9 @@ func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.T
 	return b
 }
 
-// fail writes the back-off after a failure of a template, which lasts until least at the least.
-func fail(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
-	before := backOffOf(s, template)
+// recordFailure writes the back-off after a failure of a template. It lasts at least until least.
+func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+	before := findBackOff(s, template)
 	b := Fail(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {
 		b.Until = metav1.NewTime(least)
@@ -91,8 +91,8 @@ func fail(s *v1alpha1.ProvisioningStatus, template, reason, message string, leas
 	s.BackOffs = append(s.BackOffs, b)
 }
 
-// backOffOf returns the back-off of a template; nil if there is none.
-func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
+// findBackOff returns the back-off of a template. It returns nil if there is none.
+func findBackOff(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
 	for i := range s.BackOffs {
 		if SameKind(s.BackOffs[i].Template, template) {
 			return &s.BackOffs[i]
@@ -101,39 +101,41 @@ func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOf
 	return nil
 }
 
-// SetReason notes why the cloud made no instances of a launch.
-func SetReason(l *v1alpha1.Launch, err error) { l.Reason, l.Message = ReasonOf(err), clip(err.Error()) }
+// SetReason sets why the cloud created no instances for a launch.
+func SetReason(l *v1alpha1.Launch, err error) {
+	l.Reason, l.Message = ReasonOf(err), clipMessage(err.Error())
+}
 
-// clip shortens a message to what a record holds.
-func clip(message string) string {
+// clipMessage shortens a message to the limit of a record.
+func clipMessage(message string) string {
 	const longest = 512
 	return observe.Clip(message, longest)
 }
 
-// longestPause is the longest that a cloud may ask for beside the pauses of a reason.
-const longestPause = time.Hour
+// maxCloudPause is the longest pause that a cloud may ask for.
+const maxCloudPause = time.Hour
 
-// Clamp shortens a back-off that ends later than any can, since the clock was set back after the failure.
+// Clamp shortens a back-off that ends too late because the clock was set back after the failure.
 func Clamp(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
-	longest := now.Add(max(longestPause, Pause(b.Reason, b.Failures)))
+	longest := now.Add(max(maxCloudPause, Pause(b.Reason, b.Failures)))
 	if elapsed.Future(b.Until.Time, longest) {
 		b.Until = metav1.NewTime(longest)
 	}
 	return b
 }
 
-// Forgiven reports whether a back-off has been over for so long that the next failure is the first again.
+// Forgiven reports whether a back-off ended so long ago that the next failure counts as the first.
 func Forgiven(b *v1alpha1.BackOff, now time.Time) bool {
 	return now.After(b.Until.Add(2 * Pause(b.Reason, b.Failures)))
 }
 
-// Refuted reports whether a machine that has joined shows that its kind does not fail any more. One that was ordered before it
-// failed shows nothing; those that were ordered after that came when the kind was not left alone any more.
+// Refuted reports whether an instance that joined proves that its template works again. Only an instance that was seen
+// after the end of the back-off proves it.
 func Refuted(b *v1alpha1.BackOff, joined *Instance) bool {
 	return SameKind(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
 }
 
-// ReasonOf names an error of a cloud as a reason for a back-off.
+// ReasonOf returns the reason of a back-off for a cloud's error.
 func ReasonOf(err error) string {
 	switch {
 	case cloud.IsThrottled(err):

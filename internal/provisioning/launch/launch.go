@@ -17,10 +17,10 @@ import (
 // Settle is how long the instances of a launch without an answer may take to show in the cloud.
 const Settle = time.Minute
 
-// answerMargin is by how much the clocks of two processes may differ, and how much a written time is rounded down.
+// answerMargin allows for different clocks of two processes, and for times that are rounded down.
 const answerMargin = 5 * time.Second
 
-// Timeout is how long a cloud may take to answer a launch of so many instances.
+// Timeout returns how long a cloud may take to answer a launch of count instances.
 func Timeout(count int) time.Duration {
 	const least, each = 2 * time.Minute, 2 * time.Second
 	return least + time.Duration(count)*each
@@ -29,27 +29,28 @@ func Timeout(count int) time.Duration {
 // NotRequestedError says why the cloud was not asked for instances. The launch is not in the record.
 type NotRequestedError struct {
 	Err error
-	// Full says that the group is at a maximum, and Pending that it is so only while the result of a launch is unknown.
+	// Full means that the group is at a maximum. Pending means that this may change when the result of a launch is
+	// known.
 	Full, Pending bool
-	// BackOff keeps the templates from being launched; nil if none does.
+	// BackOff is the back-off of the templates. It is nil if none blocks the launch.
 	BackOff *v1alpha1.BackOff
-	// Other is a launch for the same Node; nil if there is none.
+	// Other is a launch for the same Node. It is nil if there is none.
 	Other *v1alpha1.Launch
 }
 
 func (e *NotRequestedError) Error() string { return e.Err.Error() }
 func (e *NotRequestedError) Unwrap() error { return e.Err }
 
-// Want is what an owner wants to have launched.
+// Want is a request for a launch.
 type Want struct {
 	Count int
-	// Templates are those that may be launched, the preferred one first. Without any it is the group's first.
+	// Templates are the allowed templates in order of preference. If there are none, it is the group's first.
 	Templates []string
 	Owner     v1alpha1.LaunchOwner
 }
 
-// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the launch before the
-// request and the answer after it.
+// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
+// launch before the request and the answer after it.
 func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w Want) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
@@ -59,7 +60,7 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 		return "", &NotRequestedError{Err: err}
 	}
 	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
-	reserved, err := r.reserve(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
+	reserved, err := r.reserveForOwner(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
 		l.Template = template
 		return l, HasRoom(g, s, has, w.Count, began)
 	})
@@ -67,26 +68,27 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 		return "", err
 	}
 	op, err := reserved.Request(ctx, p, g.Spec.Cloud.Group, cloud.Order{Count: w.Count, Template: l.Template})
-	r.answer(ctx, g, reserved.ID, op, err)
+	r.writeAnswer(ctx, g, reserved.ID, op, err)
 	return reserved.ID, err
 }
 
-// Expect writes a launch that the cloud carries out without a request: it fills a group whose size counts an instance that is not there.
+// Expect records a launch that the cloud makes without a request: the group's size counts an instance that does not
+// exist.
 func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) error {
 	now := time.Now()
-	_, err := r.reserve(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
+	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
 		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
 	})
 	return err
 }
 
-// reserve writes what make returns as the launch of an owner, unless something keeps it from being launched.
-func (r *Record) reserve(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
+// reserveForOwner records the launch that make returns, unless a back-off, a limit or another launch prevents it.
+func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
 	id := NewID()
 	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
-		prune(g, s, now)
+		pruneLaunches(g, s, now)
 		template, err := Allows(s, w, now)
 		if err != nil {
 			return err
@@ -100,7 +102,7 @@ func (r *Record) reserve(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now
 		return nil
 	})
 	if err != nil {
-		if why, ok := err.(*NotRequestedError); ok { //nolint:errorlint // it is this package's own
+		if why, ok := err.(*NotRequestedError); ok { //nolint:errorlint // an error of this package
 			return Reservation{}, why
 		}
 		return Reservation{}, &NotRequestedError{Err: err}
@@ -108,8 +110,9 @@ func (r *Record) reserve(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now
 	return reserved[0], nil
 }
 
-// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already, or each template is
-// in a back-off. Only replacements heed back-offs: a cloudpool returns the cloud's own error to its client.
+// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
+// or each template is in a back-off. Only replacements respect back-offs: a cloudpool returns the cloud's own error to
+// its client.
 func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template string, err error) {
 	if len(w.Templates) == 0 {
 		w.Templates = []string{""}
@@ -119,24 +122,24 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 	}
 	for i := range s.Launches {
 		l := &s.Launches[i]
-		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // an instance that is late may still become usable
+		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // a late instance may still become usable
 		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || mayWork && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
-			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s is for the same node", l.ID, l.For.Name), Other: l}
+			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s replaces the same node", l.ID, l.For.Name), Other: l}
 		}
 	}
 	var first *v1alpha1.BackOff
 	for _, template := range w.Templates {
-		b := backOffOf(s, template)
+		b := findBackOff(s, template)
 		if b == nil || !now.Before(b.Until.Time) || Clamp(*b, now) != *b { // the clock was set back
 			return template, nil
 		}
 		first = cmp.Or(first, b)
 	}
-	return "", &NotRequestedError{Err: fmt.Errorf("not again before %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
+	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// Templates returns the templates that a group may launch in the place of an instance of a type, the preferred one first. A group without
-// spec.scaleUp has none that are known.
+// Templates returns the templates that may replace an instance of type like, in order of preference. For a group
+// without spec.scaleUp it returns none, because its templates are unknown.
 func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
@@ -151,23 +154,23 @@ func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, lik
 			names = append(names, t.Name)
 		}
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a, like), rank(b, like)) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rankTemplate(a, like), rankTemplate(b, like)) })
 	return names, nil
 }
 
-func rank(template, like string) int {
+func rankTemplate(template, like string) int {
 	if SameKind(template, like) {
 		return 0
 	}
 	return 1
 }
 
-// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It returns a
-// NotRequestedError if there is no room.
+// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
+// returns a NotRequestedError if a limit is exceeded.
 func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
-		if l := &s.Launches[i]; !isShown(l, began) {
+		if l := &s.Launches[i]; !isCountedInSize(l, began) {
 			pending += int(l.Count)
 		}
 	}
@@ -179,49 +182,50 @@ func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Gr
 	return nil
 }
 
-// longestOperation is for how long an operation counts that no manager follows any more.
-const longestOperation = time.Hour
+// maxOperationAge is how long an operation counts as running if no manager polls it.
+const maxOperationAge = time.Hour
 
-// isShown reports whether a size that was read after a time shows a launch, or the launch will show in none.
-func isShown(l *v1alpha1.Launch, began time.Time) bool {
+// isCountedInSize reports whether a size that was read at began counts a launch, or never will.
+func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
 		return true
-	case l.OperationID != "" && began.Before(l.RequestedAt.Add(longestOperation)):
+	case l.OperationID != "" && readAt.Before(l.RequestedAt.Add(maxOperationAge)):
 		return false
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
-		return l.AnsweredAt.Add(answerMargin).Before(began)
+		return l.AnsweredAt.Add(answerMargin).Before(readAt)
 	}
-	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(began)
+	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(readAt)
 }
 
-// keptFor is how long a launch is kept for its NodeRetirement, which may be gone.
-const keptFor = 8 * 24 * time.Hour
+// recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
+const recordRetention = 8 * 24 * time.Hour
 
-// prune removes launches that nothing follows: those of a group without spec.scaleUp that its size shows, and those whose NodeRetirement
-// has not noted the result for long.
-func prune(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
+// pruneLaunches removes launches that nothing tracks. These are launches without spec.scaleUp that the size counts, and
+// those with a result that their NodeRetirement did not record in time.
+func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, now time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
-			return IsForgotten(&l, began)
+			return IsForgotten(&l, now)
 		}
-		return g.Spec.ScaleUp == nil && isShown(&l, began)
+		return g.Spec.ScaleUp == nil && isCountedInSize(&l, now)
 	})
 }
 
-// IsForgotten reports whether the NodeRetirement of a launch has not noted the result for so long that it never will.
+// IsForgotten reports whether a launch is so old that its NodeRetirement will never record the result.
 func IsForgotten(l *v1alpha1.Launch, now time.Time) bool {
-	return now.After(l.RequestedAt.Add(keptFor))
+	return now.After(l.RequestedAt.Add(recordRetention))
 }
 
-// IsUnclear reports whether a cloud may have accepted a launch in spite of its error.
+// IsUnclear reports whether a cloud may have accepted a launch despite its error.
 func IsUnclear(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
-// answer writes what the cloud has answered. If the answer is lost or cannot be written, the launch counts as provisioning until it would
-// have been seen. A NodeRetirement has to note a refusal; of other owners the launch is removed.
-func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
+// writeAnswer records the cloud's answer. If the answer is lost or cannot be written, the launch counts as provisioning
+// until its instances would have been seen. A NodeRetirement must record a refusal; for other owners the launch is
+// removed.
+func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
 	now := time.Now()
 	_ = r.Change(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
@@ -239,10 +243,10 @@ func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, o
 		case refused:
 			l.State, l.Count = v1alpha1.LaunchFailed, 0
 			SetReason(l, err)
-			fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
 		case !IsUnclear(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
-			if l.IsForRetirement() { // those of others are not followed to their end
+			if l.IsForRetirement() { // operations of other owners are not polled
 				l.OperationID = op.ID
 			}
 		}
@@ -250,5 +254,5 @@ func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, o
 	})
 }
 
-// SameKind reports whether two names mean one kind of machine: clouds do not agree with themselves on the case.
+// SameKind reports whether two names mean the same template. Clouds are inconsistent about upper and lower case.
 func SameKind(a, b string) bool { return strings.EqualFold(a, b) }

@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// laggard is a cloud that does not show launches in its size yet.
-type laggard struct {
+// laggingCloud is a cloud with a size that does not count launches yet.
+type laggingCloud struct {
 	cloud.Provider
 	mu       sync.Mutex
 	size     int
@@ -28,13 +28,13 @@ type laggard struct {
 	err      error
 }
 
-func (l *laggard) Group(context.Context, string) (cloud.Group, error) {
+func (l *laggingCloud) Group(context.Context, string) (cloud.Group, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return cloud.Group{Size: l.size}, nil
 }
 
-func (l *laggard) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+func (l *laggingCloud) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.launched += o.Count
@@ -51,14 +51,14 @@ func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, 
 	return g, fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(g.DeepCopy()).Build()
 }
 
-// newRecord is the record of a process.
+// newRecord returns the record of one process.
 func newRecord(c client.Client) *Record { return New(c, c).StoreFiles(c, "slipway") }
 
-func TestI5ThreeWantsAtTheMaximumLaunchOne(t *testing.T) {
+func TestI5ThreeRequestsAtMaxSizeLaunchOne(t *testing.T) {
 	for name, uid := range map[string]types.UID{"an object": "uid", "a group of a file": ""} {
 		t.Run(name, func(t *testing.T) {
 			g, c := newGroup(t, uid, 3)
-			p, r := &laggard{size: 2}, newRecord(c)
+			p, r := &laggingCloud{size: 2}, newRecord(c)
 			records := []*Record{r, r, newRecord(c)} // one in another process
 			errs := make([]error, len(records))
 			var all sync.WaitGroup
@@ -84,22 +84,22 @@ func TestI5ThreeWantsAtTheMaximumLaunchOne(t *testing.T) {
 	}
 }
 
-func TestI5ALaunchCountsUntilTheSizeShowsIt(t *testing.T) {
+func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 	refused := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}
 	for name, c := range map[string]struct {
 		answer error
 		after  time.Duration
 		counts bool
 	}{
-		"it was accepted a moment ago": {nil, time.Second, true},
-		"it was accepted":              {nil, time.Minute, false},
-		"its answer is lost":           {errors.New("connection reset"), 2 * time.Minute, true},
-		"nothing came of a lost one":   {errors.New("connection reset"), time.Hour, false},
-		"it was refused":               {refused, 0, false},
+		"it was accepted a moment ago":                {nil, time.Second, true},
+		"it was accepted":                             {nil, time.Minute, false},
+		"its answer is lost":                          {errors.New("connection reset"), 2 * time.Minute, true},
+		"its answer is lost and no instance appeared": {errors.New("connection reset"), time.Hour, false},
+		"it was refused":                              {refused, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, api := newGroup(t, "uid", 1)
-			p, r := &laggard{err: c.answer}, newRecord(api)
+			p, r := &laggingCloud{err: c.answer}, newRecord(api)
 			if _, err := r.Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}}); !errors.Is(err, c.answer) {
 				t.Fatal(err)
 			}
@@ -115,11 +115,11 @@ func TestI5ALaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 	}
 }
 
-func TestI8ALaunchThatCannotBeWrittenIsNotRequested(t *testing.T) {
+func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	g, c := newGroup(t, "uid", 9)
 	again := g.DeepCopy()
 	again.UID = "the one before"
-	p := &laggard{}
+	p := &laggingCloud{}
 	_, err := newRecord(c).Launch(t.Context(), again, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
 	var why *NotRequestedError
 	if !errors.As(err, &why) || why.Full || p.launched != 0 {
@@ -127,8 +127,9 @@ func TestI8ALaunchThatCannotBeWrittenIsNotRequested(t *testing.T) {
 	}
 }
 
-// TestI5ALateInstanceIsNotLaunchedAgain has another NodeRetirement of the same Node before the first has noted that its launch failed.
-func TestI5ALateInstanceIsNotLaunchedAgain(t *testing.T) {
+// TestI5LateInstanceIsNotLaunchedAgain has another NodeRetirement of the same Node, before the first has recorded that
+// its launch failed.
+func TestI5LateInstanceIsNotLaunchedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		instances []v1alpha1.LaunchedInstance
 		allowed   bool

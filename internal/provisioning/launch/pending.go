@@ -12,31 +12,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Pending is a launch with as many of its instances as have not been seen.
+// Pending is a launch with the instances that were not seen yet.
 type Pending struct {
-	// ID is the launch's.
 	ID    string
 	Kind  string
 	Count int
 	At    time.Time
-	// Answered is when the cloud had answered it; zero until then.
+	// Answered is when the cloud answered. It is zero until then.
 	Answered time.Time
 	Answer   Answer
-	// Running says that the cloud still works on it: until then it need not show it in the group's size.
+	// Running means that the cloud still works on it. Until it ends, the group's size need not count it.
 	Running bool
-	// Unrequested says that the cloud carries it out by itself, whenever it can.
+	// Unrequested means that the cloud makes it without a request, whenever it can.
 	Unrequested bool
-	// Settled is when machines of an order are not expected any more whose answer was Lost.
+	// Settled is when the instances are no longer expected after a Lost answer.
 	Settled time.Time
-	// Named are the machines of it that the cloud has named and that have not been seen, by provider ID.
+	// Named are the instances that the cloud has named and that were not seen, by provider ID.
 	Named []string
-	// Seen are the machines that have come since the order, as long as it has no answer. They count as its own, and are not
-	// ours before the cloud has said so.
+	// Seen are the instances that appeared before the answer. They count as part of the launch. They become ours only
+	// when the answer confirms it.
 	Seen []string
 }
 
-// PendingOf returns a launch of the record as what is pending of it. The answer to one that has none is lost once no cloud takes so long
-// (I8). What was accepted need not show before it has settled.
+// PendingOf converts a recorded launch. A missing answer is lost after the request timeout (I8). An accepted launch
+// need not show before it has settled.
 func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending {
 	p := Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
 	p.Answered, p.Answer = p.At.Add(Timeout(p.Count)), Lost
@@ -55,51 +54,53 @@ func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending 
 	return p
 }
 
-// Instance is an instance of a launch whose Node has not been usable yet.
+// Instance is an instance of a launch with no usable Node yet.
 type Instance struct {
 	ProviderID string
-	// Template is the one that was launched, and Launch the launch's ID.
+	// Template is the launched template, and Launch the launch's ID.
 	Template, Launch string
 	// Since is when the instance was first seen.
 	Since metav1.Time
 }
 
-// Answer is what a cloud has said to an order.
+// Answer is a cloud's answer to a launch.
 type Answer int
 
 // The answers.
 const (
 	Accepted Answer = iota
-	Refused         // some of the machines may have been made before
-	Lost            // all of them may be on their way
-	NotMade         // it was taken, and the cloud has said since that it could not make them
+	Refused         // some of the instances may exist
+	Lost            // all of the instances may be provisioning
+	NotMade         // it was accepted, and the cloud could not create the instances
 )
 
-// open reports whether the cloud had not answered an order when it began to be asked what there is.
-func (a *Pending) open(began time.Time) bool { return a.Answered.IsZero() || a.Answered.After(began) }
+// wasUnanswered reports whether the launch had no answer when a cloud read began.
+func (a *Pending) wasUnanswered(readAt time.Time) bool {
+	return a.Answered.IsZero() || a.Answered.After(readAt)
+}
 
-// clamp replaces times that the clock cannot have shown yet. The answer is expected within the timeout.
-func (a *Pending) clamp(now time.Time) {
+// clampTimes corrects times in the future. An answer is expected within the timeout.
+func (a *Pending) clampTimes(now time.Time) {
 	a.At = elapsed.Clamp(a.At, now)
 	if elapsed.Future(a.Answered, now.Add(Timeout(a.Count))) {
 		a.Answered, a.Settled = now, now.Add(Settle)
 	}
 }
 
-// kept reports whether an order that is no more than open, refused or lost may still have machines to be seen.
-func (a *Pending) kept(began, now time.Time) bool {
+// mayStillShow reports whether a launch that is unanswered, refused or lost may still show instances.
+func (a *Pending) mayStillShow(readAt, now time.Time) bool {
 	switch {
 	case a.Answered.IsZero():
 		return true
 	case a.Count == 0:
 		return false
-	case a.open(began), a.Running:
+	case a.wasUnanswered(readAt), a.Running:
 		return true
 	}
 	return a.Answer == Lost && now.Before(a.Settled)
 }
 
-// Expected is how many machines count as on their way for an order.
+// Expected returns how many instances of the launch count as provisioning.
 func (a *Pending) Expected() int {
 	switch a.Answer {
 	case Refused:
@@ -110,8 +111,8 @@ func (a *Pending) Expected() int {
 	return max(0, a.Count-len(a.Seen))
 }
 
-// Reply takes in what the cloud has answered. Where it names machines, the order is for those, and for others only when the
-// answer to them was lost; they are expected for as long as it takes to settle then.
+// Reply applies the cloud's answer. If the answer names instances, the launch has only these, unless the answer was
+// lost. After a lost answer they are expected until the launch settles.
 func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time.Duration) {
 	a.Answered, a.Answer, a.Named, a.Settled = at, answer, slices.Clone(named), at.Add(settle)
 	switch {
@@ -122,28 +123,29 @@ func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time
 	}
 }
 
-// answered gives the orders as their answers leave them: of the machines that came before an answer those are ours that it
-// does not exclude, and go into the record.
-func (s *Observation) answered(record map[string]Instance) []Pending {
-	asked := slices.Clone(s.Pending)
-	for i := range asked {
-		a := &asked[i]
+// applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
+// record, unless the answer excludes them.
+func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
+	pending := slices.Clone(s.Pending)
+	for i := range pending {
+		a := &pending[i]
 		a.Named, a.Seen = slices.Clone(a.Named), slices.Clone(a.Seen)
 		if a.Answered.IsZero() {
 			continue
 		}
 		for _, id := range a.Seen {
-			if a.take(id) {
-				record[id] = s.recordOf(id, a.Kind, a.ID)
+			if a.claimInstance(id) {
+				record[id] = s.newInstance(id, a.Kind, a.ID)
 			}
 		}
 		a.Seen = nil
 	}
-	return asked
+	return pending
 }
 
-// take counts a machine off an order that has its answer; false when it is not one of the order's.
-func (a *Pending) take(id string) bool {
+// claimInstance counts an instance of an answered launch as seen. It returns false if the instance is not part of the
+// launch.
+func (a *Pending) claimInstance(id string) bool {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
 		a.Named = slices.Delete(a.Named, at, at+1)
@@ -154,43 +156,43 @@ func (a *Pending) take(id string) bool {
 	return true
 }
 
-// fulfil counts a machine off the order that it has come after, and reports whether that makes it one of ours, with the kind that
-// was ordered: clouds do not all say it of a machine, nor in the words of their templates. By its kind it is told only from those
-// that were there before.
-func (s *Observation) fulfil(asked []Pending, i cloud.Instance) (r Instance, ours bool) {
-	for k := range asked {
-		a := &asked[k]
+// matchInstance finds the launch of a new instance, and reports whether the instance is ours. It returns the launched
+// template, because not all clouds report the type, and some use other names. The type only excludes launches of other
+// templates.
+func (s *Observation) matchInstance(pending []Pending, i cloud.Instance) (r Instance, ours bool) {
+	for k := range pending {
+		a := &pending[k]
 		switch {
 		case slices.Contains(a.Named, i.ProviderID):
-			return s.recordOf(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.take(i.ProviderID)
+			return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
 		case slices.Contains(a.Seen, i.ProviderID):
 			return r, false
 		}
 	}
-	for k := range asked {
-		a := &asked[k]
-		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.since(i, a.At) {
+	for k := range pending {
+		a := &pending[k]
+		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.appearedSince(i, a.At) {
 			continue
 		}
 		if a.Answered.IsZero() {
 			a.Seen = append(a.Seen, i.ProviderID)
 			return r, false
 		}
-		return s.recordOf(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.take(i.ProviderID)
+		return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
 	}
 	return r, false
 }
 
-// skew is by how much a cloud's clock may be behind.
-const skew = 5 * time.Minute
+// maxClockSkew is how far a cloud's clock may be behind.
+const maxClockSkew = 5 * time.Minute
 
-// since reports whether a machine has come since an order: it was not there the last time, and its cloud does not say that
-// it is older. At the first look of a process only the cloud knows, in whole seconds.
-func (s *Observation) since(i cloud.Instance, ordered time.Time) bool {
+// appearedSince reports whether an instance appeared after a launch. It was not known before, and its creation time is
+// not earlier. In the first read of a process only the creation time counts, in whole seconds.
+func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool {
 	if s.Known == nil {
-		return !i.Created.IsZero() && !i.Created.Before(ordered.Truncate(time.Second))
+		return !i.Created.IsZero() && !i.Created.Before(launchedAt.Truncate(time.Second))
 	}
 	_, known := s.Known[i.ProviderID]
 	_, requested := s.Known[i.FormerID]
-	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-skew)))
+	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(launchedAt.Add(-maxClockSkew)))
 }

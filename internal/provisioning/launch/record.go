@@ -1,5 +1,6 @@
-// Package launch keeps the record of launches in the status of a NodeGroup, asks clouds for instances, and tracks them until their Nodes are
-// usable. Nothing else asks: a launch needs a Reservation, which only a write to the record gives.
+// Package launch keeps the record of launches in the status of a NodeGroup, requests instances from clouds, and tracks
+// them until their Nodes are usable. It is the only code that requests instances. A launch needs a Reservation, and
+// only a write to the record returns one.
 package launch
 
 import (
@@ -21,38 +22,38 @@ import (
 
 // Record reads and writes the launches of NodeGroups. A group of a file has no object: its launches are in a ConfigMap.
 type Record struct {
-	live   client.Reader
-	status client.StatusClient
-	files  files
+	reader       client.Reader
+	statusWriter client.StatusClient
+	configMaps   configMapStore
 }
 
-// New returns a record that reads NodeGroups past all caches and writes their status.
+// New returns a record that reads NodeGroups without a cache and writes their status.
 func New(live client.Reader, status client.StatusClient) *Record {
-	return &Record{live: live, status: status, files: files{live: live, known: map[string]*v1alpha1.ProvisioningStatus{}}}
+	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
-// Change reads what is provisioning in a group, changes it and writes it. It begins again when another process has written in between.
-// Nothing is written if change fails, or if the group was created anew.
+// Change reads the provisioning status of a group, changes it and writes it. It retries if another process has written
+// meanwhile. It writes nothing if change fails, or if the group was created anew.
 func (r *Record) Change(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
-		return r.files.change(ctx, g.Name, change)
+		return r.configMaps.update(ctx, g.Name, change)
 	}
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		now, status, err := r.get(ctx, g)
+		now, status, err := r.readLive(ctx, g)
 		if err != nil {
 			return err
 		}
 		if err := change(status); err != nil {
 			return err
 		}
-		return r.write(ctx, now, status)
+		return r.patchStatus(ctx, now, status)
 	})
 }
 
-// get reads a group past all caches.
-func (r *Record) get(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
+// readLive reads a group without a cache.
+func (r *Record) readLive(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
 	now := &v1alpha1.NodeGroup{}
-	if err := r.live.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 	}
 	if now.UID != g.UID {
@@ -65,26 +66,26 @@ func (r *Record) get(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.Node
 	return now, status, nil
 }
 
-// Current reads what is provisioning in a group past all caches.
+// Current reads the provisioning status of a group without a cache.
 func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alpha1.ProvisioningStatus, err error) {
 	if g.UID == "" {
-		_, is, err = r.files.get(ctx, g.Name)
+		_, is, err = r.configMaps.readConfigMap(ctx, g.Name)
 		return is, err
 	}
-	_, is, err = r.get(ctx, g)
+	_, is, err = r.readLive(ctx, g)
 	return is, err
 }
 
-// Read returns what was last known to be provisioning in a group, nil if nothing ever was. It asks the API server only for a group of a
+// Read returns the last known provisioning status of a group, or nil. It calls the API server only for a group of a
 // file that this process has not read yet.
 func (r *Record) Read(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
 	if g.UID == "" {
-		return r.files.read(ctx, g.Name)
+		return r.configMaps.readCached(ctx, g.Name)
 	}
 	return g.Status.Provisioning, nil
 }
 
-// Remove removes a launch whose result its owner has noted.
+// Remove removes a launch after its owner has recorded the result.
 func (r *Record) Remove(ctx context.Context, g *v1alpha1.NodeGroup, id string) error {
 	return r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
@@ -92,14 +93,15 @@ func (r *Record) Remove(ctx context.Context, g *v1alpha1.NodeGroup, id string) e
 	})
 }
 
-// write writes what is provisioning in a group. It fails with a conflict if the group was written since it was read.
-func (r *Record) write(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
+// patchStatus writes the provisioning status of a group. It fails with a conflict if the group was written since it was
+// read.
+func (r *Record) patchStatus(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
 	if equality.Semantic.DeepEqual(g.Status.Provisioning, s) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": g.UID, "resourceVersion": g.ResourceVersion},
-		"status": map[string]any{"provisioning": map[string]any{ // a merge leaves what is not named
+		"status": map[string]any{"provisioning": map[string]any{ // a merge patch keeps other fields
 			"provisioning": s.Provisioning, "launches": s.Launches, "backOffs": s.BackOffs, "learned": s.Learned,
 		}},
 	})
@@ -108,20 +110,19 @@ func (r *Record) write(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.P
 	}
 	target := &v1alpha1.NodeGroup{}
 	target.Name = g.Name
-	if err := r.status.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := r.statusWriter.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
 	}
 	return nil
 }
 
-// NewID returns an ID for a launch.
 func NewID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 
-// Reservation is the right to request one launch, which is in the record.
+// Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
 
-// Reserve writes launches before the cloud is asked (I8). Of two processes that have read the same record only one succeeds (I5): write
-// has to check that it finds the launches that were counted.
+// Reserve records launches before the cloud is asked (I8). If two processes have read the same record, only one
+// succeeds (I5): write must check that no other launch was recorded since the decision.
 func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {
@@ -143,26 +144,25 @@ func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []strin
 	return out, nil
 }
 
-// Request asks the cloud for the instances of a launch. It is called once for each reservation, and nothing else asks a cloud for
-// instances.
+// Request requests the instances of a launch from the cloud. Call it once per reservation.
 func (Reservation) Request(ctx context.Context, p cloud.Provider, group string, o cloud.Order) (cloud.Operation, error) {
 	return p.Grow(ctx, group, o)
 }
 
-// Room is how many more instances a group may have, if its size is limited: by its own maximum, or by its cloud.
+// Room is how many more instances a limit allows: the group's own maximum, or its cloud's.
 type Room struct {
 	Left    int
 	Message string
 }
 
-// Rooms returns what a group's limits leave for a group of so many instances (I5). Open launches have to be in size. It is the one place
-// that compares a group's size with its maximum.
+// Rooms returns what each limit leaves for a group with size instances, including open launches (I5). No other code
+// compares a group's size with its maximum.
 func Rooms(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []Room) {
 	if most := g.Spec.Maximum; most != nil {
-		list = append(list, Room{int(*most) - size, fmt.Sprintf("the group %s has %d instances, those provisioning counted, and a maximum of %d", g.Name, size, *most)})
+		list = append(list, Room{int(*most) - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its maximum is %d", g.Name, size, *most)})
 	}
 	if cloudMaximum > 0 {
-		list = append(list, Room{cloudMaximum - size, fmt.Sprintf("the group %s has %d instances, those provisioning counted, and its cloud a maximum of %d", g.Name, size, cloudMaximum)})
+		list = append(list, Room{cloudMaximum - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its cloud's maximum is %d", g.Name, size, cloudMaximum)})
 	}
 	return list
 }

@@ -25,19 +25,19 @@ func resources(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
-func machine(cpu, memory string) corev1.ResourceList {
+func machineResources(cpu, memory string) corev1.ResourceList {
 	list := resources(cpu, memory)
 	list[corev1.ResourcePods] = resource.MustParse("110")
 	return list
 }
 
-// template is a kind of machine all of whose capacity pods may take.
-func template(g *v1alpha1.NodeGroup, name, cpu, memory string) Kind {
-	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: machine(cpu, memory)}}
+// newKind returns a template with all of its capacity allocatable.
+func newKind(g *v1alpha1.NodeGroup, name, cpu, memory string) Kind {
+	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: machineResources(cpu, memory)}}
 	return Kind{Name: name, Cost: float64(t.Capacity.Cpu().MilliValue()), Node: NodeOf(g, Source{Template: t, Declared: t.Capacity})}
 }
 
-func nodeGroup(name string, maximum int32, change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
+func newNodeGroup(name string, maximum int32, change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{groupLabel: name}
 	g.Spec.Maximum = &maximum
@@ -48,12 +48,12 @@ func nodeGroup(name string, maximum int32, change ...func(*v1alpha1.NodeGroup)) 
 	return g
 }
 
-func group(g *v1alpha1.NodeGroup, kinds ...Kind) Group {
+func newGroup(g *v1alpha1.NodeGroup, kinds ...Kind) Group {
 	return Group{World: nodegroup.World{Group: g, Now: start}, Kinds: kinds}
 }
 
-// node is one of a group that has been there for a day.
-func node(group, name string, allocatable corev1.ResourceList, change ...func(*corev1.Node)) *corev1.Node {
+// newNode returns a node of a group that is one day old.
+func newNode(group, name string, allocatable corev1.ResourceList, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: "uid-" + "1", CreationTimestamp: metav1.NewTime(start.Add(-24 * time.Hour)),
@@ -70,7 +70,7 @@ func node(group, name string, allocatable corev1.ResourceList, change ...func(*c
 	return n
 }
 
-func pod(name, nodeName, cpu, memory string, change ...func(*corev1.Pod)) *corev1.Pod {
+func newPod(name, nodeName, cpu, memory string, change ...func(*corev1.Pod)) *corev1.Pod {
 	controlled := true
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -91,8 +91,8 @@ func pod(name, nodeName, cpu, memory string, change ...func(*corev1.Pod)) *corev
 	return p
 }
 
-// world puts groups, nodes and pods together: pods without a node wait.
-func world(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Pod) *World {
+// newWorld returns a World of groups, nodes and pods. Pods without a node are unschedulable.
+func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Pod) *World {
 	t.Helper()
 	w := &World{Snapshot: snapshot.New(), Groups: groups, Nodes: len(nodes), Now: start}
 	for _, n := range nodes {
@@ -118,15 +118,15 @@ func world(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Po
 	return w
 }
 
-func pending(n int, cpu, memory string, change ...func(*corev1.Pod)) []*corev1.Pod {
+func newPendingPods(n int, cpu, memory string, change ...func(*corev1.Pod)) []*corev1.Pod {
 	list := make([]*corev1.Pod, n)
 	for i := range list {
-		list[i] = pod(fmt.Sprintf("web-%d", i), "", cpu, memory, change...)
+		list[i] = newPod(fmt.Sprintf("web-%d", i), "", cpu, memory, change...)
 	}
 	return list
 }
 
-func up(t rapid.TB, w *World) *Decision {
+func decideUp(t rapid.TB, w *World) *Decision {
 	t.Helper()
 	d, err := Up(w)
 	if err != nil {
@@ -135,8 +135,8 @@ func up(t rapid.TB, w *World) *Decision {
 	return d
 }
 
-// orders is what a decision orders, by group and kind.
-func orders(d *Decision) map[string]int {
+// launchCounts returns the number of launched instances, by group and template.
+func launchCounts(d *Decision) map[string]int {
 	out := map[string]int{}
 	for _, o := range d.Orders {
 		out[o.Group+"/"+o.Template] += o.Count
@@ -144,7 +144,7 @@ func orders(d *Decision) map[string]int {
 	return out
 }
 
-func outcomes(d *Decision) map[Outcome]int {
+func outcomeCounts(d *Decision) map[Outcome]int {
 	out := map[Outcome]int{}
 	for _, p := range d.Pods {
 		out[p.Outcome]++
@@ -152,8 +152,8 @@ func outcomes(d *Decision) map[Outcome]int {
 	return out
 }
 
-// rules are those that a pod's verdict names, by kind.
-func rules(v PodVerdict) map[string]string {
+// ruleByTemplate returns the rules in a pod's verdict, by template.
+func ruleByTemplate(v PodVerdict) map[string]string {
 	out := map[string]string{}
 	for _, r := range v.Reasons {
 		out[r.Group+"/"+r.Template] = r.Rule

@@ -9,22 +9,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// slotNamespace is no namespace that a cluster can have, so that no pod there is meant by mistake.
-const slotNamespace = "slipway:head-room"
+// headroomNamespace is not a valid name of a namespace, so that no real pod can be in it.
+const headroomNamespace = "slipway:head-room"
 
-// headRoom makes the pods that stand for a group's spare room: they may run on its nodes, and nowhere else.
-func (r *round) headRoom(g *Group) []*corev1.Pod {
-	up := g.scaleUp()
+// makeHeadroomPods returns the pods that represent a group's headroom. They fit only on nodes of the group.
+func (r *forkedCluster) makeHeadroomPods(g *Group) []*corev1.Pod {
+	up := g.scaleUpSpec()
 	if up == nil || up.HeadRoom == nil || g.NotAccepted != "" {
 		return nil
 	}
 	spec := corev1.PodSpec{
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: selects(&g.Group.Spec.NodeSelector)}},
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: toNodeSelectorRequirements(&g.Group.Spec.NodeSelector)}},
 			},
 		}},
-		Tolerations: r.tolerating(g),
+		Tolerations: r.makeTolerations(g),
 		Containers:  []corev1.Container{{Name: "slot", Resources: corev1.ResourceRequirements{Requests: up.HeadRoom.Requests}}},
 	}
 	controlled := true
@@ -32,7 +32,7 @@ func (r *round) headRoom(g *Group) []*corev1.Pod {
 	for i := range up.HeadRoom.Slots {
 		slots = append(slots, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: slotNamespace, Name: fmt.Sprintf("%s-%d", g.name(), i),
+				Namespace: headroomNamespace, Name: fmt.Sprintf("%s-%d", g.name(), i),
 				OwnerReferences: []metav1.OwnerReference{{Kind: "NodeGroup", Name: g.name(), Controller: &controlled}},
 			},
 			Spec: spec, Status: corev1.PodStatus{Phase: corev1.PodPending},
@@ -41,8 +41,8 @@ func (r *round) headRoom(g *Group) []*corev1.Pod {
 	return slots
 }
 
-// selects writes a group's selector as node affinity.
-func selects(s *metav1.LabelSelector) (list []corev1.NodeSelectorRequirement) {
+// toNodeSelectorRequirements converts a label selector to node affinity.
+func toNodeSelectorRequirements(s *metav1.LabelSelector) (list []corev1.NodeSelectorRequirement) {
 	for key, value := range s.MatchLabels {
 		list = append(list, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
 	}
@@ -52,50 +52,50 @@ func selects(s *metav1.LabelSelector) (list []corev1.NodeSelectorRequirement) {
 	return list
 }
 
-// tolerating lets a slot onto what the group's nodes keep other pods off with: the taints of their kind.
-func (r *round) tolerating(g *Group) (list []corev1.Toleration) {
+// makeTolerations returns tolerations for the taints of the group's templates.
+func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 	add := func(taints []corev1.Taint) {
 		for _, t := range taints {
-			if passing(t.Key, startupTaints(g.Group)) {
+			if isTemporaryTaint(t.Key, startupTaints(g.Group)) {
 				continue
 			}
 			list = append(list, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpEqual, Value: t.Value, Effect: t.Effect})
 		}
 	}
-	for _, k := range r.order {
-		if k.group == g && k.template != nil {
-			add(k.template.Spec.Taints)
+	for _, k := range r.templates {
+		if k.group == g && k.node != nil {
+			add(k.node.Spec.Taints)
 		}
 	}
 	return list
 }
 
-// keepRoom orders what a group's spare room lacks.
-func (p *plan) keepRoom() error {
+// launchHeadroom launches instances for headroom that does not fit.
+func (p *scaleUp) launchHeadroom() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		slots := p.slots[g.name()]
+		slots := p.headroomPods[g.name()]
 		if len(slots) == 0 {
 			continue
 		}
 		asked := false
-		for _, t := range append(p.tiers(), tierOf{objective: planner.LeastWaste}) {
-			kinds := t.kinds[:0:0]
-			for _, k := range t.kinds {
+		for _, t := range append(p.sortIntoTiers(), launchTier{objective: planner.LeastWaste}) {
+			templates := t.templates[:0:0]
+			for _, k := range t.templates {
 				if k.group == g {
-					kinds = append(kinds, k)
+					templates = append(templates, k)
 				}
 			}
-			if len(kinds) == 0 && (asked || len(t.kinds) > 0) {
+			if len(templates) == 0 && (asked || len(t.templates) > 0) {
 				continue
 			}
 			asked = true
-			packing, err := planner.Pack(p.Snapshot, slots, p.flavours(kinds), t.objective)
+			packing, err := planner.Pack(p.Snapshot, slots, p.toFlavours(templates), t.objective)
 			if err != nil {
 				return err
 			}
-			why := fmt.Sprintf("the group keeps room for %d more pods", g.scaleUp().HeadRoom.Slots)
-			if err := p.carryOut(packing, SpareRoom, why); err != nil {
+			why := fmt.Sprintf("the group's headroom is %d pods", g.scaleUpSpec().HeadRoom.Slots)
+			if err := p.applyPacking(packing, SpareRoom, why); err != nil {
 				return err
 			}
 			slots = nil
@@ -106,7 +106,7 @@ func (p *plan) keepRoom() error {
 				break
 			}
 		}
-		p.short += len(slots)
+		p.missingHeadroom += len(slots)
 	}
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// TestPodsAwaitNoInstanceWhoseNodeIsLeaving has an instance in time whose Node is not Ready yet.
-func TestPodsAwaitNoInstanceWhoseNodeIsLeaving(t *testing.T) {
+// TestPodsDoNotWaitForARetiringInstance has an instance within its join timeout with a Node that is not Ready.
+func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
 		launch int
 	}{
 		"it stays":                 {func(*corev1.Node) {}, 0},
-		"somebody has cordoned it": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
+		"a person has cordoned it": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
 		"its notice has cordoned it": {func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 			n.Annotations = map[string]string{"cordon.slipway.dev/azure-e": `{"owner":"azure-e","since":"2026-01-01T00:00:00Z"}`}
@@ -30,17 +30,17 @@ func TestPodsAwaitNoInstanceWhoseNodeIsLeaving(t *testing.T) {
 		}, 1},
 	} {
 		for _, selected := range []bool{true, false} {
-			of := nodeGroup("web", 10)
-			g := group(of, template(of, "m4", "4", "16Gi"))
-			n := node("web", "new", machine("4", "16Gi"), c.change)
+			of := newNodeGroup("web", 10)
+			g := newGroup(of, newKind(of, "m4", "4", "16Gi"))
+			n := newNode("web", "new", machineResources("4", "16Gi"), c.change)
 			n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
 			n.Status.Conditions[0].Status = corev1.ConditionFalse
 			if !selected {
 				n.Labels[groupLabel] = "none"
 			}
 			g.Launched = []Launched{{Expected: launch.Expected{ID: "new", Kind: "m4"}, Node: n}}
-			d := up(t, world(t, []Group{g}, []*corev1.Node{n}, pending(1, "3", "1Gi")))
-			if got := orders(d)["web/m4"]; got != c.launch {
+			d := decideUp(t, newWorld(t, []Group{g}, []*corev1.Node{n}, newPendingPods(1, "3", "1Gi")))
+			if got := launchCounts(d)["web/m4"]; got != c.launch {
 				t.Errorf("%s, selected: %t: %d launched, want %d: %+v", name, selected, got, c.launch, d.Pods)
 			}
 		}

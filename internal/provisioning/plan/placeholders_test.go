@@ -11,69 +11,69 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// holding is a group that knows its placeholders.
-func holding() *v1alpha1.NodeGroup {
-	return underused(func(g *v1alpha1.NodeGroup) {
+// newPlaceholderGroup returns a group with a selector of placeholder pods.
+func newPlaceholderGroup() *v1alpha1.NodeGroup {
+	return newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) {
 		g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"holds": "room"}}
 	})
 }
 
-// placeholder makes a pod one, that the cluster autoscaler is told to keep.
-func placeholder(p *corev1.Pod) {
+// asPlaceholder makes a pod a placeholder that the cluster autoscaler must keep.
+func asPlaceholder(p *corev1.Pod) {
 	priority := int32(-10)
 	p.Labels, p.Spec.Priority = map[string]string{"holds": "room"}, &priority
 	p.Annotations = map[string]string{drainability.SafeToEvict: "false"}
 }
 
-func TestAPlaceholderThatWaitsOrdersAMachine(t *testing.T) {
-	g := holding()
-	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a")},
-		[]*corev1.Pod{pod("x", "a", "3", "1Gi"), pod("room", "", "3", "1Gi", placeholder)})
-	if got := orders(up(t, w)); got["web/m4"] != 1 {
-		t.Errorf("ordered is %v, want a machine for the placeholder", got)
+func TestPendingPlaceholderLaunchesAnInstance(t *testing.T) {
+	g := newPlaceholderGroup()
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
+	if got := launchCounts(decideUp(t, w)); got["web/m4"] != 1 {
+		t.Errorf("launches are %v, want an instance for the placeholder", got)
 	}
 }
 
-func TestWorkThatTakesThePlaceOfAPlaceholderOrdersNoMachineAndThePlaceholderDoes(t *testing.T) {
-	g := holding()
-	waits := []*corev1.Pod{pod("x", "", "3", "1Gi")}
-	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a")},
-		append(waits, pod("room", "a", "3", "1Gi", placeholder)))
+func TestOnlyThePreemptedPlaceholderLaunchesAnInstance(t *testing.T) {
+	g := newPlaceholderGroup()
+	waits := []*corev1.Pod{newPod("x", "", "3", "1Gi")}
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		append(waits, newPod("room", "a", "3", "1Gi", asPlaceholder)))
 	w.Pods[0].Nominated = "a"
-	if got := orders(up(t, w)); len(got) != 0 {
-		t.Errorf("ordered is %v while the scheduler makes room", got)
+	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
+		t.Errorf("launches are %v while the scheduler makes room", got)
 	}
-	w = world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a")},
-		[]*corev1.Pod{pod("x", "a", "3", "1Gi"), pod("room", "", "3", "1Gi", placeholder)})
-	d := up(t, w)
-	if got := orders(d); got["web/m4"] != 1 || len(d.Orders[0].Pods) != 1 || d.Orders[0].Pods[0].Name != "room" {
-		t.Errorf("ordered is %v, want a machine for the placeholder that has gone", d.Orders)
+	w = newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
+	d := decideUp(t, w)
+	if got := launchCounts(d); got["web/m4"] != 1 || len(d.Orders[0].Pods) != 1 || d.Orders[0].Pods[0].Name != "room" {
+		t.Errorf("launches are %v, want an instance for the placeholder that has gone", d.Orders)
 	}
 }
 
-// TestTheNodeOfPlaceholdersStaysAsHeadRoomUntilTheyHaveRoomElsewhere has them annotated as the chart does.
-func TestTheNodeOfPlaceholdersStaysAsHeadRoomUntilTheyHaveRoomElsewhere(t *testing.T) {
-	g := holding()
-	nodes := []*corev1.Node{web("a", cooled), web("b")}
-	pods := []*corev1.Pod{pod("room", "a", "3", "1Gi", placeholder), pod("x", "b", "3", "1Gi")}
-	kinds := group(g, template(g, "m4", "4", "16Gi"))
-	w := world(t, []Group{kinds}, nodes, pods)
-	d := down(t, w)["a"]
+// TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere annotates the placeholders like the chart.
+func TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere(t *testing.T) {
+	g := newPlaceholderGroup()
+	nodes := []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")}
+	pods := []*corev1.Pod{newPod("room", "a", "3", "1Gi", asPlaceholder), newPod("x", "b", "3", "1Gi")}
+	kinds := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+	w := newWorld(t, []Group{kinds}, nodes, pods)
+	d := decideDown(t, w)["a"]
 	if d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != NoPlace {
-		t.Errorf("the node with the spare room: %s, %v", d.Verdict, d.Reasons)
+		t.Errorf("the node with the headroom: %s, %v", d.Verdict, d.Reasons)
 	}
-	if got := orders(up(t, w)); len(got) != 0 {
-		t.Errorf("ordered is %v while all is in its place", got)
+	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
+		t.Errorf("launches are %v while all placeholders run", got)
 	}
-	if d := down(t, world(t, []Group{kinds}, append(nodes, web("c")), pods))["a"]; d.Verdict != nodegroup.Leaves {
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("with room elsewhere: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = nil
-	if d := down(t, world(t, []Group{kinds}, append(nodes, web("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
-		t.Errorf("as work that is held: %s, %v", d.Verdict, d.Reasons)
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+		t.Errorf("as work that is protected: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{}
-	if d := down(t, world(t, []Group{kinds}, append(nodes, web("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
 		t.Errorf("with a selector that says nothing: %s, %v", d.Verdict, d.Reasons)
 	}
 }

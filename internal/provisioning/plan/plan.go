@@ -1,10 +1,10 @@
-// Package plan decides which machines come and which underused ones go. It is pure: Up and Down read a World, ask
-// placement, and answer with what is to be done and why, all reasons as data; nobody is called and nothing is kept.
+// Package plan decides which instances to launch and which underutilized nodes to retire. It is pure: Up and Down read
+// a World, ask placement, and return the decision with all reasons as data. They call no API and keep no state.
 //
-// Up has placement pack the pods that find no room onto the nodes that are there, those on their way, and then onto new
-// machines of the groups' kinds. What is on its way counts as if it were there, so that nothing is ordered twice. Down
-// takes away nodes that are used little when placement finds other places for their pods, and only if Up, asked again
-// without those nodes, orders nothing that it would not order with them: what goes does not come back.
+// Up lets placement pack the unschedulable pods onto existing nodes, then onto provisioning instances, and then onto
+// new instances of the groups' templates. Provisioning instances count as if they existed, so that nothing is launched
+// twice. Down retires underutilized nodes if placement finds other nodes for their pods. It also requires that Up
+// without those nodes launches no more than with them, or a retired node would come back.
 package plan
 
 import (
@@ -21,68 +21,68 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// World is everything that is decided on.
+// World is the input of a decision.
 type World struct {
-	// Snapshot is the cluster as it is. Up and Down change it while they work, and leave it as it was.
+	// Snapshot is the current state of the cluster. Up and Down change it temporarily.
 	Snapshot *snapshot.Snapshot
-	// Pods are those of which the scheduler has said that they find no room.
+	// Pods are the unschedulable pods.
 	Pods   []Pod
 	Groups []Group
-	// Wishes are for machines that nobody decides on here.
+	// Wishes are launch requests from outside.
 	Wishes  []Wish
 	Daemons []*appsv1.DaemonSet
-	// Nodes is how many nodes the cluster has without those of its control plane, and Maximum how many it may have; nil
-	// sets no limit. Machines on their way count with them.
+	// Nodes is the number of nodes without the control plane. Maximum is how many the cluster may have, including
+	// provisioning instances. nil sets no limit.
 	Nodes   int
 	Maximum *int
-	// Unready is how many of them are neither Ready nor arriving nor being taken out of service, and Unreadiness how many may be.
+	// Unready is how many of these nodes are not Ready, not starting and not retiring. Unreadiness limits them.
 	Unready     int
 	Unreadiness Unreadiness
 	Now         time.Time
 }
 
-// Pod is a pod that waits for room.
+// Pod is an unschedulable pod.
 type Pod struct {
 	Key placement.PodKey
-	// Nominated is the node on which the scheduler is making room for it, by evicting others; empty for none.
+	// Nominated is the node on which the scheduler preempts other pods for it. It is empty if there is none.
 	Nominated string
 }
 
-// Group is a NodeGroup with what its cloud says of it.
+// Group is a NodeGroup with the state in its cloud.
 type Group struct {
-	// World is the group as its other rules see it, its nodes with their retirements included.
+	// World is the group's state as its other rules see it, with its nodes and their retirements.
 	nodegroup.World
-	// Kinds are the machines that it can have more of, the preferred one first.
+	// Kinds are the templates that can be launched, in order of preference.
 	Kinds []Kind
-	// Awaited are the machines that are on their way and have no Node yet.
+	// Awaited are the provisioning instances without a Node.
 	Awaited []launch.Expected
-	// Launched are the machines of ours that have a Node which has not been usable yet.
+	// Launched are our instances with a Node that was not usable yet.
 	Launched []Launched
 	// Observed is since when this process has observed each node, by the Node's name.
 	Observed map[string]time.Time
-	// Devices are those that a Node's template has, by the Node's name.
+	// Devices are the devices of each node's template, by the Node's name.
 	Devices map[string]corev1.ResourceList
-	// Size is how many machines the cloud means the group to have, those on their way included; Most is the cloud's own
-	// maximum, and 0 none.
+	// Size is the group's size in the cloud, including provisioning instances. Most is the cloud's own maximum; 0 means
+	// none.
 	Size, Most int
-	// Unreplaced counts instances that are gone after a notice, and for which a replacement is still to be launched. They count for the
-	// minimum, since the replacement keeps it.
+	// Unreplaced counts the instances that are gone after a notice and will be replaced. They count towards the
+	// minimum, because the replacement keeps it.
 	Unreplaced int
-	// Closed says why nothing may be ordered now; nil when it may.
+	// Closed is why nothing may be launched now. It is nil if launches are allowed.
 	Closed *Reason
 }
 
 func (g *Group) name() string { return g.Group.Name }
 
-func (g *Group) scaleUp() *v1alpha1.ScaleUp { return g.Group.Spec.ScaleUp }
+func (g *Group) scaleUpSpec() *v1alpha1.ScaleUp { return g.Group.Spec.ScaleUp }
 
-// joinTimeout is how long a machine may take until its Node is Ready.
+// joinTimeout is how long an instance may take until its Node is Ready.
 func (g *Group) joinTimeout() time.Duration { return JoinTimeout(g.Group) }
 
-// defaultJoinTimeout is that of the CRD.
+// defaultJoinTimeout is the default of the CRD.
 const defaultJoinTimeout = 15 * time.Minute
 
-// JoinTimeout is how long a machine of a group may take from the order until its Node is Ready.
+// JoinTimeout returns how long an instance of the group may take from its launch until its Node is Ready.
 func JoinTimeout(g *v1alpha1.NodeGroup) time.Duration {
 	if up := g.Spec.ScaleUp; up != nil && up.JoinTimeout != nil {
 		return up.JoinTimeout.Duration
@@ -90,54 +90,54 @@ func JoinTimeout(g *v1alpha1.NodeGroup) time.Duration {
 	return defaultJoinTimeout
 }
 
-// Kind is one kind of machine of a group.
+// Kind is an instance template of a group.
 type Kind struct {
 	Name string
 	Cost float64
-	// Node is what a Node on such a machine is like, with everything allocatable that pods may take, those of DaemonSets
-	// included; nil when that is not known. See NodeOf.
+	// Node is an example Node of this template, with all of its allocatable resources, before the pods of DaemonSets.
+	// It is nil if the resources are unknown. See NodeOf.
 	Node *corev1.Node
-	// Closed says why none may be ordered now; nil when one may.
+	// Closed is why the template may not be launched now. It is nil if it may.
 	Closed *Reason
 }
 
-// Rules of this package, beside those of package nodegroup.
+// Rules of this package. Package nodegroup has more.
 const (
-	// Why a kind of machine, or a whole group, is not ordered.
-	DoesNotFit       = "DoesNotFit"             // a new machine would not take the pod
-	AtMaximum        = "AtMaximum"              // the group's maximum, or its cloud's
-	AtLimit          = "AtLimit"                // the group's limits of cores and memory
-	AtClusterMaximum = "AtClusterMaximum"       // the cluster's
-	BackedOff        = "BackedOff"              // it has failed just now
-	ShapeUnknown     = "ShapeUnknown"           // nobody has said what such a machine has
-	CloudUnreadable  = "CloudUnreadable"        // the cloud does not say which machines the group has
-	NoTemplate       = "NoTemplate"             // the cloud has no such kind, or none at all
-	TooManyUnready   = "TooManyUnready"         // so many nodes are not Ready that the cluster or its network is to blame
-	NodeNotSelected  = v1alpha1.NodeNotSelected //  the Node of one of its instances does not match its selector
+	// Why a template or a group is not launched.
+	DoesNotFit       = "DoesNotFit"             // the pod does not fit on a new instance
+	AtMaximum        = "AtMaximum"              // the maximum of the group, or of its cloud
+	AtLimit          = "AtLimit"                // the group's limits of CPU and memory
+	AtClusterMaximum = "AtClusterMaximum"       // the maximum of the cluster
+	BackedOff        = "BackedOff"              // it has failed recently
+	ShapeUnknown     = "ShapeUnknown"           // the resources of the template are unknown
+	CloudUnreadable  = "CloudUnreadable"        // the cloud does not list the group's instances
+	NoTemplate       = "NoTemplate"             // the cloud has no such template
+	TooManyUnready   = "TooManyUnready"         // so many nodes are not Ready that the cluster or its network is the cause
+	NodeNotSelected  = v1alpha1.NodeNotSelected // the Node of an instance does not match the group's selector
 
-	// Why machines are ordered.
+	// Why instances are launched.
 	PodsWait     = "PodsWait"
 	BelowMinimum = "BelowMinimum"
 	SpareRoom    = "HeadRoom"
 
-	MachineOrdered = "MachineOrdered" // what a pod is told for which one is
+	MachineOrdered = "MachineOrdered" // the reason in the Event of the pod
 
-	// What becomes of a pod without a machine being ordered for it.
-	HasRoom    = "HasRoom"    // a node that is there would take it
-	OnItsWay   = "OnItsWay"   // a machine that is coming will take it
-	Preempting = "Preempting" // the scheduler is making room for it
-	NoGroup    = "NoGroup"    // no group gets machines
+	// The outcome of a pod that needs no launch.
+	HasRoom    = "HasRoom"    // an existing node would take it
+	OnItsWay   = "OnItsWay"   // a provisioning instance will take it
+	Preempting = "Preempting" // the scheduler preempts other pods for it
+	NoGroup    = "NoGroup"    // no group launches instances
 
-	// Why an underused node stays, beside the rules of package nodegroup.
-	Used          = "Used"          // it is used too much
-	Arriving      = "Arriving"      // it has only just come, and is not ready
+	// Why an underutilized node stays. Package nodegroup has more rules.
+	Used          = "Used"          // its pods request too much
+	Arriving      = "Arriving"      // it is new and not ready
 	NoPlace       = "NoPlace"       // its pods fit nowhere else
-	WouldComeBack = "WouldComeBack" // a machine would be ordered in its place
+	WouldComeBack = "WouldComeBack" // another instance would be launched for it
 	BudgetSpent   = "BudgetSpent"   // no more nodes of the group may be unavailable
-	NotTogether   = "NotTogether"   // it can go, and not along with others that go first
+	NotTogether   = "NotTogether"   // it cannot be retired together with the nodes before it
 )
 
-// Reason is one rule's word, on a group or on a kind of machine in it.
+// Reason is the result of one rule for a group or a template.
 type Reason struct {
 	Rule     string `json:"rule"`
 	Group    string `json:"group,omitempty"`
@@ -145,7 +145,7 @@ type Reason struct {
 	Message  string `json:"message"`
 }
 
-// String is the reason in one line.
+// String returns the reason in one line.
 func (r Reason) String() string {
 	at := r.Group
 	if r.Template != "" {
@@ -157,11 +157,11 @@ func (r Reason) String() string {
 	return at + r.Rule + ": " + r.Message
 }
 
-// ClosedBy says why a kind of a group is left alone; nil when it is not any more.
+// ClosedBy returns why a template is in a back-off. It returns nil if the back-off is over.
 func ClosedBy(b *v1alpha1.BackOff, group string, now time.Time) *Reason {
 	if b == nil || !now.Before(b.Until.Time) {
 		return nil
 	}
-	return &Reason{Rule: BackedOff, Group: group, Template: b.Template, Message: fmt.Sprintf("left alone until %s: %s: %s",
+	return &Reason{Rule: BackedOff, Group: group, Template: b.Template, Message: fmt.Sprintf("backed off until %s: %s: %s",
 		b.Until.UTC().Format(time.RFC3339), b.Reason, b.Message)}
 }

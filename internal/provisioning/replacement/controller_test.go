@@ -28,112 +28,112 @@ func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	synctest.Test(t, func(t *testing.T) { f(t, t.Context()) })
 }
 
-// expect checks the state of a replacement and how many machines were ordered in all.
+// expect checks the state of a replacement and the total number of launched instances.
 func (s *sim) expect(t *testing.T, node string, state v1alpha1.ReplacementState, code string, grown int) {
 	t.Helper()
-	r := s.replacement(t, node)
-	if r.State != state || code != "" && !has(r, code) || s.grown != grown {
-		t.Fatalf("%s (%s), %d ordered; want %s (%s) and %d", r.State, sentence(r.Reasons), s.grown, state, code, grown)
+	r := s.replacementOfNode(t, node)
+	if r.State != state || code != "" && !hasReason(r, code) || s.grown != grown {
+		t.Fatalf("%s (%s), %d launched; want %s (%s) and %d", r.State, joinMessages(r.Reasons), s.grown, state, code, grown)
 	}
 }
 
-func TestAMachineWhosePodsFitElsewhereIsReplacedOnceItIsGone(t *testing.T) {
+func TestInstanceIsReplacedWhenGoneIfPodsFitElsewhere(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RoomElsewhere, 0)
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineGone, 1)
-		if r := s.replacement(t, "vm-0"); r.Instance != "sim://vm-3" || r.Launch == "" {
+		if r := s.replacementOfNode(t, "vm-0"); r.Instance != "sim://vm-3" || r.Launch == "" {
 			t.Errorf("%+v", r)
 		}
 	})
 }
 
-func TestAMachineWhosePodsHaveNowhereToGoIsReplacedBeforeItGoes(t *testing.T) {
+func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
-		c := s.process(t)
+		c := s.newController(t)
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		s.notice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
 		if s.size != 3 {
-			t.Errorf("the group is of %d machines, want 3 as before", s.size)
+			t.Errorf("the group is of %d instances, want 3 as before", s.size)
 		}
 	})
 }
 
-func TestI5AtTheMaximumAReplacementWaitsUntilTheMachineIsGone(t *testing.T) {
+func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		three := int32(3)
 		s.group.Spec.Maximum = &three
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		c := s.process(t)
-		s.notice(t, "vm-0", "Terminate")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Terminate")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, AtMaximum, 0)
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 	})
 }
 
-func TestAMachineThatItsCloudBringsBackIsLeftToIt(t *testing.T) {
+func TestInstanceRestoredByTheCloudIsNotReplaced(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.restores = true
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.notice(t, "vm-1", "Preempt")
-		s.evict(t, "vm-0")
-		s.evict(t, "vm-1")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-1", "Preempt")
+		s.evictInstance(t, "vm-0")
+		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
 		s.expect(t, "vm-1", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
-		s.boot()
-		s.boot()
+		s.joinInstance()
+		s.joinInstance()
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 0)
 		s.expect(t, "vm-1", v1alpha1.ReplacementReady, "", 0)
 	})
 }
 
-func TestAMachineThatIsStoppedAndKeptIsReplacedBesideItAndNotTakenForGone(t *testing.T) {
+func TestStoppedInstanceIsReplacedAndNotTreatedAsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		stopped := s.machines["vm-0"]
 		stopped.State = cloud.Stopped
 		s.machines["vm-0"] = stopped
-		s.silence(t, "vm-0")
+		s.setNodeNotReady(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineKept, 1)
 		if s.size != 3 {
-			t.Errorf("the group is of %d machines, want the stopped one and two more", s.size)
+			t.Errorf("the group is of %d instances, want the stopped one and two more", s.size)
 		}
 	})
 }
 
-func TestALaunchThatIsRefusedIsRepeatedAfterTheBackOffOfItsReasonAlsoAfterARestart(t *testing.T) {
+func TestRefusedLaunchIsRepeatedAfterItsBackOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 20 cores is used up")}
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		for range 4 { // four processes, one after the other
 			s.run(ctx, c, 4*time.Minute+30*time.Second)
 			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
-			c = s.process(t)
+			c = s.newController(t)
 		}
 		asked := 0
 		for _, r := range s.requests {
@@ -155,8 +155,8 @@ func TestALaunchThatIsRefusedIsRepeatedAfterTheBackOffOfItsReasonAlsoAfterAResta
 	})
 }
 
-// TestALaunchIsNotedThoughTheRetirementWroteMeanwhile has another write come between a launch and its answer.
-func TestALaunchIsNotedThoughTheRetirementWroteMeanwhile(t *testing.T) {
+// TestLaunchIsRecordedDespiteAConcurrentStatusWrite has another write between a launch and its answer.
+func TestLaunchIsRecordedDespiteAConcurrentStatusWrite(t *testing.T) {
 	for name, c := range map[string]struct {
 		refuse error
 		state  v1alpha1.ReplacementState
@@ -170,22 +170,22 @@ func TestALaunchIsNotedThoughTheRetirementWroteMeanwhile(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
 				s.refuse, s.slow = c.refuse, time.Hour
-				p := s.process(t)
-				s.notice(t, "vm-0", "Preempt")
-				s.turn(ctx, p)
+				p := s.newController(t)
+				s.addNotice(t, "vm-0", "Preempt")
+				s.reconcileAll(ctx, p)
 				s.at = func(moment, request string) error {
 					if moment != "after" || request != "cloud grow" {
 						return nil
 					}
-					rt := s.retirements(t)["vm-0"]
+					rt := s.retirementByNode(t)["vm-0"]
 					rt.Status.Phase = v1alpha1.Cordoned
 					return s.records.Status().Update(ctx, &rt)
 				}
-				s.evict(t, "vm-0")
-				s.turn(ctx, p)
-				s.turn(ctx, p)
+				s.evictInstance(t, "vm-0")
+				s.reconcileAll(ctx, p)
+				s.reconcileAll(ctx, p)
 				s.expect(t, "vm-0", c.state, c.code, c.grown)
-				if got := s.retirements(t)["vm-0"].Status.Phase; got != v1alpha1.Cordoned {
+				if got := s.retirementByNode(t)["vm-0"].Status.Phase; got != v1alpha1.Cordoned {
 					t.Errorf("what the retirement wrote is overwritten: phase %q", got)
 				}
 			})
@@ -193,47 +193,47 @@ func TestALaunchIsNotedThoughTheRetirementWroteMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAnOrderIsNotForgottenWhileItsGroupIsNotThere has the group go while the answer is not known, and come back.
-func TestAnOrderIsNotForgottenWhileItsGroupIsNotThere(t *testing.T) {
+// TestLaunchIsKeptWhileItsGroupIsMissing deletes the group while the answer is unknown, and creates it again.
+func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.slow = time.Hour
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		s.notice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
 		s.at = func(moment, request string) error {
 			if moment == "after" && request == "cloud grow" {
 				return errors.New("the answer is lost")
 			}
 			return nil
 		}
-		s.run(ctx, s.process(t), 2*turns)
+		s.run(ctx, s.newController(t), 2*turns)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.at = func(string, string) error { return nil }
 		s.group.Name = "renamed"
-		s.run(ctx, s.process(t), time.Minute)
+		s.run(ctx, s.newController(t), time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.group.Name = groupName
-		s.run(ctx, s.process(t), 5*time.Minute)
+		s.run(ctx, s.newController(t), 5*time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
 }
 
-func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testing.T) {
+func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
 			s := newSim(t, 3)
 			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-			c := s.process(t)
-			s.notice(t, "vm-0", kind)
-			s.notice(t, "vm-1", kind)
-			s.silence(t, "vm-0") // it is away
+			c := s.newController(t)
+			s.addNotice(t, "vm-0", kind)
+			s.addNotice(t, "vm-1", kind)
+			s.setNodeNotReady(t, "vm-0") // it reboots
 			s.run(ctx, c, time.Minute)
-			if all := s.retirements(t); len(all) != 0 || s.grown != 0 {
-				t.Fatalf("%s: %v, %d ordered", kind, all, s.grown)
+			if all := s.retirementByNode(t); len(all) != 0 || s.grown != 0 {
+				t.Fatalf("%s: %v, %d launched", kind, all, s.grown)
 			}
-			s.evict(t, "vm-1")
+			s.evictInstance(t, "vm-1")
 			s.run(ctx, c, time.Minute)
-			if all := s.retirements(t); len(all) != 1 || all["vm-1"].Spec.Reason != v1alpha1.Notice {
+			if all := s.retirementByNode(t); len(all) != 1 || all["vm-1"].Spec.Reason != v1alpha1.Notice {
 				t.Fatalf("%s: %v", kind, all)
 			}
 			s.expect(t, "vm-1", v1alpha1.ReplacementReady, "", 1)
@@ -241,24 +241,24 @@ func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testi
 	}
 }
 
-func TestNoRecordIsMadeWhereThereIsNothingToRetire(t *testing.T) {
+func TestNoRetirementIsCreatedWithoutAnInstanceToRetire(t *testing.T) {
 	for what, how := range map[string]func(*testing.T, *sim){
-		"a freeze": func(t *testing.T, s *sim) { s.notice(t, "vm-0", "Freeze") },
-		"a node of no group": func(t *testing.T, s *sim) {
-			s.notice(t, "vm-0", "Preempt")
+		"a freeze": func(t *testing.T, s *sim) { s.addNotice(t, "vm-0", "Freeze") },
+		"a node without a group": func(t *testing.T, s *sim) {
+			s.addNotice(t, "vm-0", "Preempt")
 			s.group.Spec.NodeSelector.MatchLabels["pool"] = "x"
 		},
-		"a node that leaves already": func(t *testing.T, s *sim) { s.notice(t, "vm-0", "Preempt"); s.retiring(t, "vm-0") },
-		"a node without a machine": func(t *testing.T, s *sim) {
-			s.notice(t, "vm-0", "Preempt")
-			s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		"a node that is being retired": func(t *testing.T, s *sim) { s.addNotice(t, "vm-0", "Preempt"); s.addRetirement(t, "vm-0") },
+		"a node without an instance": func(t *testing.T, s *sim) {
+			s.addNotice(t, "vm-0", "Preempt")
+			s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" })
 		},
 	} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
 			s := newSim(t, 2)
 			how(t, s)
-			s.run(ctx, s.process(t), 10*time.Second)
-			for _, rt := range s.retirements(t) {
+			s.run(ctx, s.newController(t), 10*time.Second)
+			for _, rt := range s.retirementByNode(t) {
 				if rt.Spec.Notice != nil {
 					t.Errorf("%s: there is %s", what, rt.Name)
 				}
@@ -267,32 +267,32 @@ func TestNoRecordIsMadeWhereThereIsNothingToRetire(t *testing.T) {
 	}
 }
 
-// TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired has what is missing come without an event of the Node that anybody waits for.
-func TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired(t *testing.T) {
+// TestNodeWithNoticesIsRequeuedUntilItCanRetire adds what is missing without an event of the Node.
+func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 	for missing, c := range map[string]struct{ without, with func(*testing.T, *sim) }{
 		"its group": {
 			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = "x" },
 			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = groupName },
 		},
 		"its labels": {
-			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = nil }) },
+			func(t *testing.T, s *sim) { s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Labels = nil }) },
 			func(t *testing.T, s *sim) {
-				s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = map[string]string{"pool": groupName} })
+				s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Labels = map[string]string{"pool": groupName} })
 			},
 		},
-		"its machine's ID": {
-			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" }) },
+		"its provider ID": {
+			func(t *testing.T, s *sim) { s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" }) },
 			func(t *testing.T, s *sim) {
-				s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "sim://vm-0" })
+				s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "sim://vm-0" })
 			},
 		},
 	} {
 		t.Run(missing, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
-				s.notice(t, "vm-0", "Preempt")
+				s.addNotice(t, "vm-0", "Preempt")
 				c.without(t, s)
-				p := s.process(t)
+				p := s.newController(t)
 				look := func() time.Duration {
 					result, err := Notices{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 					if err != nil {
@@ -300,43 +300,43 @@ func TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired(t *testing.T) {
 					}
 					return result.RequeueAfter
 				}
-				if again := look(); again == 0 || again > time.Minute || s.ofNotices(t) != 0 {
-					t.Fatalf("looked at again after %s, with %d records", again, s.ofNotices(t))
+				if again := look(); again == 0 || again > time.Minute || s.countNoticeRetirements(t) != 0 {
+					t.Fatalf("reconciled again after %s, with %d records", again, s.countNoticeRetirements(t))
 				}
 				c.with(t, s)
-				if look(); s.ofNotices(t) != 1 {
-					t.Errorf("%d records, want one", s.ofNotices(t))
+				if look(); s.countNoticeRetirements(t) != 1 {
+					t.Errorf("%d records, want one", s.countNoticeRetirements(t))
 				}
 			})
 		})
 	}
 }
 
-// TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther has a machine that may be gone after a Reboot be taken away besides.
-func TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther(t *testing.T) {
+// TestUnansweredNoticeDelaysNoOther has an instance with a Terminate in addition to a Reboot.
+func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		s.notice(t, "vm-0", "Reboot")
-		s.change(t, "vm-0", func(n *corev1.Node) {
+		s.addNotice(t, "vm-0", "Reboot")
+		s.changeNode(t, "vm-0", func(n *corev1.Node) {
 			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:01Z",` +
 				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Preempt"}}}`
 		})
-		s.silence(t, "vm-0")
+		s.setNodeNotReady(t, "vm-0")
 		s.at = func(moment, request string) error {
 			if moment == "before" && request == "cloud instance" {
 				return errors.New("the cloud does not answer")
 			}
 			return nil
 		}
-		_, err := Notices{s.process(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
-		if err == nil || s.ofNotices(t) != 1 {
-			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.ofNotices(t))
+		_, err := Notices{s.newController(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+		if err == nil || s.countNoticeRetirements(t) != 1 {
+			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.countNoticeRetirements(t))
 		}
 	})
 }
 
-// TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith has a younger group select the nodes of an older one.
-func TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith(t *testing.T) {
+// TestRefusedOverlappingGroupBlocksNoNotice has a younger group that selects the nodes of an older one.
+func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		younger := *s.group.DeepCopy()
@@ -345,46 +345,46 @@ func TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith(t *test
 			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps " + groupName,
 		}}
 		s.beside = []v1alpha1.NodeGroup{younger}
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if rt, ok := s.retirements(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
-			t.Errorf("%d records, %d machines ordered, want one of each; of group %q", s.ofNotices(t), s.grown, rt.Spec.Group)
+		if rt, ok := s.retirementByNode(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
+			t.Errorf("%d records, %d instances launched, want one of each; of group %q", s.countNoticeRetirements(t), s.grown, rt.Spec.Group)
 		}
 	})
 }
 
-// TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs has the group be looked at after the record was made.
-func TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs(t *testing.T) {
+// TestNoticeIsRetriedOnceItsGroupIsAccepted has a group that is observed only after the retirement was created.
+func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.turn(ctx, c)
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.reconcileAll(ctx, c)
 		s.group.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudGroupNotFound, Message: "there is no set",
 		}}
 		s.refuseRetirement(t, "vm-0", retirement.GroupNotAccepted)
 		s.run(ctx, c, time.Minute)
-		if n := s.ofNotices(t); n != 1 {
+		if n := s.countNoticeRetirements(t); n != 1 {
 			t.Fatalf("%d records while the group is not accepted, want the one", n)
 		}
 		s.group.Status.Conditions = nil
 		s.run(ctx, c, time.Minute)
-		if n := s.ofNotices(t); n != 2 {
+		if n := s.countNoticeRetirements(t); n != 2 {
 			t.Fatalf("%d records once it is, want another", n)
 		}
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 1 {
-			t.Errorf("%d machines ordered, want 1", s.grown)
+			t.Errorf("%d instances launched, want 1", s.grown)
 		}
 	})
 }
 
-// retiring is somebody's own retirement of a node.
-func (s *sim) retiring(t *testing.T, node string) {
+// addRetirement adds a person's retirement of a node.
+func (s *sim) addRetirement(t *testing.T, node string) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: node}}
 	if err := s.records.Create(t.Context(), rt); err != nil {
@@ -397,8 +397,8 @@ func (s *sim) retiring(t *testing.T, node string) {
 	}
 }
 
-// mine changes the retirement that [sim.retiring] has made.
-func (s *sim) mine(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
+// updateRetirements changes the retirement that [sim.addRetirement] has added.
+func (s *sim) updateRetirements(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
 	if err := s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt); err != nil {
@@ -410,8 +410,8 @@ func (s *sim) mine(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
 	}
 }
 
-// ofNotices counts the retirements that notices have made.
-func (s *sim) ofNotices(t *testing.T) (n int) {
+// countNoticeRetirements counts the retirements for notices.
+func (s *sim) countNoticeRetirements(t *testing.T) (n int) {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
 	if err := s.records.List(t.Context(), &all); err != nil {
@@ -425,26 +425,26 @@ func (s *sim) ofNotices(t *testing.T) (n int) {
 	return n
 }
 
-func TestANoticeIsDealtWithBesideARetirementThatMerelyWaits(t *testing.T) {
+func TestNoticeIsHandledBesideAPendingRetirement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		s.retiring(t, "vm-0")
-		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
-		s.notice(t, "vm-0", "Preempt")
-		s.run(ctx, s.process(t), 10*time.Second)
-		if n := s.ofNotices(t); n != 1 {
+		s.addRetirement(t, "vm-0")
+		s.updateRetirements(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
+		s.addNotice(t, "vm-0", "Preempt")
+		s.run(ctx, s.newController(t), 10*time.Second)
+		if n := s.countNoticeRetirements(t); n != 1 {
 			t.Errorf("%d records, want one of the notice", n)
 		}
 	})
 }
 
-// TestANodeIsLookedAtAgainWhileItsRecordIsOpen has a notice come back before the end of its record is written, of which no event of
-// the Node tells, and two records end in one second.
-func TestANodeIsLookedAtAgainWhileItsRecordIsOpen(t *testing.T) {
+// TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice that returns before the end of its retirement is written,
+// without an event of the Node. Two retirements end in the same second.
+func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		look := func() time.Duration {
 			result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 			if err != nil {
@@ -453,244 +453,244 @@ func TestANodeIsLookedAtAgainWhileItsRecordIsOpen(t *testing.T) {
 			return result.RequeueAfter
 		}
 		for n := range 6 {
-			if made, open := look(), look(); made == 0 || open == 0 || s.ofNotices(t) != n+1 {
-				t.Fatalf("again after %s and %s, with %d records, want %d", made, open, s.ofNotices(t), n+1)
+			if made, open := look(), look(); made == 0 || open == 0 || s.countNoticeRetirements(t) != n+1 {
+				t.Fatalf("again after %s and %s, with %d records, want %d", made, open, s.countNoticeRetirements(t), n+1)
 			}
 			s.refuseRetirement(t, "vm-0", retirement.NoticeOver)
 		}
 	})
 }
 
-func TestANoticeThatOutlastsARetirementIsDealtWithAgain(t *testing.T) {
+func TestNoticeThatOutlastsARetirementIsHandledAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		s.refuseRetirement(t, "vm-0", retirement.AlreadyRetiring)
-		s.retiring(t, "vm-0")
+		s.addRetirement(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if n := s.ofNotices(t); n != 1 {
-			t.Errorf("while somebody retires the node: %d records, want the one", n)
+		if n := s.countNoticeRetirements(t); n != 1 {
+			t.Errorf("while another client retires the node: %d records, want the one", n)
 		}
-		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
+		s.updateRetirements(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
 		s.run(ctx, c, time.Minute)
-		if n := s.ofNotices(t); n != 2 {
+		if n := s.countNoticeRetirements(t); n != 2 {
 			t.Errorf("once the node was given back: %d records, want another", n)
 		}
 	})
 }
 
-func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {
+func TestEndedNoticeReplacesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
-		s.noticeOver(t, "vm-0")
+		s.endNotice(t, "vm-0")
 		s.run(ctx, c, 10*time.Second)
 		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NoticeOver, 0)
 	})
 }
 
-// noticeOver takes a notice off a node, and ends its retirement.
-func (s *sim) noticeOver(t *testing.T, node string) {
+// endNotice removes a notice from a node, and ends its retirement.
+func (s *sim) endNotice(t *testing.T, node string) {
 	t.Helper()
-	s.change(t, node, func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+	s.changeNode(t, node, func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
 	s.refuseRetirement(t, node, retirement.NoticeOver)
 }
 
-func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
+func TestReturningNoticeIsHandledAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
+		c := s.newController(t)
 		names := map[string]bool{}
 		for range 3 {
-			s.notice(t, "vm-0", "Preempt")
+			s.addNotice(t, "vm-0", "Preempt")
 			s.run(ctx, c, 10*time.Second)
-			names[s.open(t, "vm-0").Name] = true
-			s.noticeOver(t, "vm-0")
+			names[s.waitForOpenRetirement(t, "vm-0").Name] = true
+			s.endNotice(t, "vm-0")
 			s.run(ctx, c, 10*time.Second)
 		}
 		if len(names) != 3 {
 			t.Errorf("records %v, want one for each time", names)
 		}
-		s.notice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1 {
-			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
+		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1 {
+			t.Errorf("%+v, %d launched; want it replaced", r, s.grown)
 		}
 	})
 }
 
-// TestI5ANoticeThatComesAndGoesOrdersOneMachine has a node whose pods have nowhere else to go.
-func TestI5ANoticeThatComesAndGoesOrdersOneMachine(t *testing.T) {
+// TestI5FlappingNoticeLaunchesOnce has a node with pods that fit nowhere else.
+func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is provisioning for long": 10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
 				s.slow = slow
-				c := s.process(t)
+				c := s.newController(t)
 				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				for range 5 {
-					s.notice(t, "vm-0", "Preempt")
+					s.addNotice(t, "vm-0", "Preempt")
 					s.run(ctx, c, 10*time.Second)
-					s.noticeOver(t, "vm-0")
+					s.endNotice(t, "vm-0")
 					s.run(ctx, c, 10*time.Second)
 				}
-				s.notice(t, "vm-0", "Preempt")
+				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
-				r := s.open(t, "vm-0").Status.Replacement
-				if s.grown != 1 || r == nil || !has(*r, AlreadyReplaced) {
-					t.Fatalf("%d machines ordered, want 1; %+v", s.grown, r)
+				r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
+				if s.grown != 1 || r == nil || !hasReason(*r, AlreadyReplaced) {
+					t.Fatalf("%d instances launched, want 1; %+v", s.grown, r)
 				}
-				s.evict(t, "vm-0")
+				s.evictInstance(t, "vm-0")
 				s.run(ctx, c, 2*time.Hour)
 				if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
-					t.Errorf("%d ordered, the group is of %d machines and has %d, want 2 as before", s.grown, s.size, len(s.machines))
+					t.Errorf("%d launched, the group is of %d instances and has %d, want 2 as before", s.grown, s.size, len(s.machines))
 				}
-				if r := s.open(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
-					t.Errorf("%s: %s", r.State, sentence(r.Reasons))
+				if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
+					t.Errorf("%s: %s", r.State, joinMessages(r.Reasons))
 				}
 			})
 		})
 	}
 }
 
-func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) {
+func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
+		c := s.newController(t)
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		s.notice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		s.noticeOver(t, "vm-0")
-		s.evict(t, "vm-2") // which was one too many
-		s.notice(t, "vm-0", "Preempt")
+		s.endNotice(t, "vm-0")
+		s.evictInstance(t, "vm-2") // one more than needed
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
-			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
+		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
+			t.Errorf("%+v, %d launched; want one more", r, s.grown)
 		}
 	})
 }
 
-// TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum has another machine leave after one has come in the place of a machine that
-// stayed, so that there is none too many.
-func TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum(t *testing.T) {
+// TestI5ShrunkGroupStaysAtMinSize loses another instance after a replacement of an instance that stayed, so that no
+// instance is surplus.
+func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.group.Spec.Minimum = 2
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		s.noticeOver(t, "vm-0")
-		s.evict(t, "vm-1")
+		s.endNotice(t, "vm-0")
+		s.evictInstance(t, "vm-1")
 		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-1"}}); err != nil {
 			t.Fatal(err)
 		}
 		s.run(ctx, c, 30*time.Second)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if s.grown != 2 || len(s.machines) != 2 {
-			t.Errorf("%d ordered, and the group has %d machines: %+v; want its minimum of 2", s.grown, len(s.machines),
-				s.open(t, "vm-0").Status.Replacement)
+			t.Errorf("%d launched, and the group has %d instances: %+v; want its minimum of 2", s.grown, len(s.machines),
+				s.waitForOpenRetirement(t, "vm-0").Status.Replacement)
 		}
 	})
 }
 
-// TestI5MachinesThatLeaveTogetherDoNotSpeakForEachOther has two nodes that were replaced before leave at once, of a group that has shrunk
-// since: the first is replaced again, and its machine does for the second.
-func TestI5MachinesThatLeaveTogetherDoNotSpeakForEachOther(t *testing.T) {
+// TestI5InstancesLostTogetherAreReplacedSeparately has a group that has shrunk since two nodes were replaced. Both
+// nodes leave at once: the first is replaced again, and its instance also serves the second.
+func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.group.Spec.Minimum = 3
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.notice(t, "vm-1", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-1", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		s.noticeOver(t, "vm-0")
-		s.noticeOver(t, "vm-1")
+		s.endNotice(t, "vm-0")
+		s.endNotice(t, "vm-1")
 		if s.grown != 2 {
-			t.Fatalf("%d ordered, want 2", s.grown)
+			t.Fatalf("%d launched, want 2", s.grown)
 		}
-		s.evict(t, "vm-2")
+		s.evictInstance(t, "vm-2")
 		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-2"}}); err != nil {
 			t.Fatal(err)
 		}
 		s.slow = time.Minute
-		s.notice(t, "vm-0", "Preempt")
-		s.notice(t, "vm-1", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-1", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		s.evict(t, "vm-0")
-		s.evict(t, "vm-1")
+		s.evictInstance(t, "vm-0")
+		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 3 || len(s.machines) != 3 {
-			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
-				s.open(t, "vm-0").Status.Replacement, s.open(t, "vm-1").Status.Replacement)
+			t.Errorf("%d launched, and the group has %d instances, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+				s.waitForOpenRetirement(t, "vm-0").Status.Replacement, s.waitForOpenRetirement(t, "vm-1").Status.Replacement)
 		}
 	})
 }
 
-// TestAMachineThatLeavesAndIsStillToBeReplacedIsNotReplacedByAnother has one of two nodes that leave together have been replaced before.
-func TestAMachineThatLeavesAndIsStillToBeReplacedIsNotReplacedByAnother(t *testing.T) {
+// TestUnreplacedInstanceIsNotCountedAsAReplacement has two nodes that leave together. One of them was replaced before.
+func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.group.Spec.Minimum = 3
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		s.noticeOver(t, "vm-0")
+		s.endNotice(t, "vm-0")
 		s.run(ctx, c, 30*time.Second)
 		if s.grown != 1 {
-			t.Fatalf("%d ordered, want 1", s.grown)
+			t.Fatalf("%d launched, want 1", s.grown)
 		}
-		s.notice(t, "vm-0", "Preempt")
-		s.notice(t, "vm-1", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-1", "Preempt")
 		s.run(ctx, c, time.Minute)
-		s.evict(t, "vm-0")
-		s.evict(t, "vm-1")
+		s.evictInstance(t, "vm-0")
+		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 2 || len(s.machines) != 3 {
-			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
-				s.open(t, "vm-0").Status.Replacement, s.open(t, "vm-1").Status.Replacement)
+			t.Errorf("%d launched, and the group has %d instances, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+				s.waitForOpenRetirement(t, "vm-0").Status.Replacement, s.waitForOpenRetirement(t, "vm-1").Status.Replacement)
 		}
 	})
 }
 
-func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
+func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
+		c := s.newController(t)
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		s.notice(t, "vm-0", "Preempt")
-		s.change(t, "vm-0", func(n *corev1.Node) {
+		s.addNotice(t, "vm-0", "Preempt")
+		s.changeNode(t, "vm-0", func(n *corev1.Node) {
 			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:00Z",` +
 				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Terminate"}}}`
 		})
 		s.run(ctx, c, time.Minute)
 		var all v1alpha1.NodeRetirementList
 		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 2 || s.grown != 1 {
-			t.Errorf("%d records, %v, %d machines ordered; want 2 records and 1 machine", len(all.Items), err, s.grown)
+			t.Errorf("%d records, %v, %d instances launched; want 2 records and 1 instance", len(all.Items), err, s.grown)
 		}
 	})
 }
 
-// TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind has the cache give the Node as it was.
-func TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind(t *testing.T) {
+// TestStaleCacheDoesNotReviveAnEndedNotice has a cache that returns the old Node.
+func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		was := &corev1.Node{}
 		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, was); err != nil {
 			t.Fatal(err)
 		}
-		s.noticeOver(t, "vm-0")
-		c.o.Client = interceptor.NewClient(s.records, interceptor.Funcs{
+		s.endNotice(t, "vm-0")
+		c.options.Client = interceptor.NewClient(s.records, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 				if node, ok := o.(*corev1.Node); ok && key.Name == was.Name {
 					*node = *was.DeepCopy()
@@ -707,8 +707,8 @@ func TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind(t *testing.T) {
 	})
 }
 
-// open is the retirement of a node that is not over.
-func (s *sim) open(t *testing.T, node string) v1alpha1.NodeRetirement {
+// waitForOpenRetirement returns the unfinished retirement of a node.
+func (s *sim) waitForOpenRetirement(t *testing.T, node string) v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
 	if err := s.records.List(t.Context(), &all); err != nil {
@@ -723,18 +723,17 @@ func (s *sim) open(t *testing.T, node string) v1alpha1.NodeRetirement {
 	return v1alpha1.NodeRetirement{}
 }
 
-// errCut is what a process gets that ends at a request.
+// errCut is the error of a request at which the process ends.
 var errCut = errors.New("the process has ended")
 
-// TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice ends the manager before and after each request by which it changes
-// anything, for two machines that go one after the other, and has the next one go on. What it only reads is lost with it:
-// a crash there is one before the next change.
-func TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice(t *testing.T) {
+// TestI8CrashAtAnyRequestLaunchesNothingTwice ends the manager before and after each write, for two instances that go
+// one after the other, and starts the next manager. A crash at a read is the same as a crash before the next write.
+func TestI8CrashAtAnyRequestLaunchesNothingTwice(t *testing.T) {
 	for name, early := range map[string]bool{"once they are gone": false, "before they go": true} {
 		t.Run(name, func(t *testing.T) {
 			n := replaceTwo(t, early, 0, "")
 			t.Logf("%d changes", n)
-			if n < 8 { // two records made, ordered, noted as ordered and as there
+			if n < 8 { // two retirements created, launched, recorded as launched and as ready
 				t.Fatalf("%d changes, want 8 or more", n)
 			}
 			for at := 1; at <= n; at++ {
@@ -746,10 +745,10 @@ func TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice(t *testing.T) {
 	}
 }
 
-// arrived reports that two replacements have.
-func (s *sim) arrived(t *testing.T) bool {
+// areReplacementsFinal reports whether both replacements are final.
+func (s *sim) areReplacementsFinal(t *testing.T) bool {
 	n := 0
-	for _, rt := range s.retirements(t) {
+	for _, rt := range s.retirementByNode(t) {
 		if r := rt.Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady {
 			n++
 		}
@@ -757,12 +756,12 @@ func (s *sim) arrived(t *testing.T) bool {
 	return n == 2
 }
 
-// changes reports the requests that change something.
-func changes(request string) bool {
+// isWrite reports whether a request changes something.
+func isWrite(request string) bool {
 	return request == "cloud grow" || strings.HasPrefix(request, "create ") || strings.HasPrefix(request, "update ")
 }
 
-// replaceTwo crashes at a change, counted from 1, and returns how many there were.
+// replaceTwo crashes at a write, counted from 1, and returns how many writes there were.
 func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, ctx context.Context) {
@@ -772,62 +771,62 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 		if early {
 			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		}
-		c := s.process(t)
+		c := s.newController(t)
 		crashed := false
 		s.at = func(m, request string) error {
 			if crashed {
 				return errCut // until the next one starts
 			}
-			if changes(request) && m == "before" {
+			if isWrite(request) && m == "before" {
 				made++
 			}
-			if m == moment && changes(request) && made == at {
+			if m == moment && isWrite(request) && made == at {
 				crashed = true
 				return errCut
 			}
 			return nil
 		}
 		live := func(during time.Duration) {
-			for end := time.Now().Add(during); time.Now().Before(end) && !s.arrived(t); time.Sleep(turns) {
-				s.turn(ctx, c)
+			for end := time.Now().Add(during); time.Now().Before(end) && !s.areReplacementsFinal(t); time.Sleep(turns) {
+				s.reconcileAll(ctx, c)
 				if crashed {
 					s.at, crashed = func(string, string) error { return nil }, false
-					c = s.process(t)
+					c = s.newController(t)
 				}
 				if s.size > int(four) {
-					t.Fatalf("I5: the group is of %d machines", s.size)
+					t.Fatalf("I5: the group is of %d instances", s.size)
 				}
 			}
 		}
-		s.notice(t, "vm-0", "Preempt")
+		s.addNotice(t, "vm-0", "Preempt")
 		live(5 * time.Second)
-		s.notice(t, "vm-1", "Terminate")
+		s.addNotice(t, "vm-1", "Terminate")
 		live(10 * time.Second)
-		s.evict(t, "vm-0")
+		s.evictInstance(t, "vm-0")
 		live(7 * time.Second)
-		s.evict(t, "vm-1")
+		s.evictInstance(t, "vm-1")
 		live(10 * time.Minute)
 		for _, node := range []string{"vm-0", "vm-1"} {
 			s.expect(t, node, v1alpha1.ReplacementReady, "", 2)
 		}
-		if one, two := s.replacement(t, "vm-0").Instance, s.replacement(t, "vm-1").Instance; one == two {
+		if one, two := s.replacementOfNode(t, "vm-0").Instance, s.replacementOfNode(t, "vm-1").Instance; one == two {
 			t.Errorf("both are replaced by %s", one)
 		}
 		if s.size != 3 || len(s.machines) != 3 {
-			t.Errorf("the group is of %d machines and has %d, want 3", s.size, len(s.machines))
+			t.Errorf("the group is of %d instances and has %d, want 3", s.size, len(s.machines))
 		}
 	})
 	return made
 }
 
-func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
+func TestLostAnswerIsNotLaunchedTwice(t *testing.T) {
 	for what, reached := range map[string]bool{"it reached the cloud": true, "it did not": false} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
 			s := newSim(t, 2)
 			s.slow = 30 * time.Second
-			c := s.process(t)
-			s.notice(t, "vm-0", "Preempt")
-			s.evict(t, "vm-0")
+			c := s.newController(t)
+			s.addNotice(t, "vm-0", "Preempt")
+			s.evictInstance(t, "vm-0")
 			lost := false
 			s.at = func(moment, request string) error {
 				if request == "cloud grow" && !lost && (moment == "after") == reached {
@@ -846,16 +845,17 @@ func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	}
 }
 
-// A cloud that says that the size has changed, or asks to wait, has not taken the order. What has come meanwhile is another's.
-func TestI5AnOrderWhoseSizeIsSaidToHaveChangedIsMadeOnce(t *testing.T) {
+// TestI5SizeConflictLaunchesOnce has a cloud that reports a changed size or asks for a pause. It has not accepted the
+// launch, and an instance that appears meanwhile belongs to another client.
+func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 	for what, others := range map[string]int{"nothing has come": 0, "another has launched a machine": 1} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
 				s.slow = 30 * time.Second
-				c := s.process(t)
-				s.notice(t, "vm-0", "Preempt")
-				s.evict(t, "vm-0")
+				c := s.newController(t)
+				s.addNotice(t, "vm-0", "Preempt")
+				s.evictInstance(t, "vm-0")
 				told := false
 				s.at = func(moment, request string) error {
 					if request != "cloud grow" || moment != "before" || told {
@@ -866,24 +866,23 @@ func TestI5AnOrderWhoseSizeIsSaidToHaveChangedIsMadeOnce(t *testing.T) {
 					defer s.mu.Unlock()
 					for range others {
 						s.size++
-						s.boot()
+						s.joinInstance()
 					}
 					return &cloud.ThrottledError{After: time.Second, Err: errors.New("412 PreconditionFailed")}
 				}
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 				if want := 2 + others; s.size != want || len(s.machines) != want {
-					t.Errorf("the group is of %d machines and has %d, want %d", s.size, len(s.machines), want)
+					t.Errorf("the group is of %d instances and has %d, want %d", s.size, len(s.machines), want)
 				}
 			})
 		})
 	}
 }
 
-// refuseRetirement ends a node's retirement early.
 func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	t.Helper()
-	rt, now := s.open(t, node), metav1.Now()
+	rt, now := s.waitForOpenRetirement(t, node), metav1.Now()
 	rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
 	rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: code}}
 	if err := s.records.Status().Update(t.Context(), &rt); err != nil {
@@ -891,19 +890,19 @@ func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	}
 }
 
-func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *testing.T) {
+func TestEndedRetirementReplacesOnlyAGoneInstance(t *testing.T) {
 	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.SeveralGroups} {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
-				c := s.process(t)
-				s.notice(t, "vm-0", "Preempt")
+				c := s.newController(t)
+				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.refuseRetirement(t, "vm-0", code)
 				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
-				s.evict(t, "vm-0")
+				s.evictInstance(t, "vm-0")
 				s.run(ctx, c, time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 			})
@@ -911,12 +910,12 @@ func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *test
 	}
 }
 
-// TestANodeThatIsRegisteredAnewSpeaksNotForTheOneBefore has a cluster without room for its pods.
-func TestANodeThatIsRegisteredAnewSpeaksNotForTheOneBefore(t *testing.T) {
+// TestReRegisteredNodeDoesNotStandForTheOldOne has a cluster without room for the node's pods.
+func TestReRegisteredNodeDoesNotStandForTheOldOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		node := &corev1.Node{}
 		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, node); err != nil {
@@ -938,7 +937,7 @@ func TestANodeThatIsRegisteredAnewSpeaksNotForTheOneBefore(t *testing.T) {
 	})
 }
 
-func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
+func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 	refused := []metav1.Condition{{
 		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps with another",
 	}}
@@ -946,19 +945,19 @@ func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
-				c := s.process(t)
+				c := s.newController(t)
 				if before {
 					s.group.Status.Conditions = refused
 				}
-				s.notice(t, "vm-0", "Preempt")
+				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.group.Status.Conditions = refused
 				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, time.Minute)
 				if before {
 					result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
-					if len(s.retirements(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
-						t.Errorf("%+v, %v, retirements %+v, %d ordered; want none, and another look", result, err, s.retirements(t), s.grown)
+					if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
+						t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
 					}
 				} else {
 					s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, GroupNotAccepted, 0)
@@ -971,27 +970,27 @@ func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
 	}
 }
 
-// TestANodeGroupThatIsNeverReplacedNeedsNoRecord has a process that cannot write the launches of a group of a file.
-func TestANodeGroupThatIsNeverReplacedNeedsNoRecord(t *testing.T) {
+// TestReplaceNeverNeedsNoLaunchRecord has a process that cannot write the launches of a group of a file.
+func TestReplaceNeverNeedsNoLaunchRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.group.Spec.Replacement = v1alpha1.ReplaceNever
-		c := s.process(t)
-		c.o.Launches = launch.New(s.client(), s.client())
-		s.notice(t, "vm-0", "Preempt")
+		c := s.newController(t)
+		c.options.Launches = launch.New(s.newClient(), s.newClient())
+		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, PolicyNever, 0)
 	})
 }
 
-// TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown has a group with spec.scaleUp, of which this cloud does not list the templates.
-func TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown(t *testing.T) {
+// TestInstanceIsReplacedWithUnknownTemplates has a group with spec.scaleUp in a cloud that does not list its templates.
+func TestInstanceIsReplacedWithUnknownTemplates(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.group.Spec.ScaleUp = &v1alpha1.ScaleUp{}
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, MachineGone, 1)
 	})

@@ -1,25 +1,26 @@
-// Package replacement wants an instance launched for one that its cloud takes away.
+// Package replacement launches an instance for each instance that its cloud takes away.
 //
-// The agents say on their Nodes which notices there are. For each Preempt and Terminate of a node in a NodeGroup there is one
-// NodeRetirement, named after the two (notices.go). It waits until the instance is gone and then cleans up after it. What decides whether a
-// replacement is wanted is pure, and returns its reasons (this file). The launch is in the record of the group (package launch), which is
-// written before the cloud is asked. The state of the replacement follows from the launch (follow.go).
+// The agents write their notices on the Nodes. Each Preempt or Terminate of a node in a NodeGroup gets one
+// NodeRetirement with a name derived from both (notices.go). The retirement waits until the instance is gone and then
+// cleans up. The decision whether a replacement is wanted is pure, and returns its reasons (this file). The launch is
+// in the record of the group (package launch), which is written before the cloud is asked. The state of the replacement
+// follows from the launch (launch.go).
 //
-// An instance that a Reboot or Redeploy interrupts comes back in minutes, no later than a new one would come up. It is neither retired nor
+// An instance that a Reboot or Redeploy interrupts returns within minutes, as fast as a new one. It is not retired or
 // replaced, unless it turns out to be gone.
 //
-// # Who brings the next instance
+// # Who launches the next instance
 //
-// Of a scale set of Spot instances, what happens to its capacity when one is evicted depends on how it was made
+// For a scale set of Spot instances, the capacity after an eviction depends on the scale set
 // (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot):
 //
-//   - Eviction policy Delete: the instance is deleted and the capacity lowered by one. Azure brings no other.
-//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It is not gone
-//     (I7), so that its Node stays; another is launched beside it, if the group's maximum has room for both.
-//   - With "try and restore" the capacity stays and the cloud itself brings an instance when it can.
+//   - Eviction policy Delete: Azure deletes the instance and lowers the capacity by one. It launches no other instance.
+//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It is
+//     not gone (I7), so that its Node stays. Another instance is launched if the group's maximum has room for both.
+//   - With "try and restore" the capacity stays, and Azure launches an instance when it can.
 //
-// These are told apart by what is there, not by configuration: a group whose size counts more instances than it has, those of open launches
-// not counted, is being filled by its cloud. That is a launch without a request.
+// These cases are detected from the group, not from configuration. If the size counts more instances than exist,
+// without open launches, the cloud fills the group. That is a launch without a request.
 package replacement
 
 import (
@@ -34,7 +35,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Codes of the reasons for and against a launch. Those of a launch that failed are its own.
+// Codes of the reasons for and against a launch. A failed launch has its own codes.
 const (
 	PolicyNever   = "PolicyNever"
 	NoticeOver    = "NoticeOver"
@@ -57,127 +58,127 @@ const (
 	RetirementEnded  = "RetirementEnded"
 )
 
-// Outcome is what a decision comes to.
+// Outcome is the result of a decision.
 type Outcome string
 
-// The outcomes.
 const (
-	Launch Outcome = "Launch" // an instance is to be launched
-	Wait   Outcome = "Wait"   // not now; the reasons may pass
-	Leave  Outcome = "Leave"  // the cloud brings one by itself
-	None   Outcome = "None"   // there will be none
+	Launch Outcome = "Launch" // launch an instance
+	Wait   Outcome = "Wait"   // decide again later
+	Leave  Outcome = "Leave"  // the cloud launches an instance without a request
+	None   Outcome = "None"   // launch nothing
 )
 
-// Verdict is a decision with its reasons: those for an order, or those against it.
+// Verdict is a decision with its reasons, for or against a launch.
 type Verdict struct {
 	Outcome Outcome
 	Reasons []v1alpha1.RetirementReason
 }
 
-// Machine is what has become of a machine that its cloud takes away.
+// Machine is the state of an instance that its cloud takes away.
 type Machine string
 
-// What can become of it.
 const (
-	Lives Machine = "Lives" // it is there, or that is not known
+	Lives Machine = "Lives" // it exists, or its state is unknown
 	Kept  Machine = "Kept"  // it is stopped, and its group keeps it
-	Gone  Machine = "Gone"  // its cloud says so, and its Node is not Ready
+	Gone  Machine = "Gone"  // its cloud does not know it, and its Node is not Ready
 )
 
-// Need is who would miss a machine.
+// Need is the input of the decision whether an instance is missed.
 type Need struct {
 	Policy v1alpha1.ReplacementPolicy
-	// Over is why there is nothing to replace any more; "" when there is.
+	// Over is why nothing must be replaced any more. It is "" if it may be needed.
 	Over string
-	// Ended is why the retirement ended early, for whatever reason, and Refused why the group is not accepted; "" when not so.
+	// Ended is why the retirement ended early. Refused is why the group is not accepted. Each is "" if not.
 	Ended, Refused string
 	Machine        Machine
-	// Homeless are the pods that have nowhere else to go.
+	// Homeless are the pods that would be unschedulable without the instance.
 	Homeless []Homeless
-	// RoomUnknown is why it is not known which those are.
+	// RoomUnknown is why placement could not find these pods.
 	RoomUnknown error
-	// Stay is how many nodes of the group stay, and Minimum how many should. Leaving are the machines of nodes that do not.
+	// Stay is how many nodes of the group stay. Minimum is the group's minimum. Leaving are the provider IDs of
+	// retiring instances.
 	Stay, Minimum int
 	Leaving       []string
 }
 
-// Homeless is a pod that has nowhere else to go.
+// Homeless is a pod that fits on no other node.
 type Homeless struct {
 	Pod string // namespace/name
 	Why string
 }
 
-// Wanted decides whether a machine is wanted in the place of another, and whether now.
+// Wanted decides whether a replacement is wanted now.
 func Wanted(n Need) Verdict {
 	switch {
 	case n.Policy == v1alpha1.ReplaceNever:
-		return verdict(None, because(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
+		return newVerdict(None, newReason(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
 	case n.Over != "":
-		return verdict(None, because(NoticeOver, "", "%s", n.Over))
+		return newVerdict(None, newReason(NoticeOver, "", "%s", n.Over))
 	case n.Refused != "":
-		return verdict(Wait, because(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
+		return newVerdict(Wait, newReason(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
 	case n.Ended != "" && n.Machine != Gone:
-		return verdict(Wait, because(RetirementEnded, "", "until the machine is gone: %s", n.Ended))
+		return newVerdict(Wait, newReason(RetirementEnded, "", "until the instance is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
 	for _, h := range n.Homeless {
-		wants = append(wants, because(NoRoom, "pod "+h.Pod, "%s", h.Why))
+		wants = append(wants, newReason(NoRoom, "pod "+h.Pod, "%s", h.Why))
 	}
 	if n.Stay < n.Minimum {
-		wants = append(wants, because(BelowMinimum, "", "%d nodes stay, and the group's minimum is %d", n.Stay, n.Minimum))
+		wants = append(wants, newReason(BelowMinimum, "", "%d nodes stay; the group's minimum is %d", n.Stay, n.Minimum))
 	}
 	switch {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
 	case n.Machine == Lives && n.RoomUnknown != nil:
-		return verdict(Wait, because(RoomUnknown, "", "until the machine is gone: %s", n.RoomUnknown))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "until the instance is gone: %s", n.RoomUnknown))
 	case n.Machine == Lives:
-		return verdict(Wait, because(RoomElsewhere, "", "until the machine is gone: its pods have room elsewhere"))
+		return newVerdict(Wait, newReason(RoomElsewhere, "", "until the instance is gone: its pods fit on other nodes"))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.RoomUnknown != nil:
-		return verdict(Wait, because(RoomUnknown, "", "%s", n.RoomUnknown))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.RoomUnknown))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:
-		return verdict(None, because(NobodyNeedsIt, "", "all pods have room elsewhere, and the group has %d nodes of at least %d", n.Stay,
+		return newVerdict(None, newReason(NobodyNeedsIt, "", "all pods fit on other nodes, and %d nodes stay; the group's minimum is %d", n.Stay,
 			n.Minimum))
 	case n.Machine == Kept:
-		return verdict(Launch, because(MachineKept, "", "the machine is stopped, and its group keeps it"))
+		return newVerdict(Launch, newReason(MachineKept, "", "the instance is stopped, and its group keeps it"))
 	}
-	return verdict(Launch, because(MachineGone, "", "the machine is gone"))
+	return newVerdict(Launch, newReason(MachineGone, "", "the instance is gone"))
 }
 
-// Bounds is what stands against one more machine.
+// Bounds is what may prevent a launch.
 type Bounds struct {
 	Machine Machine
-	// Size is how many machines the group is meant to have, and Present how many it has that are not being deleted.
+	// Size is the group's size in the cloud. Present is how many instances exist and are not being deleted.
 	Size, Present int
-	// Coming is how many instances of open launches have not been seen.
+	// Coming is how many instances of open launches were not seen yet.
 	Coming int
-	// Unsettled is the ID of a launch in the group whose answer is not known.
+	// Unsettled is the ID of a launch in the group without a known answer.
 	Unsettled string
 }
 
-// Allowed decides whether an instance that is wanted is to be launched now, or its cloud brings it (I5). The limits are checked by the launch.
+// Allowed decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
+// checks the limits.
 func Allowed(b Bounds) Verdict {
 	switch missing := b.Size - b.Present - b.Coming; {
 	case b.Unsettled != "":
-		return verdict(Wait, because(LaunchPending, "", "the answer to the launch %s is not known yet", b.Unsettled))
+		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.Unsettled))
 	case b.Machine == Gone && missing > 0:
-		return verdict(Leave, because(CloudReplaces, "", "the group is meant to have %d machines and has %d, %d more on order: its cloud brings the rest",
+		return newVerdict(Leave, newReason(CloudReplaces, "", "the cloud's size of the group is %d, and it has %d instances and %d provisioning: its cloud launches the rest",
 			b.Size, b.Present, b.Coming))
 	}
-	return verdict(Launch)
+	return newVerdict(Launch)
 }
 
-// Replaced decides whether a replacement that is wanted is there already: a notice that comes and goes has a record each time, and so have
-// two notices at once, while the instance goes but once. It counts for as long as it is in the group, and the group has its minimum (I5),
-// instances of open launches counted: others may have left since it came. The survey is without the node's own instance, and without others
-// that leave and are replaced already.
+// Replaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
+// each, but the instance is lost once. The replacement counts while it is in the group and the group has its minimum
+// (I5), including instances of open launches: others may have been lost since. s is without the node's own instance and
+// without retiring instances that are replaced already.
 func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming, least int) Verdict {
 	useless := len(s.Machines) - s.Working()
-	// One that has come and was not seen yet is not counted twice. Some clouds' size is without the machines that are useless.
+	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
 	stay := max(s.Working(), min(s.Working()+coming, s.Size-useless))
 	for i := range others {
 		o := &others[i]
-		state := stateOf(o)
+		state := replacementState(o)
 		if node == "" || o.Spec.NodeUID != node || !state.Final() || state == v1alpha1.ReplacementNotNeeded {
 			continue
 		}
@@ -186,22 +187,22 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 		if id == "" && !unknown {
 			continue
 		}
-		if (id == "" || s.Works(id)) && stay >= least { // an earlier version has not written which
-			return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the instance %s in its place",
+		if (id == "" || s.Works(id)) && stay >= least { // an earlier version has not recorded the instance
+			return newVerdict(None, newReason(AlreadyReplaced, "", "the NodeRetirement %s of the same node has launched the instance %s",
 				o.Name, id))
 		}
 	}
-	return verdict(Launch)
+	return newVerdict(Launch)
 }
 
-// Survey is what a group is meant to have and has, at one moment.
+// Survey is a group's size and instances at one moment.
 type Survey struct {
 	cloud.Group
-	// Machines are those that are there and not being deleted.
+	// Machines are the existing instances that are not being deleted.
 	Machines []cloud.Instance
 }
 
-// Names are the machines' names in the cloud, sorted.
+// Names returns the sorted names of the instances in the cloud.
 func (s Survey) Names() []string {
 	names := make([]string, 0, len(s.Machines))
 	for _, m := range s.Machines {
@@ -211,24 +212,24 @@ func (s Survey) Names() []string {
 	return names
 }
 
-// Works reports a machine that is there, and is neither stopped nor has failed.
+// Works reports whether an instance exists, is not stopped and has not failed.
 func (s Survey) Works(providerID string) bool {
-	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == providerID && works(m) })
+	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == providerID && isRunning(m) })
 }
 
-// Working counts those.
+// Working counts the running instances.
 func (s Survey) Working() (n int) {
 	for _, m := range s.Machines {
-		if works(m) {
+		if isRunning(m) {
 			n++
 		}
 	}
 	return n
 }
 
-func works(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
+func isRunning(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
 
-// Without leaves out a machine, as if it had been deleted.
+// Without removes an instance from the survey, as if it had been deleted.
 func (s Survey) Without(providerID string) Survey {
 	rest := slices.DeleteFunc(slices.Clone(s.Machines), func(m cloud.Instance) bool { return m.ProviderID == providerID })
 	s.Size -= len(s.Machines) - len(rest)
@@ -236,14 +237,14 @@ func (s Survey) Without(providerID string) Survey {
 	return s
 }
 
-func verdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
+func newVerdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
 
 func hasCode(reasons []v1alpha1.RetirementReason, code string) bool {
 	return slices.ContainsFunc(reasons, func(r v1alpha1.RetirementReason) bool { return r.Code == code })
 }
 
-// because is one reason, within the bounds of the type.
-func because(code, object, format string, a ...any) v1alpha1.RetirementReason {
+// newReason returns a reason within the limits of the CRD.
+func newReason(code, object, format string, a ...any) v1alpha1.RetirementReason {
 	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, maxObject), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
 }
 

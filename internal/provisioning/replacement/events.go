@@ -11,47 +11,46 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// eventReason is the reason of an Event of a replacement.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventLaunched is Normal, on Node and NodeRetirement: an instance is launched in the place of one that its cloud takes away, or the
-	// cloud brings one.
+	// eventLaunched is Normal, on Node and NodeRetirement: an instance is launched to replace another that its cloud takes
+	// away, by Slipway or by the cloud.
 	eventLaunched eventReason = "ReplacementLaunched"
 	// eventReady is Normal, on Node and NodeRetirement: the Node of the new instance is Ready and takes pods.
 	eventReady eventReason = "ReplacementReady"
-	// eventFailed is Warning, on Node and NodeRetirement: the launch has failed; it is repeated if it brought no instance.
+	// eventFailed is Warning, on Node and NodeRetirement: the launch has failed; it is repeated if it created no
+	// instance.
 	eventFailed eventReason = "ReplacementFailed"
 )
 
-// announcer makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
-type announcer struct{ to events.EventRecorder }
+// eventEmitter writes the Events of a replacement, on its NodeRetirement and on the replaced Node.
+type eventEmitter struct{ recorder events.EventRecorder }
 
-func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
+func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, eventType string, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
 	note = observe.Note(note)
-	a.to.Eventf(rt, node, kind, string(reason), "Replace", "%s", note)
-	a.to.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(rt, node, eventType, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(node, rt, eventType, string(reason), "Replace", "%s", note)
 }
 
-func (a announcer) launched(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventLaunched, "an instance is launched: "+sentence(rt.Status.Replacement.Reasons))
+func (a eventEmitter) emitLaunched(rt *v1alpha1.NodeRetirement) {
+	a.emit(rt, corev1.EventTypeNormal, eventLaunched, "an instance is launched: "+joinMessages(rt.Status.Replacement.Reasons))
 }
 
-func (a announcer) ready(rt *v1alpha1.NodeRetirement) {
+func (a eventEmitter) emitReady(rt *v1alpha1.NodeRetirement) {
 	a.emit(rt, corev1.EventTypeNormal, eventReady, "the Node of instance "+rt.Status.Replacement.Instance+" is Ready")
 }
 
-func (a announcer) failed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
+func (a eventEmitter) emitFailed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
 	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Code+": "+why.Message)
 }
 
-// sentence is all the reasons in one message.
-func sentence(reasons []v1alpha1.RetirementReason) string {
+func joinMessages(reasons []v1alpha1.RetirementReason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		text := r.Message

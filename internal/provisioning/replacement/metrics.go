@@ -11,72 +11,69 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Metrics count what becomes of replacements. Those of the present are read from the cache at each scrape; see Present.
+// Metrics count the results of replacements. [Present] has the current states.
 type Metrics struct {
-	states   *prometheus.CounterVec
-	failures *prometheus.CounterVec
-	took     prometheus.Histogram
+	states       *prometheus.CounterVec
+	failures     *prometheus.CounterVec
+	readySeconds prometheus.Histogram
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		states: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacements_total",
-			Help: "Replacements of instances that their cloud takes away, by the states that they have reached.",
+			Help: "Replacements of instances that their cloud takes away, by each state reached.",
 		}, []string{"group", "state"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacement_refusals_total",
 			Help: "Launches of replacements that failed, by reason.",
 		}, []string{"group", "code"}),
-		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+		readySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "slipway_replacement_ready_seconds",
 			Help:    "Time from the launch of a replacement until its Node is usable.",
 			Buckets: []float64{5, 15, 30, 60, 120, 180, 300, 600, 1200, 3600},
 		}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.states, m.failures, m.took} {
+	for _, c := range []prometheus.Collector{m.states, m.failures, m.readySeconds} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
 }
 
-func (m *Metrics) reached(group string, state v1alpha1.ReplacementState) {
+func (m *Metrics) countState(group string, state v1alpha1.ReplacementState) {
 	m.states.WithLabelValues(group, string(state)).Inc()
 }
 
-func (m *Metrics) failed(group, code string) { m.failures.WithLabelValues(group, code).Inc() }
+func (m *Metrics) countFailure(group, code string) { m.failures.WithLabelValues(group, code).Inc() }
 
-func (m *Metrics) ready(after time.Duration) { m.took.Observe(after.Seconds()) }
+func (m *Metrics) observeReady(after time.Duration) { m.readySeconds.Observe(after.Seconds()) }
 
-// Present tells how many replacements are in which state, and how long the oldest has been in it: one that stays in
-// Waiting is refused by its cloud or at a maximum, one that stays in Launched does not become usable.
+// Present is a collector of the number of replacements by state, and the age of the oldest. A replacement that stays
+// Waiting is refused by its cloud or at a maximum. A replacement that stays Launched does not become usable.
 type Present struct{ Reader client.Reader }
 
 var (
-	inState = prometheus.NewDesc("slipway_replacements", "Replacements that are not usable yet, by group and state.",
+	replacementsDesc = prometheus.NewDesc("slipway_replacements", "Replacements that are not usable yet, by group and state.",
 		[]string{"group", "state"}, nil)
-	oldest = prometheus.NewDesc("slipway_replacement_state_oldest_seconds",
-		"For how long the replacement that has been in a state for longest has been in it.", []string{"state"}, nil)
+	oldestDesc = prometheus.NewDesc("slipway_replacement_state_oldest_seconds",
+		"Age in seconds of the oldest replacement in a state.", []string{"state"}, nil)
 )
 
-// readFor bounds a scrape's read of the cache.
-const readFor = 5 * time.Second
+// readTimeout limits the time to read the cache in a scrape.
+const readTimeout = 5 * time.Second
 
-// Describe implements prometheus.Collector.
 func (Present) Describe(to chan<- *prometheus.Desc) {
-	to <- inState
-	to <- oldest
+	to <- replacementsDesc
+	to <- oldestDesc
 }
 
-// Collect implements prometheus.Collector.
 func (p Present) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), readFor)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var all v1alpha1.NodeRetirementList
 	if err := p.Reader.List(ctx, &all); err != nil {
-		return // the cache is not there yet
+		return // the cache is not filled yet
 	}
 	type place struct{ group, state string }
 	count, ages := map[place]int{}, map[string]float64{}
@@ -89,9 +86,9 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 		ages[string(r.State)] = max(ages[string(r.State)], time.Since(r.Since.Time).Seconds())
 	}
 	for at, n := range count {
-		to <- prometheus.MustNewConstMetric(inState, prometheus.GaugeValue, float64(n), at.group, at.state)
+		to <- prometheus.MustNewConstMetric(replacementsDesc, prometheus.GaugeValue, float64(n), at.group, at.state)
 	}
 	for state, age := range ages {
-		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age, state)
+		to <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, age, state)
 	}
 }

@@ -23,34 +23,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// Notices makes a NodeRetirement of each notice that takes a machine away. It shares its options with a Controller.
+// Notices creates a NodeRetirement for each notice that takes an instance away. It shares the options of a Controller.
 type Notices struct{ c *Controller }
 
-// requestedBy is who wants the nodes gone.
-const requestedBy = "slipway manager"
+// requesterName is the requester of the retirements.
+const requesterName = "slipway manager"
 
-// Reconcile looks at the notices on one Node.
+// Reconcile handles the notices on one Node.
 func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
-	if err := n.c.o.Client.Get(ctx, r.NamespacedName, node); err != nil {
+	if err := n.c.options.Client.Get(ctx, r.NamespacedName, node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	reports, problems := report.Of(node.Annotations)
 	for _, problem := range problems {
-		n.c.o.Log.Warn("record on the node cannot be understood", "node", node.Name, "err", problem)
+		n.c.options.Log.Warn("cannot parse an agent's record on the Node", "node", node.Name, "err", problem)
 	}
-	reports = slices.DeleteFunc(reports, func(r report.Report) bool { return !interrupts(r.Type) })
+	reports = slices.DeleteFunc(reports, func(r report.Report) bool { return !mayRemoveInstance(r.Type) })
 	if len(reports) == 0 {
 		return reconcile.Result{}, nil
 	}
-	group, err := n.group(ctx, node)
+	group, err := n.findGroup(ctx, node)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
-	case node.Spec.ProviderID == "", group == nil, refusal(group) != "": // its retirements would end at once
-		return reconcile.Result{RequeueAfter: n.c.o.Pace.Cloud}, nil // nothing that happens to the Node tells of a change
+	case node.Spec.ProviderID == "", group == nil, refusalMessage(group) != "": // its retirements would end at once
+		return reconcile.Result{RequeueAfter: n.c.options.Pace.Cloud}, nil // no event of the Node reports a change of the group
 	}
-	release, ok := n.c.noticing.TryAcquire(group.Spec.Cloud.Provider)
+	release, ok := n.c.noticeSlots.TryAcquire(group.Spec.Cloud.Provider)
 	if !ok {
 		return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
 	}
@@ -58,7 +58,7 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	pause := time.Duration(0)
 	var errs []error
 	for _, one := range reports {
-		wait, err := n.deal(ctx, node, group, one)
+		wait, err := n.handleNotice(ctx, node, group, one)
 		pause, errs = max(pause, wait), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -67,90 +67,91 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
-// interrupts reports the notices after which a machine may be gone.
-func interrupts(t notice.Type) bool {
+// mayRemoveInstance reports whether an instance may be gone after such a notice.
+func mayRemoveInstance(t notice.Type) bool {
 	return slices.Contains([]notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy}, t)
 }
 
-// takesAway reports the notices that say so.
-func takesAway(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
+// announcesRemoval reports whether an instance is always gone after such a notice.
+func announcesRemoval(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
 
-// group finds the one group that the node belongs to, if it is one to be acted on.
-func (n Notices) group(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
-	groups, err := n.c.o.Groups.List(ctx)
+// findGroup returns the only group that the node belongs to, if the controller acts on it.
+func (n Notices) findGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
+	groups, err := n.c.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	groups = retirement.Owners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) }), "")
-	if len(groups) != 1 || !n.c.o.Selector.Matches(labels.Set(groups[0].Labels)) {
-		return nil, nil //nolint:nilnil // that there is none is an answer
+	if len(groups) != 1 || !n.c.options.Selector.Matches(labels.Set(groups[0].Labels)) {
+		return nil, nil //nolint:nilnil // no group is a result
 	}
 	return &groups[0], nil
 }
 
-// deal makes the record of one notice, unless it is there. A machine that comes back has one only if it does not.
-func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
-	if !takesAway(r.Type) {
+// handleNotice creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
+// instance is gone.
+func (n Notices) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
+	if !announcesRemoval(r.Type) {
 		if budget.Ready(node) {
-			return 0, nil // its ceasing to be brings it back here
+			return 0, nil // an update of the Node's condition starts another reconcile
 		}
-		if gone, err := n.gone(ctx, node, g); err != nil || !gone {
-			return n.c.o.Pace.Cloud, err
+		if gone, err := n.isInstanceGone(ctx, node, g); err != nil || !gone {
+			return n.c.options.Pace.Cloud, err
 		}
 	}
 	var all v1alpha1.NodeRetirementList
-	if err := n.c.o.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
+	if err := n.c.options.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
 		return 0, fmt.Errorf("retirements of node %s: %w", node.Name, err)
 	}
-	last := lastOf(all.Items, node, r)
+	last := findLastRetirement(all.Items, node, r)
 	if last != nil {
 		switch {
-		case !last.Status.Phase.Finished(): // that it ends brings nobody back here, and the notice may be on the Node again by then
-			return n.c.o.Pace.Cloud, nil
-		case !yielded(last):
+		case !last.Status.Phase.Finished(): // its end starts no reconcile of the Node, and the notice may be back on the Node by then
+			return n.c.options.Pace.Cloud, nil
+		case !isRepeatable(last):
 			return 0, nil
 		}
-		if back, err := n.stands(ctx, node, r); err != nil || !back {
+		if back, err := n.isNoticeCurrent(ctx, node, r); err != nil || !back {
 			return 0, err
 		}
 	}
-	if slices.ContainsFunc(all.Items, leaving) {
-		return n.c.o.Pace.Cloud, nil
+	if slices.ContainsFunc(all.Items, isBeingRetired) {
+		return n.c.options.Pace.Cloud, nil
 	}
-	rt := recordOf(node, g, r, last)
-	err := n.c.o.Client.Create(ctx, rt)
+	rt := newRetirement(node, g, r, last)
+	err := n.c.options.Client.Create(ctx, rt)
 	switch {
 	case apierrors.IsAlreadyExists(err): // the cache does not have it yet
-		return n.c.o.Pace.Cloud, nil
+		return n.c.options.Pace.Cloud, nil
 	case err != nil:
 		return 0, fmt.Errorf("NodeRetirement of node %s for %s %s: %w", node.Name, r.Source, r.Type, err)
 	}
-	n.c.o.Log.Info("a notice takes a machine away", "node", node.Name, "type", r.Type, "id", r.ID, "retirement", rt.Name)
-	return n.c.o.Pace.Cloud, nil
+	n.c.options.Log.Info("a notice announces that an instance goes away", "node", node.Name, "type", r.Type, "id", r.ID, "retirement", rt.Name)
+	return n.c.options.Pace.Cloud, nil
 }
 
-// gone asks the cloud for the second of the two proofs (I7): the Node is not Ready.
-func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
-	provider := n.c.o.Clouds[g.Spec.Cloud.Provider]
+// isInstanceGone asks the cloud. That is the second of the two proofs (I7), after a Node that is not Ready.
+func (n Notices) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
+	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	_, err := provider.Instance(ctx, node.Spec.ProviderID)
-	n.c.o.Asked(provider.Name(), "Instance", err)
+	n.c.options.Asked(provider.Name(), "Instance", err)
 	if cloud.IsNotFound(err) {
 		return true, nil
 	}
 	return false, err
 }
 
-// leaving reports that the node is being retired already: its machine is not to be replaced.
-func leaving(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
+// isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
+func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
 
-// yielded reports a record that ended since its notice was over, since somebody retired the node, or since its group turned out not
-// to be accepted. The notice may come back, or outlast that: then it is dealt with again.
-func yielded(rt *v1alpha1.NodeRetirement) bool {
+// isRepeatable reports whether the notice may need another retirement afterwards. It ended because the notice ended,
+// a person retired the node, or the group was not accepted. The notice may come back, or may outlast that.
+func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
 	switch retirement.EndedBy(rt) {
 	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:
 		return true
@@ -158,18 +159,19 @@ func yielded(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// lastOf is the record of a notice, or nil. One that has yielded may have been followed by others: the last of them is the one that
-// has not, or the one that did last and that none follows: their times are of whole seconds.
-func lastOf(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
+// findLastRetirement returns the last retirement of a notice, or nil. Repeatable retirements may have successors. The
+// last is the one that is not repeatable, or the latest without a successor. Times alone cannot tell, because they are
+// whole seconds.
+func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
 	for i := range all {
 		rt := &all[i]
 		if of := rt.Spec.Notice; of == nil || rt.Spec.NodeUID != node.UID || of.Source != r.Source || of.ID != r.ID {
 			continue
 		}
-		if !yielded(rt) {
+		if !isRepeatable(rt) {
 			return rt
 		}
-		next := nameOf(node, r, rt)
+		next := retirementName(node, r, rt)
 		if slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool { return o.Name == next }) {
 			continue
 		}
@@ -180,30 +182,31 @@ func lastOf(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (
 	return last
 }
 
-// stands asks past the cache whether a notice is on the Node: it may be the one that was over which a cache still has.
-func (n Notices) stands(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
+// isNoticeCurrent reports whether the notice is on the Node, without a cache: a cache may still have a notice that
+// ended.
+func (n Notices) isNoticeCurrent(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
 	is := &corev1.Node{}
-	if err := n.c.o.Live.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
+	if err := n.c.options.Live.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	return is.UID == node.UID && report.Stands(is.Annotations, r.Source, r.ID), nil
 }
 
-// record is the NodeRetirement of a notice.
-func recordOf(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
+// newRetirement returns the NodeRetirement for a notice.
+func newRetirement(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
 	return request.New(request.Request{
-		Name: nameOf(node, r, before), Labels: g.Labels,
+		Name: retirementName(node, r, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, ProviderID: node.Spec.ProviderID, Group: g.Name,
-			Reason: v1alpha1.Notice, RequestedBy: requestedBy,
+			Reason: v1alpha1.Notice, RequestedBy: requesterName,
 			Notice: &v1alpha1.NoticeReference{Source: r.Source, ID: r.ID, Type: string(r.Type)},
 		},
 	})
 }
 
-// nameOf is the name of a notice's record. It is made of the Node's UID, the notice's ID and the one before that has yielded, so that
-// there is but one, whoever makes it how often.
-func nameOf(node *corev1.Node, r report.Report, before *v1alpha1.NodeRetirement) string {
+// retirementName returns the name of a notice's retirement. It is derived from the Node's UID, the notice's ID and the
+// previous retirement, so that the retirement is created once.
+func retirementName(node *corev1.Node, r report.Report, before *v1alpha1.NodeRetirement) string {
 	previous := types.UID("")
 	if before != nil {
 		previous = before.UID

@@ -17,21 +17,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Register adds the controller, and that of the notices, to a manager, whose caches they use. That of retirements has to
-// be registered before it: they share an index.
+// Register adds this controller and the notice controller to a manager. Register the retirement controller first: they
+// share an index.
 func (c *Controller) Register(m manager.Manager) error {
 	err := builder.ControllerManagedBy(m).
 		Named("replacement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(ofNotice())).
-		WithOptions(c.options()).
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(newNoticePredicate())).
+		WithOptions(c.controllerOptions()).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("replacement: %w", err)
 	}
 	err = builder.ControllerManagedBy(m).
 		Named("notices").
-		For(&corev1.Node{}, builder.WithPredicates(reported())).
-		WithOptions(c.options()).
+		For(&corev1.Node{}, builder.WithPredicates(newReportPredicate())).
+		WithOptions(c.controllerOptions()).
 		Complete(Notices{c})
 	if err != nil {
 		return fmt.Errorf("notices: %w", err)
@@ -39,22 +39,22 @@ func (c *Controller) Register(m manager.Manager) error {
 	return nil
 }
 
-// options has one worker for each cloud.
-func (c *Controller) options() controller.Options {
-	return controller.Options{MaxConcurrentReconciles: max(1, len(c.o.Clouds))}
+// controllerOptions allows one worker per cloud.
+func (c *Controller) controllerOptions() controller.Options {
+	return controller.Options{MaxConcurrentReconciles: max(1, len(c.options.Clouds))}
 }
 
-func ofNotice() predicate.Predicate {
+func newNoticePredicate() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && rt.Spec.Notice != nil && (!stateOf(rt).Final() || rt.Status.Replacement.Launch != "")
+		return ok && rt.Spec.Notice != nil && (!replacementState(rt).Final() || rt.Status.Replacement.Launch != "")
 	})
 }
 
-// reported passes Nodes whose agents' records have changed, and those with records that have become Ready or ceased to be.
-func reported() predicate.Predicate {
+// newReportPredicate passes Nodes with changed agent records, and Nodes with records that became Ready or not Ready.
+func newReportPredicate() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return len(held(e.Object)) > 0 },
+		CreateFunc: func(e event.CreateEvent) bool { return len(agentAnnotations(e.Object)) > 0 },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Node)
@@ -62,13 +62,13 @@ func reported() predicate.Predicate {
 			if !ok || !also {
 				return false
 			}
-			was, is := held(before), held(after)
+			was, is := agentAnnotations(before), agentAnnotations(after)
 			return !maps.Equal(was, is) || len(is) > 0 && budget.Ready(before) != budget.Ready(after)
 		},
 	}
 }
 
-func held(o client.Object) map[string]string {
+func agentAnnotations(o client.Object) map[string]string {
 	records := map[string]string{}
 	for key, value := range o.GetAnnotations() {
 		if strings.HasPrefix(key, "cordon.slipway.dev/") {

@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// sim is an API server and a cloud in memory, in which a test can step in at every request.
+// sim is an API server and a cloud in memory. A test can intercept every request.
 type sim struct {
 	records client.WithWatch
 	group   v1alpha1.NodeGroup
@@ -40,11 +40,11 @@ type sim struct {
 	machines map[string]cloud.Instance
 	next     int
 	grown    int
-	slow     time.Duration // until a machine that was ordered is listed
-	refuse   error         // what orders are refused with
-	done     bool          // the operations of orders are over
+	slow     time.Duration // the time until a launched instance is listed
+	refuse   error         // the error of launches
+	done     bool          // the operations of launches are done
 	maximum  int
-	restores bool // an evicted machine's place is kept
+	restores bool // the size keeps counting an evicted instance
 	homeless []Homeless
 	at       func(moment, request string) error
 	requests []string
@@ -52,7 +52,7 @@ type sim struct {
 
 const groupName = "ci"
 
-// kinds are made once: it takes longer than most tests.
+// kinds are created once, because that takes longer than most tests.
 var kinds = sync.OnceValues(func() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme))
@@ -77,15 +77,15 @@ func newSim(t *testing.T, machines int) *sim {
 		},
 	}
 	for range machines {
-		s.boot()
+		s.joinInstance()
 	}
-	time.Sleep(time.Second) // they are older than any launch
+	time.Sleep(time.Second) // instances are older than any launch
 	s.size = machines
 	return s
 }
 
-// boot makes the next machine and its Node.
-func (s *sim) boot() string {
+// joinInstance creates the next instance and its Node.
+func (s *sim) joinInstance() string {
 	name := fmt.Sprint("vm-", s.next)
 	s.next++
 	s.machines[name] = cloud.Instance{Name: name, ComputerName: name, ProviderID: "sim://" + name, State: cloud.Running, Created: time.Now()}
@@ -102,17 +102,17 @@ func (s *sim) boot() string {
 	return name
 }
 
-// notice has the agent on a node report one.
-func (s *sim) notice(t *testing.T, node, kind string) {
+// addNotice makes the agent on a node report a notice.
+func (s *sim) addNotice(t *testing.T, node, kind string) {
 	t.Helper()
-	s.change(t, node, func(n *corev1.Node) {
+	s.changeNode(t, node, func(n *corev1.Node) {
 		n.Annotations = map[string]string{"cordon.slipway.dev/azure-e-" + node: fmt.Sprintf(
 			`{"owner":"azure-e-%s","since":"2026-01-01T00:00:00Z","state":{"notice":{"ID":"e-%s","Source":"azure","Type":%q}}}`, node, node, kind)}
 		n.Spec.Unschedulable = true
 	})
 }
 
-func (s *sim) change(t *testing.T, node string, how func(*corev1.Node)) {
+func (s *sim) changeNode(t *testing.T, node string, how func(*corev1.Node)) {
 	t.Helper()
 	n := &corev1.Node{}
 	err := s.records.Get(t.Context(), client.ObjectKey{Name: node}, n)
@@ -129,8 +129,8 @@ func (s *sim) change(t *testing.T, node string, how func(*corev1.Node)) {
 	}
 }
 
-// evict takes a machine away, as its cloud does.
-func (s *sim) evict(t *testing.T, node string) {
+// evictInstance removes an instance, as its cloud does.
+func (s *sim) evictInstance(t *testing.T, node string) {
 	t.Helper()
 	s.mu.Lock()
 	delete(s.machines, node)
@@ -138,12 +138,12 @@ func (s *sim) evict(t *testing.T, node string) {
 		s.size--
 	}
 	s.mu.Unlock()
-	s.silence(t, node)
+	s.setNodeNotReady(t, node)
 }
 
-func (s *sim) silence(t *testing.T, node string) {
+func (s *sim) setNodeNotReady(t *testing.T, node string) {
 	t.Helper()
-	s.change(t, node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+	s.changeNode(t, node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 }
 
 func (s *sim) List(context.Context) ([]v1alpha1.NodeGroup, error) {
@@ -156,8 +156,8 @@ func (s *sim) List(context.Context) ([]v1alpha1.NodeGroup, error) {
 	return append([]v1alpha1.NodeGroup{g}, s.beside...), nil
 }
 
-// ask serves one request of the process.
-func (s *sim) ask(request string, serve func() error) error {
+// record serves one request of the process.
+func (s *sim) record(request string, serve func() error) error {
 	s.mu.Lock()
 	s.requests = append(s.requests, request)
 	at := s.at
@@ -169,27 +169,27 @@ func (s *sim) ask(request string, serve func() error) error {
 	return errors.Join(at("after", request), err)
 }
 
-func (s *sim) client() client.Client {
+func (s *sim) newClient() client.Client {
 	name := func(verb string, o any) string { return fmt.Sprintf("%s %T", verb, o) }
 	return interceptor.NewClient(s.records, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			return s.ask(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
+			return s.record(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			return s.ask(name("list", list), func() error { return c.List(ctx, list, opts...) })
+			return s.record(name("list", list), func() error { return c.List(ctx, list, opts...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID(types.UID("uid-" + o.GetName()))
-			return s.ask(name("create", o), func() error { return c.Create(ctx, o, opts...) })
+			return s.record(name("create", o), func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			return s.ask(name("update", o), func() error { return c.Update(ctx, o, opts...) })
+			return s.record(name("update", o), func() error { return c.Update(ctx, o, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+			return s.record(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+			return s.record(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
 		},
 	})
 }
@@ -205,7 +205,7 @@ func (s *sim) Name() string { return "sim" }
 func (s *sim) Normalize(id string) (string, error) { return id, nil }
 
 func (s *sim) Group(context.Context, string) (g cloud.Group, err error) {
-	err = s.ask("cloud group", func() error {
+	err = s.record("cloud group", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		g = cloud.Group{Name: "set", Size: s.size, Max: s.maximum}
@@ -215,7 +215,7 @@ func (s *sim) Group(context.Context, string) (g cloud.Group, err error) {
 }
 
 func (s *sim) Instances(context.Context, string) (all []cloud.Instance, err error) {
-	err = s.ask("cloud instances", func() error {
+	err = s.record("cloud instances", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, m := range s.machines {
@@ -227,7 +227,7 @@ func (s *sim) Instances(context.Context, string) (all []cloud.Instance, err erro
 }
 
 func (s *sim) Instance(_ context.Context, id string) (out cloud.Instance, err error) {
-	err = s.ask("cloud instance", func() error {
+	err = s.record("cloud instance", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		m, ok := s.machines[id[len("sim://"):]]
@@ -249,7 +249,7 @@ func (s *sim) Templates(context.Context, string) ([]cloud.Template, error) {
 }
 
 func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operation, err error) {
-	err = s.ask("cloud grow", func() error {
+	err = s.record("cloud grow", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.refuse != nil {
@@ -260,7 +260,7 @@ func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operati
 		time.AfterFunc(s.slow, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.boot()
+			s.joinInstance()
 		})
 		op = cloud.Operation{ID: "op", Started: time.Now()}
 		return nil
@@ -269,7 +269,7 @@ func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operati
 }
 
 func (s *sim) Status(context.Context, cloud.Operation) (out cloud.Status, err error) {
-	err = s.ask("cloud status", func() error {
+	err = s.record("cloud status", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		out.Done = s.done
@@ -278,21 +278,21 @@ func (s *sim) Status(context.Context, cloud.Operation) (out cloud.Status, err er
 	return out, err
 }
 
-// process is a manager that has just started.
-func (s *sim) process(t *testing.T) *Controller {
+// newController returns the controller of a new manager process.
+func (s *sim) newController(t *testing.T) *Controller {
 	t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Client: s.client(), Live: s.client(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.New(s.client(), s.client()).StoreFiles(s.client(), "slipway"),
+		Client: s.newClient(), Live: s.newClient(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.New(s.newClient(), s.newClient()).StoreFiles(s.newClient(), "slipway"),
 		Room: s, Events: s.events, Metrics: metrics, Asked: func(string, string, error) {}, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
-// turn looks once at every Node and every record.
-func (s *sim) turn(ctx context.Context, c *Controller) {
+// reconcileAll reconciles every Node and every retirement once.
+func (s *sim) reconcileAll(ctx context.Context, c *Controller) {
 	var nodes corev1.NodeList
 	var all v1alpha1.NodeRetirementList
 	if err := errors.Join(s.records.List(ctx, &nodes), s.records.List(ctx, &all)); err != nil {
@@ -306,18 +306,17 @@ func (s *sim) turn(ctx context.Context, c *Controller) {
 	}
 }
 
-// turns is the pause between two of them.
+// turns is the pause between two calls of reconcileAll.
 const turns = 5 * time.Second
 
-// run lets a manager work for a while.
+// run runs a manager for a while.
 func (s *sim) run(ctx context.Context, c *Controller, during time.Duration) {
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(turns) {
-		s.turn(ctx, c)
+		s.reconcileAll(ctx, c)
 	}
 }
 
-// all gives the records.
-func (s *sim) all(t *testing.T) []v1alpha1.NodeRetirement {
+func (s *sim) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
 	if err := s.records.List(t.Context(), &all); err != nil {
@@ -326,26 +325,24 @@ func (s *sim) all(t *testing.T) []v1alpha1.NodeRetirement {
 	return all.Items
 }
 
-// retirements gives the records, by their nodes.
-func (s *sim) retirements(t *testing.T) map[string]v1alpha1.NodeRetirement {
+func (s *sim) retirementByNode(t *testing.T) map[string]v1alpha1.NodeRetirement {
 	t.Helper()
 	by := map[string]v1alpha1.NodeRetirement{}
-	for _, rt := range s.all(t) {
+	for _, rt := range s.listRetirements(t) {
 		by[rt.Spec.NodeName] = rt
 	}
 	return by
 }
 
-// replacement gives how far the replacement of a node is.
-func (s *sim) replacement(t *testing.T, node string) v1alpha1.Replacement {
+func (s *sim) replacementOfNode(t *testing.T, node string) v1alpha1.Replacement {
 	t.Helper()
-	rt, ok := s.retirements(t)[node]
+	rt, ok := s.retirementByNode(t)[node]
 	if !ok || rt.Status.Replacement == nil {
 		return v1alpha1.Replacement{}
 	}
 	return *rt.Status.Replacement
 }
 
-func has(r v1alpha1.Replacement, code string) bool {
+func hasReason(r v1alpha1.Replacement, code string) bool {
 	return hasCode(r.Reasons, code)
 }

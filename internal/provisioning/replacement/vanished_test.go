@@ -13,17 +13,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain has the cloud drop the instance, seen or not.
-func TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain(t *testing.T) {
+// TestI5VanishedReplacementIsLaunchedAgain has a cloud that drops the instance, seen or not.
+func TestI5VanishedReplacementIsLaunchedAgain(t *testing.T) {
 	for name, seen := range map[string]bool{"never seen": false, "seen once": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 3)
 				s.group.Spec.Minimum = 3
 				s.slow, s.done = time.Hour, true
-				c := s.process(t)
-				s.notice(t, "vm-0", "Preempt")
-				s.evict(t, "vm-0")
+				c := s.newController(t)
+				s.addNotice(t, "vm-0", "Preempt")
+				s.evictInstance(t, "vm-0")
 				s.run(ctx, c, 10*time.Second)
 				if seen {
 					s.mu.Lock()
@@ -49,14 +49,14 @@ func TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain(t *testing.T) {
 	}
 }
 
-// TestI5AnOperationThatGoesOnIsNotLaunchedAgain has the size not show the launch yet.
-func TestI5AnOperationThatGoesOnIsNotLaunchedAgain(t *testing.T) {
+// TestI5RunningOperationIsNotLaunchedAgain has a size that does not count the launch yet.
+func TestI5RunningOperationIsNotLaunchedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.slow = time.Hour
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, 10*time.Second)
 		s.mu.Lock()
 		s.size--
@@ -66,35 +66,35 @@ func TestI5AnOperationThatGoesOnIsNotLaunchedAgain(t *testing.T) {
 	})
 }
 
-// launching has three instances, one of which was evicted 10 s ago. Its replacement is launched, and takes an hour to run.
-func launching(ctx context.Context, t *testing.T) (*sim, *Controller) {
+// newLaunchingSim has three instances. One was evicted 10 s ago, and its replacement takes an hour to run.
+func newLaunchingSim(ctx context.Context, t *testing.T) (*sim, *Controller) {
 	t.Helper()
 	s := newSim(t, 3)
 	s.slow, s.done = time.Hour, true
-	c := s.process(t)
-	s.notice(t, "vm-0", "Preempt")
-	s.evict(t, "vm-0")
+	c := s.newController(t)
+	s.addNotice(t, "vm-0", "Preempt")
+	s.evictInstance(t, "vm-0")
 	s.run(ctx, c, 10*time.Second)
 	return s, c
 }
 
-// TestI5AReplacementIsNotLaunchedAgainForANodeThatLeft has another instance of the group go while the replacement is on its way.
-func TestI5AReplacementIsNotLaunchedAgainForANodeThatLeft(t *testing.T) {
+// TestI5DeletedNodeIsNotReplacedAgain loses another instance of the group while the replacement is provisioning.
+func TestI5DeletedNodeIsNotReplacedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s, c := launching(ctx, t)
-		s.evict(t, "vm-1")
+		s, c := newLaunchingSim(ctx, t)
+		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
 }
 
-// TestTimesInTheFutureHoldUpNoReplacement has the clock set back after they were written.
-func TestTimesInTheFutureHoldUpNoReplacement(t *testing.T) {
+// TestFutureTimesDelayNoReplacement sets the clock back after the times were written.
+func TestFutureTimesDelayNoReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s, c := launching(ctx, t)
+		s, c := newLaunchingSim(ctx, t)
 		future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
 		change := func(how func(*v1alpha1.ProvisioningStatus) error) {
-			if err := c.o.Launches.Change(ctx, &s.group, how); err != nil {
+			if err := c.options.Launches.Change(ctx, &s.group, how); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -114,15 +114,16 @@ func TestTimesInTheFutureHoldUpNoReplacement(t *testing.T) {
 	})
 }
 
-// TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten has the cloud drop the instance, and know nothing of the launch any more.
-func TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten(t *testing.T) {
+// TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten has a cloud that drops the instance and forgets the
+// operation.
+func TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten(t *testing.T) {
 	for name, forgotten := range map[string]error{
 		"not found": &cloud.NotFoundError{Kind: "operation", Name: "op"},
 		"invalid":   &cloud.RefusedError{Reason: cloud.Invalid, Err: errors.New("operation op: want what Grow returned")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s, c := launching(ctx, t)
+				s, c := newLaunchingSim(ctx, t)
 				s.mu.Lock()
 				s.at = func(moment, request string) error {
 					if moment == "before" && request == "cloud status" {
@@ -133,7 +134,7 @@ func TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten(t *testing.T
 				s.slow = 10 * time.Second
 				s.mu.Unlock()
 				s.run(ctx, c, 2*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1) // its group is as large as it was to become
+				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1) // the size of the group is as requested
 				s.mu.Lock()
 				s.size--
 				s.mu.Unlock()
@@ -144,14 +145,14 @@ func TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten(t *testing.T
 	}
 }
 
-// TestI5WhatTheCloudBringsNoMoreIsLaunched has the cloud give up the place that it kept for the evicted instance.
-func TestI5WhatTheCloudBringsNoMoreIsLaunched(t *testing.T) {
+// TestI5InstanceTheCloudNeverMadeIsLaunched has a cloud that lowers the size that it kept for the evicted instance.
+func TestI5InstanceTheCloudNeverMadeIsLaunched(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.group.Spec.Minimum, s.restores, s.slow = 3, true, 10*time.Second
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Hour)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
 		s.mu.Lock()
@@ -162,13 +163,14 @@ func TestI5WhatTheCloudBringsNoMoreIsLaunched(t *testing.T) {
 	})
 }
 
-// TestAReplacementThatIsNeverUsableFails has its Node never be Ready, its instance have no Node, or its cloud show none.
-func TestAReplacementThatIsNeverUsableFails(t *testing.T) {
+// TestNeverUsableReplacementFails has a Node that is never Ready, an instance without a Node, or a cloud that shows no
+// instance.
+func TestNeverUsableReplacementFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string
 		comes  func(t *testing.T, s *sim)
 	}{
-		"not Ready": {launch.NeverReady, func(t *testing.T, s *sim) { s.silence(t, s.boot()) }},
+		"not Ready": {launch.NeverReady, func(t *testing.T, s *sim) { s.setNodeNotReady(t, s.joinInstance()) }},
 		"no Node": {launch.NeverJoined, func(_ *testing.T, s *sim) {
 			s.machines["new"] = cloud.Instance{Name: "new", ProviderID: "sim://new", State: cloud.Running}
 		}},
@@ -176,7 +178,7 @@ func TestAReplacementThatIsNeverUsableFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s, c := launching(ctx, t)
+				s, c := newLaunchingSim(ctx, t)
 				tt.comes(t, s)
 				s.run(ctx, c, 14*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
@@ -187,20 +189,20 @@ func TestAReplacementThatIsNeverUsableFails(t *testing.T) {
 	}
 }
 
-// TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance has the manager restarted right after the launch.
-func TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance(t *testing.T) {
+// TestI8InstanceOlderThanTheLaunchIsNotIts restarts the manager right after the launch.
+func TestI8InstanceOlderThanTheLaunchIsNotIts(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		s.slow, s.done = 20*time.Second, true
-		c := s.process(t)
-		s.notice(t, "vm-0", "Preempt")
-		s.evict(t, "vm-0")
-		s.turn(ctx, c)
-		s.turn(ctx, c)
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.evictInstance(t, "vm-0")
+		s.reconcileAll(ctx, c)
+		s.reconcileAll(ctx, c)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
-		s.run(ctx, s.process(t), time.Minute)
+		s.run(ctx, s.newController(t), time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
-		if r := s.replacement(t, "vm-0"); r.Instance != "sim://vm-3" {
+		if r := s.replacementOfNode(t, "vm-0"); r.Instance != "sim://vm-3" {
 			t.Errorf("replaced by %s, want the instance that was launched", r.Instance)
 		}
 	})

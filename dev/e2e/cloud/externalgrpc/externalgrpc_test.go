@@ -418,7 +418,7 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 		"providerIDPrefix: \"\"": func(c *externalgrpc.Config) { c.ProviderIDPrefix = "" },
 		"want all three":         func(c *externalgrpc.Config) { c.KeyFile = "" },
 		"want one or the other":  func(c *externalgrpc.Config) { c.Insecure = true },
-		"is not on this machine": func(c *externalgrpc.Config) {
+		"is not local": func(c *externalgrpc.Config) {
 			*c = externalgrpc.Config{Name: "a", Address: "10.0.0.1:1", ProviderIDPrefix: "a://", Insecure: true}
 		},
 		"callTimeout: 1ms":         func(c *externalgrpc.Config) { c.CallTimeout.Duration = time.Millisecond },

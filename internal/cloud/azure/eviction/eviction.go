@@ -1,9 +1,9 @@
-// Package eviction asks Azure to act as if it took a Spot machine away, so that a user can watch the whole path work:
-// the notice in Scheduled Events, the drain, the end of the machine.
+// Package eviction asks Azure to simulate the eviction of a Spot instance. A user can then watch all steps: the notice
+// in Scheduled Events, the drain, and the end of the instance.
 //
-// It uses the API that Azure has for it, "Simulate Eviction" of Virtual Machine Scale Set VMs and of Virtual Machines
-// (https://learn.microsoft.com/azure/virtual-machines/spot-vms#simulate-an-eviction), and is linked into the
-// command-line program only: its libraries are much larger than the node agent may be.
+// It uses the "Simulate Eviction" API of Virtual Machine Scale Set VMs and of Virtual Machines
+// (https://learn.microsoft.com/azure/virtual-machines/spot-vms#simulate-an-eviction). Only the command-line program
+// imports it, because its libraries are too large for the agent.
 package eviction
 
 import (
@@ -25,17 +25,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Target is one machine in the terms of Azure Resource Manager.
+// Target identifies an instance in Azure Resource Manager.
 type Target struct {
 	Subscription  string
 	ResourceGroup string
-	// ScaleSet is the uniform scale set; empty for a machine that stands alone or in a flexible scale set.
+	// ScaleSet is the uniform scale set; empty for a single instance and for a flexible scale set.
 	ScaleSet string
-	// Name is the machine's name or, in a scale set, its instance number.
+	// Name is the name of the virtual machine or, in a uniform scale set, the instance number.
 	Name string
 }
 
-// ParseProviderID reads the target from a node's spec.providerID.
+// ParseProviderID parses a Node's spec.providerID.
 func ParseProviderID(id string) (Target, error) {
 	machine, err := providerid.Parse(id)
 	if err != nil {
@@ -44,7 +44,6 @@ func ParseProviderID(id string) (Target, error) {
 	return Target(machine), nil
 }
 
-// String spells the machine for people.
 func (t Target) String() string {
 	if t.ScaleSet == "" {
 		return fmt.Sprintf("virtual machine %s in resource group %s", t.Name, t.ResourceGroup)
@@ -52,22 +51,22 @@ func (t Target) String() string {
 	return fmt.Sprintf("instance %s of scale set %s in resource group %s", t.Name, t.ScaleSet, t.ResourceGroup)
 }
 
-// Options say where Azure Resource Manager is, and as whom it is asked.
+// Options selects the endpoint and the credential.
 type Options struct {
-	// Endpoint is its base URL; empty is that of the public cloud. One with http must be on the loopback interface,
-	// and is asked without Azure's credentials: it is an emulator.
+	// Endpoint is the URL of Azure Resource Manager. Empty is the public cloud. A URL with http is an emulator on the
+	// loopback interface and receives no Azure credential.
 	Endpoint string
-	// Credential is azidentity's DefaultAzureCredential when nil.
+	// Credential is azidentity's DefaultAzureCredential if nil.
 	Credential azcore.TokenCredential
 }
 
-// Simulator asks Azure Resource Manager. It may be used by several goroutines at once.
+// Simulator requests evictions. It is safe for concurrent use.
 type Simulator struct {
 	credential azcore.TokenCredential
 	options    arm.ClientOptions
 }
 
-// New checks the options and finds credentials, without asking anybody for a token yet.
+// New validates the options and selects a credential. It requests no token.
 func New(o Options) (*Simulator, error) {
 	s := &Simulator{credential: o.Credential, options: arm.ClientOptions{DisableRPRegistration: true}}
 	if o.Endpoint != "" {
@@ -82,7 +81,7 @@ func New(o Options) (*Simulator, error) {
 			},
 		}
 		if base.Scheme == "http" {
-			s.credential = nobody{}
+			s.credential = emulatorCredential{}
 			s.options.InsecureAllowCredentialWithHTTP = true
 		}
 	}
@@ -103,24 +102,24 @@ func parseEndpoint(endpoint string) (*url.URL, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%q: %w: want a URL such as https://management.azure.com", endpoint, err)
 	case u.User != nil:
-		return nil, errors.New("there are credentials in the URL: want none, such as https://management.azure.com")
+		return nil, errors.New("the URL contains credentials: want none, such as https://management.azure.com")
 	case u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
 		return nil, fmt.Errorf("%q: want a URL such as https://management.azure.com", endpoint)
-	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return nil, fmt.Errorf("%q: want https, since Azure's credentials go there; http is for an emulator on the "+
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return nil, fmt.Errorf("%q: want https, because it receives the Azure credential; http is only for an emulator on the "+
 			"loopback interface", endpoint)
 	}
 	return u, nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Simulate asks for the eviction of one machine. Azure answers at once and posts the notice some moments later.
+// Simulate requests the eviction of one instance. Azure responds immediately and posts the notice a few moments later.
 func (s *Simulator) Simulate(ctx context.Context, t Target) error {
-	err := s.ask(ctx, t)
+	err := s.simulateEviction(ctx, t)
 	if err == nil {
 		return nil
 	}
@@ -128,10 +127,10 @@ func (s *Simulator) Simulate(ctx context.Context, t Target) error {
 	if !errors.As(err, &answer) {
 		return fmt.Errorf("%s: %w", t, err)
 	}
-	return fmt.Errorf("%s: Azure answered %d %s%s", t, answer.StatusCode, answer.ErrorCode, hint(answer.StatusCode))
+	return fmt.Errorf("%s: Azure responded %d %s%s", t, answer.StatusCode, answer.ErrorCode, statusHint(answer.StatusCode))
 }
 
-func (s *Simulator) ask(ctx context.Context, t Target) error {
+func (s *Simulator) simulateEviction(ctx context.Context, t Target) error {
 	if t.ScaleSet == "" {
 		c, err := armcompute.NewVirtualMachinesClient(t.Subscription, s.credential, &s.options)
 		if err != nil {
@@ -148,24 +147,23 @@ func (s *Simulator) ask(ctx context.Context, t Target) error {
 	return err
 }
 
-// hint says what a status usually means here.
-func hint(status int) string {
+// statusHint returns the usual cause of an HTTP status, for an error message.
+func statusHint(status int) string {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return ": these credentials may not do that; want the action " +
+		return ": the credential lacks the action " +
 			"Microsoft.Compute/virtualMachineScaleSets/virtualMachines/simulateEviction/action (or " +
-			"virtualMachines/simulateEviction/action), which Virtual Machine Contributor has"
+			"virtualMachines/simulateEviction/action); the role Virtual Machine Contributor has it"
 	case http.StatusNotFound:
-		return ": there is no such machine, or these credentials may not see it"
+		return ": the instance does not exist, or the credential may not read it"
 	case http.StatusConflict, http.StatusBadRequest:
-		return ": want a running machine with priority Spot"
+		return ": want a running Spot instance"
 	}
 	return ""
 }
 
-// nobody is the credential for an emulator, which asks for none.
-type nobody struct{}
+type emulatorCredential struct{}
 
-func (nobody) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+func (emulatorCredential) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	return azcore.AccessToken{Token: "emulator", ExpiresOn: time.Now().Add(time.Hour)}, nil
 }

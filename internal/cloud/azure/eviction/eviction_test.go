@@ -12,20 +12,20 @@ import (
 
 const (
 	inScaleSet = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachineScaleSets/V/virtualMachines/3"
-	alone      = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/web-1"
+	singleVM   = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/web-1"
 )
 
-func TestTargetIsReadFromTheProviderID(t *testing.T) {
+func TestTargetIsParsedFromProviderID(t *testing.T) {
 	for id, want := range map[string]Target{
 		inScaleSet: {"S", "G", "V", "3"},
-		alone:      {"S", "G", "", "web-1"},
+		singleVM:   {"S", "G", "", "web-1"},
 	} {
 		got, err := ParseProviderID(id)
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", id, got, err, want)
 		}
 	}
-	for _, id := range []string{"", "aws:///eu-1/i-0", strings.TrimSuffix(alone, "/web-1"), inScaleSet + "/disks"} {
+	for _, id := range []string{"", "aws:///eu-1/i-0", strings.TrimSuffix(singleVM, "/web-1"), inScaleSet + "/disks"} {
 		if got, err := ParseProviderID(id); err == nil {
 			t.Errorf("%q: %+v, want an error", id, got)
 		}
@@ -34,7 +34,7 @@ func TestTargetIsReadFromTheProviderID(t *testing.T) {
 
 func FuzzProviderID(f *testing.F) {
 	f.Add(inScaleSet)
-	f.Add(alone)
+	f.Add(singleVM)
 	f.Fuzz(func(t *testing.T, id string) {
 		target, err := ParseProviderID(id)
 		if err == nil && (target.Subscription == "" || target.ResourceGroup == "" || target.Name == "") {
@@ -43,7 +43,7 @@ func FuzzProviderID(f *testing.F) {
 	})
 }
 
-func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
+func TestRequestNamesTheInstance(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, r.Method+" "+r.URL.Path)
@@ -55,7 +55,7 @@ func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
 	defer server.Close()
 	s, err := New(Options{Endpoint: server.URL})
 	must.NoError(t, err)
-	for _, id := range []string{inScaleSet, alone} {
+	for _, id := range []string{inScaleSet, singleVM} {
 		target, err := ParseProviderID(id)
 		must.NoError(t, err)
 		if err := s.Simulate(t.Context(), target); err != nil {
@@ -71,7 +71,7 @@ func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
 }
 
 func TestAzureRefusalNamesTheInstanceAndRemedy(t *testing.T) {
-	for status, want := range map[int]string{403: "may not do that", 404: "no such machine", 409: "priority Spot"} {
+	for status, want := range map[int]string{403: "credential lacks", 404: "does not exist", 409: "running Spot"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
 			_, _ = w.Write([]byte(`{"error":{"code":"Nope","message":"no"}}`))

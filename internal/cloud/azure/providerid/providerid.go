@@ -1,8 +1,8 @@
-// Package providerid reads and writes the IDs by which Kubernetes and Azure Resource Manager name a virtual machine.
+// Package providerid parses and formats the IDs of virtual machines in Kubernetes and Azure Resource Manager.
 //
-// cloud-provider-azure puts them in a node's spec.providerID: "azure://" before the machine's resource ID. Azure's own
-// answers spell their fixed segments and their resource groups in several letter cases, so letter case is never taken
-// to mean anything. The package is linked into the node agent and keeps to the standard library.
+// cloud-provider-azure writes them to a Node's spec.providerID: "azure://" followed by the resource ID. Azure spells
+// fixed segments and resource groups in different letter cases, so case is ignored. The agent imports this package, so
+// it uses only the standard library.
 package providerid
 
 import (
@@ -11,41 +11,40 @@ import (
 	"strings"
 )
 
-// maxNameLength is Azure's own limit for the name of a virtual machine and of a scale set; maxGroupLength that of a
-// resource group.
+// The length limits of Azure: of a virtual machine or scale set, and of a resource group.
 const (
 	maxNameLength  = 64
 	maxGroupLength = 90
 )
 
-const want = "want azure:///subscriptions/…/resourceGroups/…/providers/Microsoft.Compute/" +
+const formatHint = "want azure:///subscriptions/…/resourceGroups/…/providers/Microsoft.Compute/" +
 	"virtualMachineScaleSets/NAME/virtualMachines/NUMBER, or the same ending in Microsoft.Compute/virtualMachines/NAME"
 
-// ID names a virtual machine.
+// ID identifies a virtual machine.
 type ID struct {
 	Subscription  string
 	ResourceGroup string
-	// ScaleSet is the uniform scale set that the machine is an instance of; empty for one that stands alone or in a
-	// flexible scale set, which has a name of its own.
+	// ScaleSet is the uniform scale set of the instance. It is empty for a single virtual machine and for a flexible
+	// scale set.
 	ScaleSet string
-	// Name is the machine's own name, or the instance's number in ScaleSet.
+	// Name is the name of the virtual machine, or the instance number in ScaleSet.
 	Name string
 }
 
-// Parse reads a provider ID. It is an error, never a guess, when the ID is empty, malformed or of another cloud.
+// Parse parses a provider ID. It returns an error if the ID is empty, malformed or of another cloud.
 func Parse(providerID string) (ID, error) {
 	id, err := parse(providerID)
 	if err != nil {
-		return ID{}, fmt.Errorf("provider ID %s: %w; %s", quote(providerID), err, want)
+		return ID{}, fmt.Errorf("provider ID %s: %w; %s", quoteTruncated(providerID), err, formatHint)
 	}
 	return id, nil
 }
 
-// ParseResource reads the same from a resource ID as Azure's answers have it, which has no "azure://" before it.
+// ParseResource parses an ARM resource ID, which has no "azure://" prefix.
 func ParseResource(resourceID string) (ID, error) {
-	id, err := parsePath(resourceID)
+	id, err := parseResourcePath(resourceID)
 	if err != nil {
-		return ID{}, fmt.Errorf("resource ID %s: %w", quote(resourceID), err)
+		return ID{}, fmt.Errorf("resource ID %s: %w", quoteTruncated(resourceID), err)
 	}
 	return id, nil
 }
@@ -56,19 +55,19 @@ func parse(providerID string) (ID, error) {
 	}
 	scheme, path, found := strings.Cut(providerID, "://")
 	if !found || !strings.EqualFold(scheme, "azure") {
-		return ID{}, errors.New("is not of Azure")
+		return ID{}, errors.New("is not an Azure ID")
 	}
-	return parsePath(path)
+	return parseResourcePath(path)
 }
 
-func parsePath(path string) (ID, error) {
+func parseResourcePath(path string) (ID, error) {
 	segments := strings.Split(path, "/")
 	var id ID
 	switch {
-	case matches(segments, "", "subscriptions", "*", "resourceGroups", "*", "providers", "Microsoft.Compute",
+	case matchesPattern(segments, "", "subscriptions", "*", "resourceGroups", "*", "providers", "Microsoft.Compute",
 		"virtualMachineScaleSets", "*", "virtualMachines", "*"):
 		id = ID{Subscription: segments[2], ResourceGroup: segments[4], ScaleSet: segments[8], Name: segments[10]}
-	case matches(segments, "", "subscriptions", "*", "resourceGroups", "*", "providers", "Microsoft.Compute",
+	case matchesPattern(segments, "", "subscriptions", "*", "resourceGroups", "*", "providers", "Microsoft.Compute",
 		"virtualMachines", "*"):
 		id = ID{Subscription: segments[2], ResourceGroup: segments[4], Name: segments[8]}
 	default:
@@ -77,8 +76,8 @@ func parsePath(path string) (ID, error) {
 	return id, id.validate()
 }
 
-// Resource is the name by which Azure's Scheduled Events call the machine: V_I for instance I of the uniform scale set
-// V, and the machine's own name for any other.
+// Resource returns the instance's name in Azure Scheduled Events: V_I for instance I of the uniform scale set V,
+// otherwise the name of the virtual machine.
 func (id ID) Resource() string {
 	if id.ScaleSet == "" {
 		return id.Name
@@ -86,9 +85,7 @@ func (id ID) Resource() string {
 	return id.ScaleSet + "_" + id.Name
 }
 
-// ResourceName returns the [ID.Resource] of a node's spec.providerID.
-//
-// It is an error, never a guess, when the provider ID is empty, malformed or of another cloud.
+// ResourceName parses a Node's spec.providerID and returns its [ID.Resource].
 func ResourceName(providerID string) (string, error) {
 	id, err := Parse(providerID)
 	if err != nil {
@@ -97,7 +94,7 @@ func ResourceName(providerID string) (string, error) {
 	return id.Resource(), nil
 }
 
-// ResourceID is the machine's ID in Azure Resource Manager.
+// ResourceID returns the ARM resource ID.
 func (id ID) ResourceID() string {
 	path := "/subscriptions/" + id.Subscription + "/resourceGroups/" + id.ResourceGroup + "/providers/Microsoft.Compute/"
 	if id.ScaleSet != "" {
@@ -106,7 +103,7 @@ func (id ID) ResourceID() string {
 	return path + "virtualMachines/" + id.Name
 }
 
-// String is the provider ID in the one spelling that can be compared: names in lower case.
+// String returns the canonical provider ID, with names in lower case.
 func (id ID) String() string {
 	lower := ID{
 		strings.ToLower(id.Subscription), strings.ToLower(id.ResourceGroup), strings.ToLower(id.ScaleSet),
@@ -115,34 +112,34 @@ func (id ID) String() string {
 	return "azure://" + lower.ResourceID()
 }
 
-// Same reports whether two IDs mean one machine.
+// Same reports whether two IDs name the same instance.
 func (id ID) Same(other ID) bool { return id.String() == other.String() }
 
-// validate insists on a number for an instance of a scale set: a machine of a flexible one has a name of its own there,
-// which neither events nor a node's provider ID spell in that way.
+// validate checks lengths and characters. An instance of a uniform scale set has a number: Scheduled Events and
+// provider IDs never use this form for a flexible scale set.
 func (id ID) validate() error {
 	if len(id.ResourceGroup) > maxGroupLength {
 		return fmt.Errorf("has a resource group name of %d characters, more than %d", len(id.ResourceGroup), maxGroupLength)
 	}
 	for what, text := range map[string]string{"subscription": id.Subscription, "resource group": id.ResourceGroup} {
-		if isDots(text) || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`?#%\`, r) }) {
+		if isDotSegment(text) || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`?#%\`, r) }) {
 			return fmt.Errorf("has a character that cannot be in a %s", what)
 		}
 	}
 	if id.ScaleSet == "" {
-		return validName("virtual machine", id.Name)
+		return validateName("virtual machine", id.Name)
 	}
-	if err := validName("scale set", id.ScaleSet); err != nil {
+	if err := validateName("scale set", id.ScaleSet); err != nil {
 		return err
 	}
 	if strings.Trim(id.Name, "0123456789") != "" || len(id.Name) > maxNameLength {
-		return fmt.Errorf("has %s for an instance number", quote(id.Name))
+		return fmt.Errorf("has %s for an instance number", quoteTruncated(id.Name))
 	}
 	return nil
 }
 
-// matches compares segments with a pattern, letter case aside; "*" stands for any text that is not empty.
-func matches(segments []string, pattern ...string) bool {
+// matchesPattern compares segments with a pattern, ignoring case. "*" matches any text that is not empty.
+func matchesPattern(segments []string, pattern ...string) bool {
 	if len(segments) != len(pattern) {
 		return false
 	}
@@ -157,8 +154,8 @@ func matches(segments []string, pattern ...string) bool {
 	return true
 }
 
-func validName(what, name string) error {
-	if isDots(name) {
+func validateName(what, name string) error {
+	if isDotSegment(name) {
 		return fmt.Errorf("has %q for a %s name", name, what)
 	}
 	if len(name) > maxNameLength {
@@ -174,13 +171,13 @@ func validName(what, name string) error {
 	return nil
 }
 
-// isDots reports a segment that a URL would take for a step up, or for none.
-func isDots(segment string) bool { return segment == "." || segment == ".." }
+// isDotSegment reports whether a URL would treat the segment as a path step.
+func isDotSegment(segment string) bool { return segment == "." || segment == ".." }
 
-// maxQuoted is how much of an ID an error shows, in bytes: enough for any that is right.
+// maxQuoted limits the part of an ID in an error, in bytes. Every valid ID is shorter.
 const maxQuoted = 512
 
-func quote(s string) string {
+func quoteTruncated(s string) string {
 	if len(s) > maxQuoted {
 		return fmt.Sprintf("%q…", s[:maxQuoted])
 	}

@@ -14,7 +14,7 @@ const (
 	single  = "azure:///subscriptions/0000-11/resourceGroups/mc_rg/providers/Microsoft.Compute/virtualMachines/"
 )
 
-func TestEachShapeIsReadInAnyLetterCase(t *testing.T) {
+func TestProviderIDIsParsedInAnyCase(t *testing.T) {
 	for text, want := range map[string]ID{
 		uniform + "V-vmss/virtualMachines/7":                                                          {"0000-11", "mc_rg", "V-vmss", "7"},
 		strings.ToUpper(uniform) + "v/VIRTUALMACHINES/7":                                              {"0000-11", "MC_RG", "v", "7"},
@@ -32,7 +32,7 @@ func TestEachShapeIsReadInAnyLetterCase(t *testing.T) {
 	}
 }
 
-func TestI10AnIDThatCouldLeadElsewhereIsRefused(t *testing.T) {
+func TestI10UnsafeProviderIDIsRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "aws:///a/i-0", single, single + "..", single + ".", single + "a/b", single + "a?x", uniform + "../virtualMachines/1",
 		uniform + "v/virtualMachines/x", strings.Replace(single, "mc_rg", "..", 1) + "n",
@@ -45,7 +45,7 @@ func TestI10AnIDThatCouldLeadElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-func TestTwoSpellingsOfOneMachineAreTheSame(t *testing.T) {
+func TestSpellingsOfOneIDAreEqual(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID{
 			rapid.StringMatching(`[a-f0-9-]{8,36}`).Draw(t, "subscription"),

@@ -16,7 +16,7 @@ const (
 	singlePrefix  = "azure:///subscriptions/0000-11/resourceGroups/mc_rg/providers/Microsoft.Compute/virtualMachines/"
 )
 
-func TestEveryProviderIDShapeGivesAResourceName(t *testing.T) {
+func TestResourceNameOfEachIDFormat(t *testing.T) {
 	for _, tc := range []struct{ name, providerID, want string }{
 		{"uniform scale set", uniformPrefix + "aks-pool-12345678-vmss/virtualMachines/0", "aks-pool-12345678-vmss_0"},
 		{"uniform scale set, large number", uniformPrefix + "v/virtualMachines/1234567", "v_1234567"},
@@ -74,9 +74,9 @@ func TestEqualResourceNamesMeanOneInstance(t *testing.T) {
 		scaleSet := rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,62}`).Draw(t, "scale set")
 		number := rapid.StringMatching(`0|[1-9][0-9]{0,4}`)
 		a, b := number.Draw(t, "a"), number.Draw(t, "b")
-		first, err := ResourceName(anyCase(t, uniformPrefix) + scaleSet + anyCase(t, "/virtualMachines/") + a)
+		first, err := ResourceName(randomizeCase(t, uniformPrefix) + scaleSet + randomizeCase(t, "/virtualMachines/") + a)
 		must.NoError(t, err)
-		second, err := ResourceName(anyCase(t, uniformPrefix) + anyCase(t, scaleSet) + "/virtualMachines/" + b)
+		second, err := ResourceName(randomizeCase(t, uniformPrefix) + randomizeCase(t, scaleSet) + "/virtualMachines/" + b)
 		must.NoError(t, err)
 		if first != scaleSet+"_"+a {
 			t.Errorf("got %q, want %s_%s", first, scaleSet, a)
@@ -87,8 +87,8 @@ func TestEqualResourceNamesMeanOneInstance(t *testing.T) {
 	})
 }
 
-// anyCase turns some letters to upper and some to lower case.
-func anyCase(t *rapid.T, s string) string {
+// randomizeCase turns some letters to upper and some to lower case.
+func randomizeCase(t *rapid.T, s string) string {
 	upper := rapid.SliceOfN(rapid.Bool(), len(s), len(s)).Draw(t, "upper")
 	out := []byte(s)
 	for i, c := range out {

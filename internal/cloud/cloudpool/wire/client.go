@@ -16,62 +16,61 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// maxAnswer is the most that is read of one answer, in bytes: a pool of some thousands of machines with their clouds'
-// own descriptions.
-const maxAnswer = 64 << 20
+// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with metadata.
+const maxResponseSize = 64 << 20
 
-// maxText bounds what is kept of the words of an answer, in bytes.
-const maxText = 2000
+// maxTextLength limits the text of an error response in bytes.
+const maxTextLength = 2000
 
-// Doer sends a request with the credentials that the server wants. *http.Client is one.
+// Doer sends a request with the credentials of the server, like *http.Client.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// Client asks one pool. It follows no redirect, and believes no answer that is not of the API's own form. It is safe for
-// concurrent use.
+// Client is a client of one pool. It accepts only responses in the format of the API. It is safe for concurrent use.
 type Client struct {
 	base *url.URL
 	http Doer
-	// timeout bounds each request, to the last byte of its answer.
+	// timeout limits each request, including its body.
 	timeout time.Duration
 }
 
-// NewClient returns a client for the pool at base, the address to which /pool is added.
+// NewClient returns a client for a pool. base is the URL before /pool.
 func NewClient(base *url.URL, doer Doer, timeout time.Duration) *Client {
 	return &Client{base: base, http: doer, timeout: timeout}
 }
 
-// StatusError is an answer that is no success.
+// StatusError is a response with an error status.
 type StatusError struct {
 	Code int
 	ErrorMessage
-	// Own says that the answer is of the API's form: the server's own word, and not that of something in between.
+	// Own means that the response has the format of the API, so that it is from the server and not from a proxy.
 	Own bool
-	// After is how long the server wants to be left alone; 0 is no wish.
+	// After is the retry delay that the server asks for; 0 if it does not.
 	After time.Duration
 }
 
 func (e *StatusError) Error() string {
 	text := fmt.Sprintf("%d %s", e.Code, http.StatusText(e.Code))
 	if !e.Own {
-		text += " (no answer of the cloudpool API)"
+		text += " (not a response of the cloudpool API)"
 	}
 	if e.Message != "" {
 		text += ": " + e.Message
 	}
-	if detail, _, _ := strings.Cut(e.Detail, "\n"); detail != "" { // the reference server's is a stack trace
+	if detail, _, _ := strings.Cut(e.Detail, "\n"); detail != "" { // the reference server returns a stack trace
 		text += ": " + detail
 	}
 	return text
 }
 
-// IsNotMember reports an error's text that has a server's own 404 to a termination in it: the machine is no member of its pool.
+// IsNotMember reports whether an error text contains the server's own 404 for a termination: the machine is not in the
+// pool.
 func IsNotMember(text string) bool {
 	return strings.Contains(text, fmt.Sprintf("/terminate: %d %s: ", http.StatusNotFound, http.StatusText(http.StatusNotFound)))
 }
 
-// AsStatus gives the answer that an error is about; nil when there was none.
+// AsStatus returns the [StatusError] in err, or nil.
 func AsStatus(err error) *StatusError {
 	var e *StatusError
 	if errors.As(err, &e) {
@@ -80,18 +79,18 @@ func AsStatus(err error) *StatusError {
 	return nil
 }
 
-// multi is the path of a pool of a server of several, where what is asked of one machine has no /pool before it.
-var multi = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
+// multiPoolPath matches the path of a pool on a server with several pools. There, requests for a machine have no /pool prefix.
+var multiPoolPath = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
-// MachinePath is the path of what is asked of one machine, such as terminate, below the address of its pool.
+// MachinePath returns the path of a request for a machine, such as terminate, relative to the pool's URL.
 func MachinePath(base *url.URL, action string) string {
-	if multi.MatchString(base.Path) {
+	if multiPoolPath.MatchString(base.Path) {
 		return action
 	}
 	return "pool/" + action
 }
 
-// Pool reads the machines.
+// Pool reads the machines of the pool.
 func (c *Client) Pool(ctx context.Context) (Pool, error) {
 	var read struct {
 		Timestamp *time.Time
@@ -101,17 +100,17 @@ func (c *Client) Pool(ctx context.Context) (Pool, error) {
 		return Pool{}, err
 	}
 	if read.Timestamp == nil || read.Machines == nil {
-		return Pool{}, fmt.Errorf("GET %s: the answer has no timestamp or no machines: is it a cloudpool?", c.url("pool").Redacted())
+		return Pool{}, fmt.Errorf("GET %s: the response has no timestamp or no machines: is it a cloudpool?", c.resolveURL("pool").Redacted())
 	}
 	for i := range *read.Machines {
 		if m := &(*read.Machines)[i]; m.ID == "" || m.State == "" {
-			return Pool{}, fmt.Errorf("GET %s: machine %d has no id or no machineState", c.url("pool").Redacted(), i)
+			return Pool{}, fmt.Errorf("GET %s: machine %d has no id or no machineState", c.resolveURL("pool").Redacted(), i)
 		}
 	}
 	return Pool{*read.Timestamp, *read.Machines}, nil
 }
 
-// Size reads how large the pool is and is meant to be.
+// Size reads the current and the desired size of the pool.
 func (c *Client) Size(ctx context.Context) (Size, error) {
 	var read struct {
 		Timestamp                      *time.Time
@@ -121,13 +120,13 @@ func (c *Client) Size(ctx context.Context) (Size, error) {
 		return Size{}, err
 	}
 	if read.Timestamp == nil || read.DesiredSize == nil || read.Allocated == nil || read.Active == nil {
-		return Size{}, fmt.Errorf("GET %s: the answer lacks timestamp, desiredSize, allocated or active: is it a cloudpool?",
-			c.url("pool/size").Redacted())
+		return Size{}, fmt.Errorf("GET %s: the response lacks timestamp, desiredSize, allocated or active: is it a cloudpool?",
+			c.resolveURL("pool/size").Redacted())
 	}
 	return Size{*read.Timestamp, *read.DesiredSize, *read.Allocated, *read.Active}, nil
 }
 
-// Pools lists the names of the pools of a server of several.
+// Pools lists the names of the pools of a server with several pools.
 func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	var urls []string
 	if err := c.get(ctx, "cloudpools", &urls); err != nil {
@@ -137,47 +136,47 @@ func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	for _, u := range urls {
 		parsed, err := url.Parse(u)
 		if err != nil {
-			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.url("cloudpools").Redacted(), u, err)
+			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.resolveURL("cloudpools").Redacted(), u, err)
 		}
 		names = append(names, parsed.Path[strings.LastIndex(parsed.Path, "/")+1:])
 	}
 	return names, nil
 }
 
-// SetDesiredSize records how large the pool is meant to be. Whatever the pool does about that, it does later.
+// SetDesiredSize sets the desired size of the pool. The pool acts on it later.
 func (c *Client) SetDesiredSize(ctx context.Context, n int) error {
 	return c.post(ctx, "pool/size", SetDesiredSize{n})
 }
 
-// Terminate ends a machine.
+// Terminate terminates a machine.
 func (c *Client) Terminate(ctx context.Context, r Removal) error {
 	return c.post(ctx, MachinePath(c.base, "terminate"), r)
 }
 
-// Detach ends a machine's membership.
+// Detach removes a machine from the pool without terminating it.
 func (c *Client) Detach(ctx context.Context, r Removal) error {
 	return c.post(ctx, MachinePath(c.base, "detach"), r)
 }
 
-// SetMembershipStatus says what the pool may do with a machine.
+// SetMembershipStatus sets what the pool may do with a machine.
 func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus) error {
 	return c.post(ctx, MachinePath(c.base, "membershipStatus"), s)
 }
 
-func (c *Client) url(path string) *url.URL { return c.base.JoinPath(path) }
+func (c *Client) resolveURL(path string) *url.URL { return c.base.JoinPath(path) }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {
-	return c.do(ctx, http.MethodGet, path, nil, into)
+	return c.send(ctx, http.MethodGet, path, nil, into)
 }
 
 func (c *Client) post(ctx context.Context, path string, body any) error {
-	return c.do(ctx, http.MethodPost, path, body, nil)
+	return c.send(ctx, http.MethodPost, path, body, nil)
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body, into any) error {
+func (c *Client) send(ctx context.Context, method, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	address := c.url(path)
+	address := c.resolveURL(path)
 	doing := method + " " + address.Redacted()
 	var payload io.Reader
 	if body != nil {
@@ -197,36 +196,37 @@ func (c *Client) do(ctx context.Context, method, path string, body, into any) er
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", doing, withoutURL(err))
+		return fmt.Errorf("%s: %w", doing, stripURL(err))
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
-	raw, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	defer func() { _ = response.Body.Close() }() // the body was read or is not needed
+	raw, err := io.ReadAll(io.LimitReader(response.Body, maxResponseSize+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: the answer broke off: %w", doing, err)
-	case len(raw) > maxAnswer:
-		return fmt.Errorf("%s: the answer is longer than %d bytes", doing, maxAnswer)
+		return fmt.Errorf("%s: the response was truncated: %w", doing, err)
+	case len(raw) > maxResponseSize:
+		return fmt.Errorf("%s: the response is longer than %d bytes", doing, maxResponseSize)
 	case response.StatusCode < 200 || response.StatusCode > 299:
-		return fmt.Errorf("%s: %w", doing, readError(response, raw))
+		return fmt.Errorf("%s: %w", doing, parseErrorResponse(response, raw))
 	case into == nil:
-		return notAPage(doing, response)
+		return rejectWebPage(doing, response)
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
-		return fmt.Errorf("%s: the answer cannot be read: %w", doing, err)
+		return fmt.Errorf("%s: the response cannot be parsed: %w", doing, err)
 	}
 	return nil
 }
 
-// notAPage doubts a success that comes with a web page, as from a log-in in between: the server's own have no body.
-func notAPage(doing string, response *http.Response) error {
+// rejectWebPage returns an error for a success with a web page, for example from a login proxy. The server's own success has
+// no body.
+func rejectWebPage(doing string, response *http.Response) error {
 	if strings.HasPrefix(strings.ToLower(response.Header.Get("Content-Type")), "text/html") {
 		return fmt.Errorf("%s: %d with a web page: is it a cloudpool?", doing, response.StatusCode)
 	}
 	return nil
 }
 
-// withoutURL takes the address off an error, which names it again, and may have a password in it.
-func withoutURL(err error) error {
+// stripURL removes the URL from an error, because it may contain a password.
+func stripURL(err error) error {
 	var e *url.Error
 	if errors.As(err, &e) {
 		return e.Err
@@ -234,26 +234,25 @@ func withoutURL(err error) error {
 	return err
 }
 
-func readError(response *http.Response, raw []byte) error {
+func parseErrorResponse(response *http.Response, raw []byte) error {
 	e := &StatusError{Code: response.StatusCode, After: cloud.RetryAfter(response.Header, time.Now())}
 	var read struct{ Message, Detail *string }
 	if json.Unmarshal(raw, &read) == nil && read.Message != nil {
-		e.Own, e.Message = true, printable(*read.Message)
+		e.Own, e.Message = true, sanitizeLines(*read.Message)
 		if read.Detail != nil {
-			e.Detail = printable(*read.Detail)
+			e.Detail = sanitizeLines(*read.Detail)
 		}
 		return e
 	}
-	e.Message = printable(string(raw))
+	e.Message = sanitizeLines(string(raw))
 	return e
 }
 
-// printable is a text of the server's as it can be shown: cut to a length, and each of its lines without control
-// characters.
-func printable(text string) string {
+// sanitizeLines sanitizes a text of the server: it limits its length and removes control characters from each line.
+func sanitizeLines(text string) string {
 	var lines []string
-	for line := range strings.Lines(text[:min(len(text), maxText)]) {
-		lines = append(lines, cloud.Printable(line, maxText))
+	for line := range strings.Lines(text[:min(len(text), maxTextLength)]) {
+		lines = append(lines, cloud.Printable(line, maxTextLength))
 	}
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// ask gives a client of a server, at a path below its address.
-func ask(t *testing.T, path string, h http.HandlerFunc) *wire.Client {
+// newTestClient returns a client of a server, with a path in its URL.
+func newTestClient(t *testing.T, path string, h http.HandlerFunc) *wire.Client {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -28,12 +28,12 @@ func ask(t *testing.T, path string, h http.HandlerFunc) *wire.Client {
 }
 
 const (
-	goodPool = `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1","machineState":"RUNNING"}]}`
-	goodSize = `{"timestamp":"2026-01-02T03:04:05.678Z","desiredSize":3,"allocated":2,"active":1}`
+	validPool = `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1","machineState":"RUNNING"}]}`
+	validSize = `{"timestamp":"2026-01-02T03:04:05.678Z","desiredSize":3,"allocated":2,"active":1}`
 )
 
-// TestI7ForeignAnswerIsNoEmptyPool has servers, and what may be between, answer anything else.
-func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
+// TestI7MalformedResponseIsNotAnEmptyPool covers malformed responses of servers and proxies.
+func TestI7MalformedResponseIsNotAnEmptyPool(t *testing.T) {
 	write := func(code int, kind, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
@@ -42,29 +42,29 @@ func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
 		}
 	}
 	for name, h := range map[string]http.HandlerFunc{
-		"a page":             write(200, "text/html", "<html>Log in</html>"),
-		"a page of an error": write(503, "text/html", "<html>Away</html>"),
-		"a redirect":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
-		"nothing":            write(200, "application/json", ""),
-		"no content":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
-		"null":               write(200, "application/json", "null"),
-		"an empty object":    write(200, "application/json", "{}"),
-		"a list":             write(200, "application/json", "[]"),
-		"no machines":        write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z"}`),
-		"machines of null":   write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":null}`),
-		"no time":            write(200, "application/json", `{"machines":[],"desiredSize":0,"allocated":0,"active":0}`),
-		"a time of its own":  write(200, "application/json", `{"timestamp":"yesterday","machines":[],"desiredSize":0,"allocated":0,"active":0}`),
-		"a nameless machine": write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"machineState":"RUNNING"}],"desiredSize":1,"active":1}`),
-		"a stateless one":    write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1"}],"allocated":1,"active":1}`),
-		"two documents":      write(200, "application/json", goodPool+goodPool),
+		"a web page":       write(200, "text/html", "<html>Log in</html>"),
+		"an error page":    write(503, "text/html", "<html>Away</html>"),
+		"a redirect":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+		"nothing":          write(200, "application/json", ""),
+		"no content":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"null":             write(200, "application/json", "null"),
+		"an empty object":  write(200, "application/json", "{}"),
+		"a list":           write(200, "application/json", "[]"),
+		"no machines":      write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z"}`),
+		"machines of null": write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":null}`),
+		"no time":          write(200, "application/json", `{"machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a malformed time": write(200, "application/json", `{"timestamp":"yesterday","machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a missing ID":     write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"machineState":"RUNNING"}],"desiredSize":1,"active":1}`),
+		"a missing state":  write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1"}],"allocated":1,"active":1}`),
+		"two documents":    write(200, "application/json", validPool+validPool),
 		"half a body": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "400")
-			fmt.Fprint(w, goodPool[:40])
+			fmt.Fprint(w, validPool[:40])
 			panic(http.ErrAbortHandler)
 		},
 		"a connection that ends": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
-		c := ask(t, "", h)
+		c := newTestClient(t, "", h)
 		if pool, err := c.Pool(t.Context()); err == nil {
 			t.Errorf("%s: a pool %+v", name, pool)
 		}
@@ -74,9 +74,9 @@ func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
 	}
 }
 
-func TestAPoolAndItsSizeAreRead(t *testing.T) {
-	c := ask(t, "/base", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, map[string]string{"/base/pool": goodPool, "/base/pool/size": goodSize}[r.URL.Path])
+func TestPoolAndSizeAreParsed(t *testing.T) {
+	c := newTestClient(t, "/base", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, map[string]string{"/base/pool": validPool, "/base/pool/size": validSize}[r.URL.Path])
 	})
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 	pool, err := c.Pool(t.Context())
@@ -84,7 +84,7 @@ func TestAPoolAndItsSizeAreRead(t *testing.T) {
 		t.Errorf("%+v, %v", pool, err)
 	}
 	if m := pool.Machines[0]; !m.Active() || m.Evictable() {
-		t.Error("a machine that does not say is to count, and not to be taken away")
+		t.Error("a machine without membershipStatus is active and not evictable")
 	}
 	size, err := c.Size(t.Context())
 	if err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at) {
@@ -92,11 +92,11 @@ func TestAPoolAndItsSizeAreRead(t *testing.T) {
 	}
 }
 
-// TestServerOfSeveralPoolsIsAskedPerPath is where kubeaware-cloudpool-proxy drained a node, and was told 404 then.
-func TestServerOfSeveralPoolsIsAskedPerPath(t *testing.T) {
+// Regression test: kubeaware-cloudpool-proxy drained a node and then received a 404.
+func TestPoolPathSelectsThePool(t *testing.T) {
 	for path, want := range map[string]string{"": "/pool/terminate", "/cloudpools/workers": "/cloudpools/workers/terminate", "/x/": "/x/pool/terminate"} {
 		var got, body string
-		c := ask(t, path, func(_ http.ResponseWriter, r *http.Request) {
+		c := newTestClient(t, path, func(_ http.ResponseWriter, r *http.Request) {
 			raw, _ := io.ReadAll(r.Body)
 			got, body = r.Method+" "+r.URL.Path, string(raw)
 		})
@@ -111,7 +111,7 @@ func TestServerOfSeveralPoolsIsAskedPerPath(t *testing.T) {
 
 func TestServerErrorMessageIsKept(t *testing.T) {
 	answer := `{"message":"100% down\u001b[2J","detail":"first\n\tat Second.java\u0000\n"}`
-	own := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+	own := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(http.StatusBadGateway)
 		fmt.Fprint(w, answer)
@@ -122,25 +122,25 @@ func TestServerErrorMessageIsKept(t *testing.T) {
 		status.After != 7*time.Second || !strings.HasSuffix(err.Error(), "502 Bad Gateway: 100% down [2J: first") {
 		t.Errorf("%+v, %v", status, err)
 	}
-	other := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+	other := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, strings.Repeat("<p>é", 3000))
 	})
 	if status = wire.AsStatus(other.SetDesiredSize(t.Context(), 3)); status == nil || status.Own || len(status.Message) > 2100 {
 		t.Errorf("%+v", status)
 	}
-	page := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+	page := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprint(w, "<html>Log in</html>")
 	})
 	if err := page.SetDesiredSize(t.Context(), 3); err == nil {
-		t.Error("a page was taken for the server's yes")
+		t.Error("a web page was accepted as success")
 	}
 }
 
-func TestARequestEndsWithItsContext(t *testing.T) {
+func TestRequestEndsWithItsContext(t *testing.T) {
 	asked := make(chan struct{})
-	c := ask(t, "", func(_ http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, "", func(_ http.ResponseWriter, r *http.Request) {
 		close(asked)
 		<-r.Context().Done()
 	})
@@ -154,27 +154,27 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func FuzzAnswer(f *testing.F) {
-	for _, seed := range []string{goodPool, goodSize, `{"machines":[{"membershipStatus":{"active":"x"}}]}`, "[]", "null", "{"} {
+func FuzzPoolResponse(f *testing.F) {
+	for _, seed := range []string{validPool, validSize, `{"machines":[{"membershipStatus":{"active":"x"}}]}`, "[]", "null", "{"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		base := &url.URL{Scheme: "http", Host: "cloudpool"}
-		c := wire.NewClient(base, answers(raw), time.Minute)
+		c := wire.NewClient(base, fixedResponse(raw), time.Minute)
 		pool, err := c.Pool(t.Context())
 		for _, m := range pool.Machines {
 			if err == nil && (m.ID == "" || m.State == "" || pool.Timestamp.IsZero() && !strings.Contains(string(raw), "0001-01-01")) {
-				t.Errorf("%q was taken for %+v", raw, pool)
+				t.Errorf("%q decoded as %+v", raw, pool)
 			}
 		}
 		_, _ = c.Size(t.Context())
 	})
 }
 
-// answers is a server that always answers the same.
-type answers []byte
+// fixedResponse is a server with a fixed response.
+type fixedResponse []byte
 
 // Do implements wire.Doer.
-func (a answers) Do(r *http.Request) (*http.Response, error) {
+func (a fixedResponse) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// BadRequest is why a body cannot be understood, as it is answered with 400.
+// BadRequest is the error for a malformed body, which is returned with status 400.
 type BadRequest struct{ ErrorMessage }
 
 func (e *BadRequest) Error() string {
@@ -16,40 +16,40 @@ func (e *BadRequest) Error() string {
 	return e.Message + ": " + e.Detail
 }
 
-func bad(message, format string, a ...any) error {
+func newBadRequest(message, format string, a ...any) error {
 	return &BadRequest{ErrorMessage{message, fmt.Sprintf(format, a...)}}
 }
 
-// decode reads a body. Keys may be in any letter case, what is not known is passed over, and nothing may follow. The
-// caller sends on what was understood and never what was read, so that nobody behind it can understand it otherwise.
-func decode(what string, raw []byte, into any) error {
+// decodeBody parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
+// caller forwards the decoded value and never the original body, so that the server cannot interpret it differently.
+func decodeBody(what string, raw []byte, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
-		return bad("failed to decode "+what+" message", "%s", err)
+		return newBadRequest("failed to decode "+what+" message", "%s", err)
 	}
 	return nil
 }
 
-// DecodeSetDesiredSize reads the body of POST /pool/size. A size that is not said is never taken for 0.
+// DecodeSetDesiredSize decodes the body of POST /pool/size. A missing size is an error, never 0.
 func DecodeSetDesiredSize(raw []byte) (SetDesiredSize, error) {
 	var read struct{ DesiredSize *int }
-	if err := decode("setDesiredSize", raw, &read); err != nil {
+	if err := decodeBody("setDesiredSize", raw, &read); err != nil {
 		return SetDesiredSize{}, err
 	}
 	switch {
 	case read.DesiredSize == nil:
-		return SetDesiredSize{}, bad("setDesiredSize message did not specify a desiredSize", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message did not specify a desiredSize", "")
 	case *read.DesiredSize < 0:
-		return SetDesiredSize{}, bad("setDesiredSize message: desiredSize must be non-negative", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message: desiredSize must be non-negative", "")
 	case *read.DesiredSize > math.MaxInt32:
-		return SetDesiredSize{}, bad("setDesiredSize message: desiredSize must be at most 2147483647", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message: desiredSize must be at most 2147483647", "")
 	}
 	return SetDesiredSize{*read.DesiredSize}, nil
 }
 
-// DecodeTerminate reads the body of POST /pool/terminate.
+// DecodeTerminate decodes the body of POST /pool/terminate.
 func DecodeTerminate(raw []byte) (Removal, error) { return decodeRemoval("terminateMachine", raw) }
 
-// DecodeDetach reads the body of POST /pool/detach.
+// DecodeDetach decodes the body of POST /pool/detach.
 func DecodeDetach(raw []byte) (Removal, error) { return decodeRemoval("detachMachine", raw) }
 
 func decodeRemoval(what string, raw []byte) (Removal, error) {
@@ -57,70 +57,70 @@ func decodeRemoval(what string, raw []byte) (Removal, error) {
 		MachineID            *string
 		DecrementDesiredSize *bool
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return Removal{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	return Removal{id, read.DecrementDesiredSize != nil && *read.DecrementDesiredSize}, err
 }
 
-// named wants a machine to be named.
-func named(what string, id *string) (string, error) {
+// requireMachineID requires a machine ID.
+func requireMachineID(what string, id *string) (string, error) {
 	if id == nil || *id == "" {
-		return "", bad(what+" message did not specify a machineId", "")
+		return "", newBadRequest(what+" message did not specify a machineId", "")
 	}
 	return *id, nil
 }
 
-// DecodeAttach reads the body of POST /pool/attach.
+// DecodeAttach decodes the body of POST /pool/attach.
 func DecodeAttach(raw []byte) (Attachment, error) {
 	var read struct{ MachineID *string }
-	if err := decode("attachMachine", raw, &read); err != nil {
+	if err := decodeBody("attachMachine", raw, &read); err != nil {
 		return Attachment{}, err
 	}
-	id, err := named("attachMachine", read.MachineID)
+	id, err := requireMachineID("attachMachine", read.MachineID)
 	return Attachment{id}, err
 }
 
-// DecodeServiceState reads the body of POST /pool/serviceState.
+// DecodeServiceState decodes the body of POST /pool/serviceState.
 func DecodeServiceState(raw []byte) (SetServiceState, error) {
 	const what = "setServiceState"
 	var read struct {
 		MachineID    *string
 		ServiceState *ServiceState
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return SetServiceState{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	switch {
 	case err != nil:
 		return SetServiceState{}, err
 	case read.ServiceState == nil:
-		return SetServiceState{}, bad(what+" message did not specify a serviceState", "")
+		return SetServiceState{}, newBadRequest(what+" message did not specify a serviceState", "")
 	case !read.ServiceState.Known():
-		return SetServiceState{}, bad(what+" message: serviceState is not known",
+		return SetServiceState{}, newBadRequest(what+" message: serviceState is not known",
 			"%q: want BOOTING, IN_SERVICE, UNHEALTHY, OUT_OF_SERVICE or UNKNOWN", *read.ServiceState)
 	}
 	return SetServiceState{id, *read.ServiceState}, nil
 }
 
-// DecodeMembershipStatus reads the body of POST /pool/membershipStatus. Of the two flags the one that is missing is true.
+// DecodeMembershipStatus decodes the body of POST /pool/membershipStatus. A missing flag is true.
 func DecodeMembershipStatus(raw []byte) (SetMembershipStatus, error) {
 	const what = "setMembershipStatus"
 	var read struct {
 		MachineID        *string
 		MembershipStatus *MembershipStatus
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return SetMembershipStatus{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	switch {
 	case err != nil:
 		return SetMembershipStatus{}, err
 	case read.MembershipStatus == nil:
-		return SetMembershipStatus{}, bad(what+" message did not specify a membershipStatus", "")
+		return SetMembershipStatus{}, newBadRequest(what+" message did not specify a membershipStatus", "")
 	}
 	return SetMembershipStatus{id, *read.MembershipStatus}, nil
 }

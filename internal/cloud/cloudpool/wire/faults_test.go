@@ -8,11 +8,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests of this file are named after faults of kubeaware-cloudpool-proxy; package kubeaware has the list of all.
+// These tests are named after faults of kubeaware-cloudpool-proxy. Package kubeaware has the whole list.
 
 func TestFaultSuccessOtherThan200IsAFailure(t *testing.T) {
 	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent} {
-		c := ask(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+		c := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 		for what, err := range map[string]error{
 			"size":       c.SetDesiredSize(t.Context(), 3),
 			"terminate":  c.Terminate(t.Context(), wire.Removal{MachineID: "m"}),
@@ -28,7 +28,7 @@ func TestFaultSuccessOtherThan200IsAFailure(t *testing.T) {
 
 func TestFaultOwnRequestsAreForwardedForNobody(t *testing.T) {
 	seen := make(chan http.Header, 1)
-	c := ask(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header })
+	c := newTestClient(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header })
 	must.NoError(t, c.SetDesiredSize(t.Context(), 3))
 	if h := <-seen; h.Values("X-Forwarded-For") != nil {
 		t.Errorf("X-Forwarded-For is %q, want no such header", h.Values("X-Forwarded-For"))

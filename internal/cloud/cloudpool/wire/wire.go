@@ -1,5 +1,5 @@
-// Package wire is the cloudpool REST API, version 5 (https://cloudpoolrestapi.readthedocs.io): its types, how its bodies
-// are read, and a client.
+// Package wire implements the cloudpool REST API, version 5 (https://cloudpoolrestapi.readthedocs.io): its types, the
+// decoding of bodies, and a client.
 package wire
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// MachineState is how far a machine's life has come.
+// MachineState is the phase of a machine's life.
 type MachineState string
 
 // The states of a machine.
@@ -20,14 +20,14 @@ const (
 	Terminated  MachineState = "TERMINATED"
 )
 
-// Over reports a state in which a machine does not count to its pool any more, nor will again. A state that is not known
-// is not over (I7).
+// Over reports whether a machine in this state no longer counts as a member of its pool and never will. An unknown
+// state is not over (I7).
 func (s MachineState) Over() bool { return s == Rejected || s == Terminating || s == Terminated }
 
-// ServiceState is what somebody says of the service on a machine. It has no effect.
+// ServiceState is a user's statement about the service on a machine. It has no effect.
 type ServiceState string
 
-// The states of service.
+// The service states.
 const (
 	Booting      ServiceState = "BOOTING"
 	InService    ServiceState = "IN_SERVICE"
@@ -36,7 +36,7 @@ const (
 	UnknownState ServiceState = "UNKNOWN"
 )
 
-// Known reports one of the states above.
+// Known reports whether the state is one of the above.
 func (s ServiceState) Known() bool {
 	switch s {
 	case Booting, InService, Unhealthy, OutOfService, UnknownState:
@@ -45,17 +45,17 @@ func (s ServiceState) Known() bool {
 	return false
 }
 
-// MembershipStatus is what a pool may do with a machine: one that is active counts to the pool's size, one that is
-// evictable may be taken away. One that is evictable and not active is disposable: it is replaced and terminated.
+// MembershipStatus is what a pool may do with a machine. An active machine counts in the pool's size. An evictable
+// machine may be terminated. A machine that is evictable and not active is disposable: it is replaced and terminated.
 type MembershipStatus struct {
 	Active    bool `json:"active"`
 	Evictable bool `json:"evictable"`
 }
 
-// Disposable reports a machine that its pool replaces and terminates.
+// Disposable reports whether the pool replaces and terminates the machine.
 func (m MembershipStatus) Disposable() bool { return !m.Active && m.Evictable }
 
-// UnmarshalJSON takes what is missing for true, as the reference server does.
+// UnmarshalJSON sets missing flags to true, as the reference server does.
 func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
 	var read struct{ Active, Evictable *bool }
 	if err := json.Unmarshal(raw, &read); err != nil {
@@ -65,7 +65,6 @@ func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Machine is one machine of a pool.
 type Machine struct {
 	ID           string            `json:"id"`
 	State        MachineState      `json:"machineState"`
@@ -78,64 +77,64 @@ type Machine struct {
 	LaunchTime   *time.Time        `json:"launchTime,omitempty"`
 	PublicIPs    []string          `json:"publicIps"`
 	PrivateIPs   []string          `json:"privateIps"`
-	// Metadata is the cloud's own description, in the cloud's own form.
+	// Metadata is the cloud's own description of the machine.
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Evictable reports that the machine may be taken away. Of one that does not say, it is not known, and so may not.
+// Evictable reports whether the machine may be terminated. If the server does not say, it may not.
 func (m *Machine) Evictable() bool { return m.Membership != nil && m.Membership.Evictable }
 
-// Active reports that the machine counts to its pool's size.
+// Active reports whether the machine counts in the pool's size.
 func (m *Machine) Active() bool {
 	return !m.State.Over() && (m.Membership == nil || m.Membership.Active)
 }
 
-// Pool is the machines of a pool, as they were observed at a time. It may be some minutes old.
+// Pool is an observation of the machines of a pool. It may be minutes old.
 type Pool struct {
 	Timestamp time.Time `json:"timestamp"`
 	Machines  []Machine `json:"machines"`
 }
 
-// timestamp is the form of all times: UTC, to the millisecond, all three digits of which are there.
-const timestamp = "2006-01-02T15:04:05.000Z"
+// timestampFormat is the format of all times: UTC with three digits of milliseconds.
+const timestampFormat = "2006-01-02T15:04:05.000Z"
 
-func inUTC(t *time.Time) *string {
+func formatTime(t *time.Time) *string {
 	if t == nil {
 		return nil
 	}
-	text := t.UTC().Format(timestamp)
+	text := t.UTC().Format(timestampFormat)
 	return &text
 }
 
-// MarshalJSON writes times in the API's form.
+// MarshalJSON formats times as the API does.
 func (m Machine) MarshalJSON() ([]byte, error) {
-	type plain Machine // without this method
+	type plain Machine // avoids recursion
 	return json.Marshal(struct {
 		plain
 		RequestTime *string `json:"requestTime,omitempty"`
 		LaunchTime  *string `json:"launchTime,omitempty"`
-	}{plain(m), inUTC(m.RequestTime), inUTC(m.LaunchTime)})
+	}{plain(m), formatTime(m.RequestTime), formatTime(m.LaunchTime)})
 }
 
-// MarshalJSON writes times in the API's form.
+// MarshalJSON formats times as the API does.
 func (p Pool) MarshalJSON() ([]byte, error) {
 	type plain Pool
 	return json.Marshal(struct {
 		Timestamp *string `json:"timestamp"`
 		plain
-	}{inUTC(&p.Timestamp), plain(p)})
+	}{formatTime(&p.Timestamp), plain(p)})
 }
 
-// MarshalJSON writes times in the API's form.
+// MarshalJSON formats times as the API does.
 func (s Size) MarshalJSON() ([]byte, error) {
 	type plain Size
 	return json.Marshal(struct {
 		Timestamp *string `json:"timestamp"`
 		plain
-	}{inUTC(&s.Timestamp), plain(s)})
+	}{formatTime(&s.Timestamp), plain(s)})
 }
 
-// Size is how large a pool is and is meant to be.
+// Size is the current and the desired size of a pool.
 type Size struct {
 	Timestamp time.Time `json:"timestamp"`
 	Desired   int       `json:"desiredSize"`
@@ -143,7 +142,7 @@ type Size struct {
 	Active    int       `json:"active"`
 }
 
-// Status is whether a pool works.
+// Status is the state of a pool.
 type Status struct {
 	Started    bool `json:"started"`
 	Configured bool `json:"configured"`

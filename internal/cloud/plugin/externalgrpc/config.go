@@ -1,17 +1,17 @@
-// Package externalgrpc is the client of the cluster autoscaler's external gRPC cloud provider protocol, so that the
-// providers that were made for it serve Slipway as they are.
+// Package externalgrpc is a client of the cluster autoscaler's external gRPC cloud provider protocol. Existing
+// providers of that protocol work with Slipway unchanged.
 //
-// The protocol knows less than package cloud asks for:
+// The protocol has less information than package cloud needs:
 //
-//   - Machines have no names, only provider IDs. Their last part stands for the name: where it is not the Node's name, the
-//     machine is never confirmed to be the Node's, and so never deleted for it (I4).
-//   - Nothing is an operation. A deletion is done when the machine is listed no more, and growing when the group has as
-//     many machines as it is meant to.
-//   - A group has one kind of machine, which is called as the group is.
-//   - Nothing is read past a cache of the provider's but by Refresh, which is called before every reading.
-//   - Errors have no meaning but that of their gRPC code: PERMISSION_DENIED is a missing right, RESOURCE_EXHAUSTED in
-//     answer to growing a used-up quota, RetryInfo a wish to wait. No code says that something is gone; only a complete
-//     list does in which it is missing.
+//   - Instances have no names, only provider IDs. The last part of the ID is used as the name. If it is not the Node's
+//     name, the instance is not deleted for that Node (I4).
+//   - The protocol lacks operations. A deletion is done when the instance is no longer listed. A launch is done when the
+//     group has its target size.
+//   - A group has a single template with the group's name.
+//   - Only Refresh bypasses the provider's cache. It is called before every read.
+//   - Only the gRPC code of an error is used: PERMISSION_DENIED means a missing permission, RESOURCE_EXHAUSTED on a size
+//     increase means an exceeded quota, RetryInfo a retry delay. No code proves that an instance is gone. Only a
+//     complete list without the instance does.
 package externalgrpc
 
 import (
@@ -30,24 +30,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Config is one provider.
+// Config configures one provider.
 type Config struct {
-	// Name is what NodeGroups call it in spec.cloud.provider.
+	// Name is the value of NodeGroup spec.cloud.provider.
 	Name string `json:"name"`
-	// Address is where it listens, host:port or unix:///path.
+	// Address is host:port or unix:///path.
 	Address string `json:"address"`
-	// ProviderIDPrefix is how all of its provider IDs begin, such as "hcloud://": an ID of another cloud is told by it.
+	// ProviderIDPrefix is the prefix of all its provider IDs, such as "hcloud://". It distinguishes IDs of other
+	// clouds.
 	ProviderIDPrefix string `json:"providerIDPrefix"`
-	// CAFile, CertFile and KeyFile are PEM files: who has signed the provider's certificate, and the certificate and key
-	// by which it knows Slipway. The latter two are read again for each connection.
+	// CAFile, CertFile and KeyFile are PEM files: the certificate authority of the provider, and Slipway's client
+	// certificate and key. The last two are read again for each connection.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
-	// ServerName is the name in the provider's certificate, where it is not the host of Address.
+	// ServerName is the name in the provider's certificate. It defaults to the host of Address.
 	ServerName string `json:"serverName,omitempty"`
-	// Insecure allows a connection without TLS, on the loopback interface or a Unix socket only.
+	// Insecure allows a connection without TLS. It requires the loopback interface or a Unix socket.
 	Insecure bool `json:"insecure,omitempty"`
-	// CallTimeout bounds each call, 1s to 10m; 30s if zero.
+	// CallTimeout limits each call, 1s to 10m. 0 is 30s.
 	CallTimeout metav1.Duration `json:"callTimeout,omitzero"`
 }
 
@@ -58,7 +59,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Validate reports everything that is wrong, without a look at the files.
+// Validate returns all errors. It does not read the files.
 func (c Config) Validate() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
@@ -69,16 +70,16 @@ func (c Config) Validate() error {
 		fail("address: %q: want host:port or unix:///path", c.Address)
 	}
 	if !strings.Contains(c.ProviderIDPrefix, "://") {
-		fail("providerIDPrefix: %q: want the beginning of all provider IDs, such as hcloud://", c.ProviderIDPrefix)
+		fail("providerIDPrefix: %q: want the prefix of all provider IDs, such as hcloud://", c.ProviderIDPrefix)
 	}
 	files := []string{c.CAFile, c.CertFile, c.KeyFile}
 	switch given := strings.Join(files, ""); {
 	case c.Insecure && given != "":
-		fail("insecure: is set beside caFile, certFile or keyFile: want one or the other")
-	case c.Insecure && !c.local():
-		fail("insecure: %s is not on this machine: want 127.0.0.1, ::1, localhost or a Unix socket, or else TLS", c.Address)
+		fail("insecure: conflicts with caFile, certFile and keyFile: want one or the other")
+	case c.Insecure && !c.isLocal():
+		fail("insecure: address %s is not local: want 127.0.0.1, ::1, localhost or a Unix socket, or else TLS", c.Address)
 	case !c.Insecure && (c.CAFile == "" || c.CertFile == "" || c.KeyFile == ""):
-		fail("caFile %q, certFile %q, keyFile %q: want all three, or insecure for a provider on this machine",
+		fail("caFile %q, certFile %q, keyFile %q: want all three, or insecure for a local provider",
 			c.CAFile, c.CertFile, c.KeyFile)
 	}
 	if d := c.CallTimeout.Duration; d != 0 && (d < time.Second || d > 10*time.Minute) {
@@ -87,8 +88,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// local reports whether the address is on this machine.
-func (c Config) local() bool {
+// isLocal reports whether the address is on this host.
+func (c Config) isLocal() bool {
 	if strings.HasPrefix(c.Address, unixScheme) {
 		return true
 	}
@@ -97,7 +98,7 @@ func (c Config) local() bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// credentials reads the files.
+// credentials reads the certificate files.
 func (c Config) credentials() (credentials.TransportCredentials, error) {
 	if c.Insecure {
 		return insecure.NewCredentials(), nil

@@ -11,27 +11,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// meaning gives the error of a call. None is a NotFoundError: a proxy, or a provider that has just been started, says
-// NOT_FOUND too (I7).
-func (p *Provider) meaning(ctx context.Context, method string, err error) error {
+// convertError converts the error of a call. It never returns a NotFoundError, because a proxy or a starting provider may
+// also return NOT_FOUND (I7).
+func (p *Provider) convertError(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	said := fmt.Errorf("provider %s: %s: %w", p.config.Name, method, err)
-	if ctx.Err() != nil { // the caller has left
+	wrapped := fmt.Errorf("provider %s: %s: %w", p.config.Name, method, err)
+	if ctx.Err() != nil { // the caller cancelled
 		return fmt.Errorf("provider %s: %s: %w", p.config.Name, method, context.Cause(ctx))
 	}
 	st := status.Convert(err)
 	for _, detail := range st.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return &cloud.ThrottledError{After: max(0, info.GetRetryDelay().AsDuration()), Err: said}
+			return &cloud.ThrottledError{After: max(0, info.GetRetryDelay().AsDuration()), Err: wrapped}
 		}
 	}
 	switch {
 	case st.Code() == codes.PermissionDenied || st.Code() == codes.Unauthenticated:
-		return &cloud.RefusedError{Reason: cloud.NoRight, Err: said}
+		return &cloud.RefusedError{Reason: cloud.NoRight, Err: wrapped}
 	case st.Code() == codes.ResourceExhausted && method == "NodeGroupIncreaseSize":
-		return &cloud.RefusedError{Reason: cloud.NoQuota, Err: said}
+		return &cloud.RefusedError{Reason: cloud.NoQuota, Err: wrapped}
 	}
-	return said
+	return wrapped
 }

@@ -19,37 +19,37 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// maxMessage bounds what is read of one answer, in bytes.
-const maxMessage = 16 << 20
+// maxMessageSize limits the size of a response in bytes.
+const maxMessageSize = 16 << 20
 
-// patience is how long a machine may be listed as running after its deletion was asked for: the provider may have taken
-// it in and not begun, or have given it up without a word.
-const patience = 15 * time.Minute
+// deletionTimeout is how long an instance may be listed as running after its deletion was requested. The provider may start
+// the deletion late, or drop it silently.
+const deletionTimeout = 15 * time.Minute
 
-// Provider is a cloud behind the external gRPC protocol. Its methods may be called concurrently.
+// Provider is a cloud behind the external gRPC protocol. It is safe for concurrent use.
 type Provider struct {
-	config   Config
-	timeout  time.Duration
-	conn     *grpc.ClientConn
-	client   pb.CloudProviderClient
-	readings sharedread.Reader[*reading]
+	config    Config
+	timeout   time.Duration
+	conn      *grpc.ClientConn
+	client    pb.CloudProviderClient
+	snapshots sharedread.Reader[*snapshot]
 
 	mu        sync.Mutex
-	deletions map[string]*request // by provider ID
-	listed    map[string]string   // the group in which a machine was listed last, by provider ID
+	deletions map[string]*deletionRequest // by provider ID
+	lastGroup map[string]string           // last known group of an instance, by provider ID
 }
 
 var _ cloud.Provider = (*Provider)(nil)
 
-// request is a deletion that was asked for. The rest is set before done is closed.
-type request struct {
-	done  chan struct{}
-	began time.Time
-	err   error
-	lost  string // the error that it was answered by, although it may have begun
+// deletionRequest is a requested deletion. The other fields are set before done is closed.
+type deletionRequest struct {
+	done           chan struct{}
+	began          time.Time
+	err            error
+	uncertainError string // error of the request if the deletion may have started anyway
 }
 
-// New makes a provider. It does not connect yet: a provider that does not answer is told by the calls.
+// New returns a provider. It does not connect; calls report a provider that does not respond.
 func New(c Config) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -59,13 +59,13 @@ func New(c Config) (*Provider, error) {
 		return nil, err
 	}
 	conn, err := grpc.NewClient(c.Address, grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageSize)))
 	if err != nil {
 		return nil, fmt.Errorf("address: %s: %w", c.Address, err)
 	}
 	p := &Provider{
 		config: c, timeout: c.CallTimeout.Duration, conn: conn, client: pb.NewCloudProviderClient(conn),
-		deletions: map[string]*request{}, listed: map[string]string{},
+		deletions: map[string]*deletionRequest{}, lastGroup: map[string]string{},
 	}
 	if p.timeout == 0 {
 		p.timeout = defaultTimeout
@@ -73,43 +73,42 @@ func New(c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close ends the connection, and the calls on it.
+// Close closes the connection and cancels its calls.
 func (p *Provider) Close() error {
 	return p.conn.Close()
 }
 
-// call makes one call, bounded.
+// call makes one call with the timeout.
 func (p *Provider) call(ctx context.Context, method string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	return p.meaning(ctx, method, do(bounded))
+	return p.convertError(ctx, method, do(bounded))
 }
 
-// Name implements cloud.Provider.
 func (p *Provider) Name() string { return p.config.Name }
 
-// Normalize implements cloud.Provider: IDs mean nothing but to the provider, and have one spelling.
+// Normalize returns an ID with the provider's prefix unchanged.
 func (p *Provider) Normalize(id string) (string, error) {
 	rest, ours := strings.CutPrefix(id, p.config.ProviderIDPrefix)
 	if !ours || rest == "" {
-		return "", fmt.Errorf("provider ID %q: those of %s begin with %s", id, p.config.Name, p.config.ProviderIDPrefix)
+		return "", fmt.Errorf("provider ID %q: want an ID of %s, which starts with %s", id, p.config.Name, p.config.ProviderIDPrefix)
 	}
 	return id, nil
 }
 
 // Group implements cloud.Provider.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	return r.group(name)
+	return r.findGroup(name)
 }
 
-func (r *reading) group(name string) (cloud.Group, error) {
+func (r *snapshot) findGroup(name string) (cloud.Group, error) {
 	g, ok := r.groups[name]
 	if !ok && len(r.groups) == 0 {
-		return g, fmt.Errorf("group %s: the provider lists no group at all, which is not taken for an answer", name)
+		return g, fmt.Errorf("group %s: the provider returned an empty list of groups, which is not trusted", name)
 	}
 	if !ok {
 		return g, &cloud.NotFoundError{Kind: "group", Name: name}
@@ -119,11 +118,11 @@ func (r *reading) group(name string) (cloud.Group, error) {
 
 // Instances implements cloud.Provider.
 func (p *Provider) Instances(ctx context.Context, group string) ([]cloud.Instance, error) {
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.group(group); err != nil {
+	if _, err := r.findGroup(group); err != nil {
 		return nil, err
 	}
 	return append([]cloud.Instance{}, r.instances[group]...), nil
@@ -134,22 +133,22 @@ func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, err
 	if _, err := p.Normalize(id); err != nil {
 		return cloud.Instance{}, err
 	}
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	return p.find(r, id)
+	return p.findInstance(r, id)
 }
 
-// operation is what is written into cloud.Operation.ID.
+// operation is the content of cloud.Operation.ID.
 type operation struct {
 	Delete string `json:"delete,omitempty"`
 	Grow   string `json:"grow,omitempty"` // the group
 }
 
-// Delete implements cloud.Provider. The protocol does not say what asking twice does, and there are providers that lower
-// the size twice: so a deletion that this process has asked for is not asked for again while it may still begin, be it that
-// the provider has taken it in or that its answer was lost.
+// Delete implements cloud.Provider. The protocol does not define a repeated deletion, and some providers decrease the
+// size twice. So this process does not repeat a deletion that may still start, because it was accepted or its response
+// was lost.
 func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, error) {
 	if _, err := p.Normalize(id); err != nil {
 		return cloud.Operation{}, err
@@ -160,35 +159,35 @@ func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, erro
 	p.mu.Lock()
 	d := p.deletions[id]
 	if d == nil {
-		d = &request{done: make(chan struct{}), began: time.Now()}
+		d = &deletionRequest{done: make(chan struct{}), began: time.Now()}
 		p.deletions[id] = d
-		go p.ask(context.WithoutCancel(ctx), id, d)
+		go p.requestDeletion(context.WithoutCancel(ctx), id, d)
 		p.mu.Unlock()
-		return p.await(ctx, id, d)
+		return p.awaitRequest(ctx, id, d)
 	}
 	p.mu.Unlock()
-	if op, err := p.await(ctx, id, d); err != nil {
+	if op, err := p.awaitRequest(ctx, id, d); err != nil {
 		return op, err
 	}
-	return p.follow(ctx, id, d)
+	return p.followDeletion(ctx, id, d)
 }
 
-// ask asks for a deletion once, for everybody who wants it. It is bounded, and not by the first one's context: an answer
-// that nobody has heard would leave it open whether the size is lowered.
-func (p *Provider) ask(ctx context.Context, id string, d *request) {
-	d.err = p.askOnce(ctx, id, d)
+// requestDeletion sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
+// it would remain unknown whether the size decreases.
+func (p *Provider) requestDeletion(ctx context.Context, id string, d *deletionRequest) {
+	d.err = p.sendDeletion(ctx, id, d)
 	if d.err != nil {
-		p.forget(id, d)
+		p.forgetDeletion(id, d)
 	}
 	close(d.done)
 }
 
-func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
-	r, err := p.read(ctx)
+func (p *Provider) sendDeletion(ctx context.Context, id string, d *deletionRequest) error {
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return err
 	}
-	i, err := p.find(r, id)
+	i, err := p.findInstance(r, id)
 	switch {
 	case err != nil:
 		return err
@@ -204,36 +203,37 @@ func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
 		}, grpc.Peer(&sent))
 		return err
 	})
-	if err != nil && sent.Addr != nil && p.mayHaveBegun(ctx, err, id, r.groups[i.Group]) {
-		d.lost = err.Error() // its machine says what became of it
+	if err != nil && sent.Addr != nil && p.mayHaveStarted(ctx, err, id, r.groups[i.Group]) {
+		d.uncertainError = err.Error() // the state of the instance decides
 		return nil
 	}
 	return err
 }
 
-// mayHaveBegun judges a deletion that was sent and answered by an error. A beginning that is taken for a refusal costs a
-// machine that nobody has drained, a refusal that is taken for a beginning only patience: so what gRPC itself says of an
-// answer that was lost is none, although a provider may have meant one by it. INTERNAL is a stream that was reset.
+// mayHaveStarted reports whether a deletion that returned an error may have started. If a started deletion counted as
+// refused, an instance would be lost without a drain. The opposite error only costs patience. So the codes that gRPC
+// itself returns for a lost response do not count as refusals, even if the provider sent them. INTERNAL is a reset
+// stream.
 //
-// UNKNOWN is the provider's own: what Go makes of a plain error, and so the refusal of most, after which the cluster
-// autoscaler asks again too. Since some lower the size before they fail, and a proxy's page is UNKNOWN as well, it is looked
-// whether it came to something. Every other code is a refusal.
-func (p *Provider) mayHaveBegun(ctx context.Context, err error, id string, before cloud.Group) bool {
+// UNKNOWN is Go's code for a plain error and the refusal of most providers. The cluster autoscaler also retries after
+// it. Some providers decrease the size before they fail, and a proxy's page is UNKNOWN too. So the provider is read
+// again. Every other code is a refusal.
+func (p *Provider) mayHaveStarted(ctx context.Context, err error, id string, before cloud.Group) bool {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable, codes.Internal, codes.DataLoss:
 		return !cloud.IsThrottled(err)
 	case codes.Unknown:
-		r, err := p.read(ctx)
+		r, err := p.readSnapshot(ctx)
 		if err != nil {
 			return true
 		}
-		i, err := p.find(r, id)
+		i, err := p.findInstance(r, id)
 		return err != nil || i.State == cloud.Deleting || r.groups[i.Group].Size < before.Size
 	}
 	return false
 }
 
-func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+func (p *Provider) awaitRequest(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
@@ -245,24 +245,24 @@ func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Oper
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// follow looks what became of a deletion that was asked for before, and asks again if it came to nothing.
-func (p *Provider) follow(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+// followDeletion checks an earlier deletion and repeats it if it failed.
+func (p *Provider) followDeletion(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	i, err := p.Instance(ctx, id)
 	if cloud.IsNotFound(err) {
-		p.forget(id, d)
+		p.forgetDeletion(id, d)
 	}
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	if failed(i, d.began) != nil {
-		p.forget(id, d)
+	if deletionFailure(i, d.began) != nil {
+		p.forgetDeletion(id, d)
 		return p.Delete(ctx, id)
 	}
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// lost is the error that a deletion was answered by that may have begun all the same, for people.
-func (p *Provider) lost(id string) string {
+// uncertainErrorOf returns the error of a deletion that may have started anyway, for messages.
+func (p *Provider) uncertainErrorOf(id string) string {
 	p.mu.Lock()
 	d := p.deletions[id]
 	p.mu.Unlock()
@@ -271,13 +271,13 @@ func (p *Provider) lost(id string) string {
 	}
 	select {
 	case <-d.done:
-		return d.lost
+		return d.uncertainError
 	default:
 		return ""
 	}
 }
 
-func (p *Provider) forget(id string, d *request) {
+func (p *Provider) forgetDeletion(id string, d *deletionRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.deletions[id] == d {
@@ -285,19 +285,18 @@ func (p *Provider) forget(id string, d *request) {
 	}
 }
 
-// failed says why a deletion came to nothing, by the machine that is still there; nil while it may go on.
-func failed(i cloud.Instance, began time.Time) error {
+// deletionFailure returns why a deletion failed, from the state of the instance; nil while it may still proceed.
+func deletionFailure(i cloud.Instance, began time.Time) error {
 	switch {
 	case i.State == cloud.Failed:
-		return failure(i)
-	case i.State != cloud.Deleting && time.Since(began) > patience:
-		return fmt.Errorf("machine %s is still %s, %s after its deletion was asked for", i.ProviderID, i.State,
+		return instanceError(i)
+	case i.State != cloud.Deleting && time.Since(began) > deletionTimeout:
+		return fmt.Errorf("instance %s is still %s, %s after its deletion was requested", i.ProviderID, i.State,
 			time.Since(began).Round(time.Second))
 	}
 	return nil
 }
 
-// Templates implements cloud.Provider.
 func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
 	if _, err := p.Group(ctx, group); err != nil {
 		return nil, err
@@ -318,7 +317,7 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	if len(raw) == 0 {
 		raw = answer.GetNodeInfo()
 	}
-	if len(raw) == 0 { // the provider has none: what a Node is like has to be learned
+	if len(raw) == 0 { // the provider has no template; it is learned from a Node
 		return []cloud.Template{t}, nil
 	}
 	var node corev1.Node
@@ -327,12 +326,12 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	}
 	t.Capacity, t.Labels, t.Taints = node.Status.Capacity, node.Labels, node.Spec.Taints
 	t.Zone = node.Labels[corev1.LabelTopologyZone]
-	t.Cost = p.price(ctx, &node)
+	t.Cost = p.hourlyPrice(ctx, &node)
 	return []cloud.Template{t}, nil
 }
 
-// price is what an hour of a machine costs, 0 where the provider does not say: prices only weigh between groups.
-func (p *Provider) price(ctx context.Context, node *corev1.Node) float64 {
+// hourlyPrice returns the price of an instance per hour, 0 if unknown. Prices only compare groups.
+func (p *Provider) hourlyPrice(ctx context.Context, node *corev1.Node) float64 {
 	from := time.Now()
 	var answer *pb.PricingNodePriceResponse
 	err := p.call(ctx, "PricingNodePrice", func(ctx context.Context) (err error) {
@@ -348,7 +347,6 @@ func (p *Provider) price(ctx context.Context, node *corev1.Node) float64 {
 	return 0
 }
 
-// Grow implements cloud.Provider.
 func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
 	if err := order.Validate(group); err != nil {
 		return cloud.Operation{}, err
@@ -359,11 +357,11 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	}
 	switch {
 	case order.Template != "" && order.Template != group:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("template %q: group %s has one kind of machine, %q",
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("template %q: group %s has only the template %q",
 			order.Template, group, group)}
 	case g.Max > 0 && order.Count > g.Max-g.Size:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d, %d more are asked for",
-			group, g.Size, g.Max, order.Count)}
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("growing group %s by %d: it has %d instances of at most %d",
+			group, order.Count, g.Size, g.Max)}
 	}
 	began := time.Now()
 	err = p.call(ctx, "NodeGroupIncreaseSize", func(ctx context.Context) error {
@@ -376,23 +374,23 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	return cloud.NewOperation(operation{Grow: group}, began), nil
 }
 
-// Status implements cloud.Provider: what became of an operation is looked up in the machines.
+// Status implements cloud.Provider. It depends on the state of the instances.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
 	if op.ID == "" {
 		return cloud.Status{Done: true}, nil
 	}
 	var o operation
 	if err := cloud.DecodeOperation(op.ID, &o); err != nil || (o.Delete == "") == (o.Grow == "") {
-		return cloud.Status{}, fmt.Errorf("operation %q: is none of provider %s", op.ID, p.config.Name)
+		return cloud.Status{}, fmt.Errorf("operation %q: not an operation of provider %s", op.ID, p.config.Name)
 	}
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Status{}, err
 	}
 	if o.Grow != "" {
-		return r.grown(o.Grow)
+		return r.growStatus(o.Grow)
 	}
-	i, err := p.find(r, o.Delete)
+	i, err := p.findInstance(r, o.Delete)
 	switch {
 	case cloud.IsNotFound(err):
 		p.mu.Lock()
@@ -402,44 +400,44 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	case err != nil:
 		return cloud.Status{}, err
 	}
-	why := failed(i, op.Started)
-	if lost := p.lost(o.Delete); why != nil && lost != "" {
-		why = fmt.Errorf("%w; the answer was %s", why, lost)
+	failure := deletionFailure(i, op.Started)
+	if lost := p.uncertainErrorOf(o.Delete); failure != nil && lost != "" {
+		failure = fmt.Errorf("%w; the request failed with %s", failure, lost)
 	}
-	return cloud.Status{Done: why != nil, Err: why}, nil
+	return cloud.Status{Done: failure != nil, Err: failure}, nil
 }
 
-// grown says whether a group has the machines that it is meant to have.
-func (r *reading) grown(group string) (cloud.Status, error) {
-	g, err := r.group(group)
+// growStatus reports whether a group has its target size.
+func (r *snapshot) growStatus(group string) (cloud.Status, error) {
+	g, err := r.findGroup(group)
 	if cloud.IsNotFound(err) {
 		return cloud.Status{Done: true}, nil
 	}
 	if err != nil {
 		return cloud.Status{}, err
 	}
-	there := 0
-	var broken error
+	running := 0
+	var failure error
 	for _, i := range r.instances[group] {
 		switch i.State {
 		case cloud.Pending:
 			return cloud.Status{}, nil
 		case cloud.Failed:
-			broken = failure(i)
+			failure = instanceError(i)
 		case cloud.Deleting:
 		default:
-			there++
+			running++
 		}
 	}
-	if there >= g.Size {
+	if running >= g.Size {
 		return cloud.Status{Done: true}, nil
 	}
-	return cloud.Status{Done: broken != nil, Err: broken}, nil
+	return cloud.Status{Done: failure != nil, Err: failure}, nil
 }
 
-// failure is why a machine has failed.
-func failure(i cloud.Instance) error {
-	err := fmt.Errorf("machine %s: %s", i.ProviderID, i.Message)
+// instanceError returns the error of a failed instance.
+func instanceError(i cloud.Instance) error {
+	err := fmt.Errorf("instance %s: %s", i.ProviderID, i.Message)
 	if i.Refusal == "" {
 		return err
 	}

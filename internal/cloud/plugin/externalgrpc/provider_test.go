@@ -17,22 +17,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// shelf is a provider without a connection. Its machines stay, whatever it is asked.
-type shelf struct {
+// staticProvider is a provider without a connection. It never deletes its instances.
+type staticProvider struct {
 	pb.CloudProviderClient
 
-	machines map[string][]string // by group
-	sizes    map[string]int32
-	deletion func(ctx context.Context) error
-	sent     bool // that a deletion gets onto its way
-	asked    int  // for deletions
+	machines         map[string][]string // by group
+	sizes            map[string]int32
+	onDeletion       func(ctx context.Context) error
+	sent             bool // whether a deletion is sent
+	deletionRequests int  // number of deletion requests
 }
 
-func (*shelf) Refresh(context.Context, *pb.RefreshRequest, ...grpc.CallOption) (*pb.RefreshResponse, error) {
+func (*staticProvider) Refresh(context.Context, *pb.RefreshRequest, ...grpc.CallOption) (*pb.RefreshResponse, error) {
 	return &pb.RefreshResponse{}, nil
 }
 
-func (s *shelf) NodeGroups(context.Context, *pb.NodeGroupsRequest, ...grpc.CallOption) (*pb.NodeGroupsResponse, error) {
+func (s *staticProvider) NodeGroups(context.Context, *pb.NodeGroupsRequest, ...grpc.CallOption) (*pb.NodeGroupsResponse, error) {
 	answer := &pb.NodeGroupsResponse{}
 	for id := range s.sizes {
 		answer.NodeGroups = append(answer.NodeGroups, &pb.NodeGroup{Id: id, MaxSize: 20})
@@ -40,13 +40,13 @@ func (s *shelf) NodeGroups(context.Context, *pb.NodeGroupsRequest, ...grpc.CallO
 	return answer, nil
 }
 
-func (s *shelf) NodeGroupTargetSize(_ context.Context, r *pb.NodeGroupTargetSizeRequest, _ ...grpc.CallOption) (
+func (s *staticProvider) NodeGroupTargetSize(_ context.Context, r *pb.NodeGroupTargetSizeRequest, _ ...grpc.CallOption) (
 	*pb.NodeGroupTargetSizeResponse, error,
 ) {
 	return &pb.NodeGroupTargetSizeResponse{TargetSize: s.sizes[r.GetId()]}, nil
 }
 
-func (s *shelf) NodeGroupNodes(_ context.Context, r *pb.NodeGroupNodesRequest, _ ...grpc.CallOption) (*pb.NodeGroupNodesResponse, error) {
+func (s *staticProvider) NodeGroupNodes(_ context.Context, r *pb.NodeGroupNodesRequest, _ ...grpc.CallOption) (*pb.NodeGroupNodesResponse, error) {
 	answer := &pb.NodeGroupNodesResponse{}
 	for _, id := range s.machines[r.GetId()] {
 		answer.Instances = append(answer.Instances, &pb.Instance{Id: id})
@@ -54,19 +54,19 @@ func (s *shelf) NodeGroupNodes(_ context.Context, r *pb.NodeGroupNodesRequest, _
 	return answer, nil
 }
 
-func (s *shelf) NodeGroupDeleteNodes(ctx context.Context, _ *pb.NodeGroupDeleteNodesRequest, options ...grpc.CallOption) (
+func (s *staticProvider) NodeGroupDeleteNodes(ctx context.Context, _ *pb.NodeGroupDeleteNodesRequest, options ...grpc.CallOption) (
 	*pb.NodeGroupDeleteNodesResponse, error,
 ) {
-	s.asked++
+	s.deletionRequests++
 	for _, o := range options {
 		if p, ok := o.(grpc.PeerCallOption); ok && s.sent {
 			p.PeerAddr.Addr = &net.TCPAddr{}
 		}
 	}
-	return &pb.NodeGroupDeleteNodesResponse{}, s.deletion(ctx)
+	return &pb.NodeGroupDeleteNodesResponse{}, s.onDeletion(ctx)
 }
 
-func (s *shelf) provider(t *testing.T) *Provider {
+func (s *staticProvider) newProvider(t *testing.T) *Provider {
 	t.Helper()
 	p, err := New(Config{Name: "rack", Address: "unix:///none", ProviderIDPrefix: "rack://", Insecure: true})
 	must.NoError(t, err)
@@ -85,16 +85,16 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 		sent     bool
 		after    time.Duration
 	}{
-		"the connection broke":   {unavailable, true, patience},
-		"no answer came in time": {hang, true, patience},
-		"it was never sent":      {unavailable, false, 0},
+		"connection broke": {unavailable, true, deletionTimeout},
+		"timeout":          {hang, true, deletionTimeout},
+		"never sent":       {unavailable, false, 0},
 	} {
 		t.Run(name, virtual.Time(func(t *testing.T) {
-			s := &shelf{
+			s := &staticProvider{
 				machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
-				deletion: test.deletion, sent: test.sent,
+				onDeletion: test.deletion, sent: test.sent,
 			}
-			p := s.provider(t)
+			p := s.newProvider(t)
 			defer p.Close() //nolint:errcheck // it never connected
 			op, err := p.Delete(t.Context(), "rack://a/1")
 			if lost := test.after > 0; lost != (err == nil) {
@@ -109,8 +109,8 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 			}
-			if s.asked != 1 {
-				t.Errorf("within %s it was asked for %d times", test.after, s.asked)
+			if s.deletionRequests != 1 {
+				t.Errorf("within %s there were %d requests", test.after, s.deletionRequests)
 			}
 			time.Sleep(2 * time.Minute)
 			if test.after > 0 {
@@ -118,37 +118,37 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 					t.Errorf("after %s: %+v, %v", time.Since(op.Started), st, err)
 				}
 			}
-			s.deletion = func(context.Context) error { return nil }
-			if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.asked != 2 {
-				t.Errorf("it was asked for %d times, %v, want once more", s.asked, err)
+			s.onDeletion = func(context.Context) error { return nil }
+			if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.deletionRequests != 2 {
+				t.Errorf("%d requests, %v, want 2", s.deletionRequests, err)
 			}
 		}))
 	}
 }
 
-func TestEmptyGroupCastsNoDoubtOnOthers(t *testing.T) {
-	for range 100 { // the groups are met in any order
-		s := &shelf{
+func TestEmptyGroupDoesNotAffectOthers(t *testing.T) {
+	for range 100 { // the order of the groups is random
+		s := &staticProvider{
 			machines: map[string][]string{"b": {"rack://b/1", "rack://b/2"}}, sizes: map[string]int32{"a": 1, "b": 2},
 		}
-		p := s.provider(t)
+		p := s.newProvider(t)
 		if i, err := p.Instance(t.Context(), "rack://b/1"); err != nil || i.Group != "b" {
-			t.Fatalf("a machine that is listed: %+v, %v", i, err)
+			t.Fatalf("listed instance: %+v, %v", i, err)
 		}
 		s.machines["b"] = []string{"rack://b/2"}
 		if _, err := p.Instance(t.Context(), "rack://b/1"); !cloud.IsNotFound(err) {
-			t.Fatalf("a machine that its group has no more: %v", err)
+			t.Fatalf("instance that its group no longer has: %v", err)
 		}
 		if _, err := p.Instance(t.Context(), "rack://c/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine that no group has had may be in the one without any: %v", err)
+			t.Fatalf("I7: unknown instance may be in the empty group: %v", err)
 		}
 		s.machines["b"] = nil
 		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine whose group is to have two, and none is listed: %v", err)
+			t.Fatalf("I7: instance of a group with size 2 and an empty list: %v", err)
 		}
 		delete(s.sizes, "b")
 		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine whose group is not listed: %v", err)
+			t.Fatalf("I7: instance of an unlisted group: %v", err)
 		}
 		_ = p.Close()
 	}

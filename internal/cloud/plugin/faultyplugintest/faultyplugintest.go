@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package faultyplugintest turns test binaries into plugins: good ones, and ones with faults that no author intends.
+// Package faultyplugintest turns test binaries into plugins, working ones and faulty ones.
 package faultyplugintest
 
 import (
@@ -22,34 +22,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// variable says to a test binary that it is to be a plugin, and which.
-const variable = "SLIPWAY_TEST_PLUGIN"
+// modeVariable makes a test binary a plugin. Its value is the Mode.
+const modeVariable = "SLIPWAY_TEST_PLUGIN"
 
-// Mode is a way to be a plugin.
+// Mode is the behavior of a plugin.
 type Mode string
 
-// The ways.
+// The modes.
 const (
-	Good       Mode = "good"        // as the test says
-	Dies       Mode = "dies"        // in the middle of every call but Configure
-	Hangs      Mode = "hangs"       // in the middle of every call but Configure: stopped, as by SIGSTOP
-	Misroutes  Mode = "misroutes"   // every call but Configure is NOT_FOUND, without the detail
-	Denies     Mode = "denies"      // every call but Configure is PERMISSION_DENIED, without the detail
-	WebPage    Mode = "web page"    // answers whatever comes with a page
-	Noise      Mode = "noise"       // answers whatever comes with bytes that mean nothing
-	OtherAge   Mode = "other age"   // speaks version 2 of the protocol
+	Good       Mode = "good"        // works as the test defines
+	Dies       Mode = "dies"        // exits during every call except Configure
+	Hangs      Mode = "hangs"       // stops, as by SIGSTOP, during every call except Configure
+	Misroutes  Mode = "misroutes"   // returns NOT_FOUND without detail for every call except Configure
+	Denies     Mode = "denies"      // returns PERMISSION_DENIED without detail for every call except Configure
+	WebPage    Mode = "web page"    // responds with a web page
+	Noise      Mode = "noise"       // responds with random bytes
+	OtherAge   Mode = "other age"   // speaks protocol version 2
 	OtherKind  Mode = "other kind"  // speaks go-plugin's net/rpc
-	Babbler    Mode = "babbler"     // prints something else where it should say where it listens
-	Mute       Mode = "mute"        // says nothing and lives on
-	HangsFirst Mode = "hangs first" // in Configure
-	Flood      Mode = "flood"       // answers with more than anybody wants to read
-	Forker     Mode = "forker"      // leaves a child that holds its output open
+	Babbler    Mode = "babbler"     // prints usage text instead of a handshake
+	Mute       Mode = "mute"        // prints nothing and keeps running
+	HangsFirst Mode = "hangs first" // hangs in Configure
+	Flood      Mode = "flood"       // responds with too much data
+	Forker     Mode = "forker"      // leaves a child process that keeps its output open
 )
 
-// Be makes the process a plugin if it was started by a script of Write, and does not return then. A test package calls it
-// from an init function.
+// Be turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
+// from init.
 func Be(good func()) {
-	mode := Mode(os.Getenv(variable))
+	mode := Mode(os.Getenv(modeVariable))
 	if mode == "" {
 		return
 	}
@@ -57,7 +57,7 @@ func Be(good func()) {
 	case Good:
 		good()
 	case WebPage, Noise:
-		serveStrangely(mode)
+		serveWrongProtocol(mode)
 	case Babbler:
 		fmt.Fprintln(os.Stderr, "babbler: there is nothing to do")
 		fmt.Println("Hello! Usage: babbler [flags]")
@@ -68,18 +68,18 @@ func Be(good func()) {
 		fmt.Println("1|1|unix|/nowhere|netrpc|")
 		time.Sleep(time.Hour)
 	default:
-		serve(mode)
+		serveFaulty(mode)
 	}
 	os.Exit(0)
 }
 
-// Write puts a plugin of a way into a directory, in place of what was there: a script that runs this very test binary.
+// Write writes a plugin into a directory: a script that runs this test binary with a mode. It replaces an existing one.
 func Write(directory, cloudType string, mode Mode) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec '%s'\n", variable, mode, self)
+	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec '%s'\n", modeVariable, mode, self)
 	next := filepath.Join(directory, ".next")
 	if err := os.WriteFile(next, []byte(script), 0o700); err != nil { //nolint:gosec // it is to be run
 		return err
@@ -87,61 +87,61 @@ func Write(directory, cloudType string, mode Mode) error {
 	return os.Rename(next, filepath.Join(directory, cloudType))
 }
 
-// serve is a plugin that accepts its configuration and no more.
-func serve(mode Mode) {
+// serveFaulty runs a plugin that only accepts its configuration.
+func serveFaulty(mode Mode) {
 	handshake := protocol.Handshake()
 	if mode == OtherAge {
 		handshake.ProtocolVersion++
 	}
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshake,
-		Plugins:         goplugin.PluginSet{protocol.Name: bad{mode: mode}},
+		Plugins:         goplugin.PluginSet{protocol.Name: faultyServer{mode: mode}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.UnaryInterceptor(bad{mode: mode}.intercept))...)
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(faultyServer{mode: mode}.intercept))...)
 		},
 	})
 }
 
-type bad struct {
+type faultyServer struct {
 	goplugin.NetRPCUnsupportedPlugin
 	pluginv1.UnimplementedCloudProviderServer
 	mode Mode
 }
 
-func (b bad) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
+func (b faultyServer) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
 	pluginv1.RegisterCloudProviderServer(to, b)
 	return nil
 }
 
-func (bad) GRPCClient(context.Context, *goplugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+func (faultyServer) GRPCClient(context.Context, *goplugin.GRPCBroker, *grpc.ClientConn) (any, error) {
 	return nil, nil
 }
 
-func (b bad) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (b faultyServer) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if !strings.HasPrefix(info.FullMethod, "/slipway.") {
 		return handle(ctx, request)
 	}
 	if strings.HasSuffix(info.FullMethod, "/Configure") && b.mode != HangsFirst {
 		if b.mode == Forker {
-			fork()
+			startChild()
 		}
 		return &pluginv1.ConfigureResponse{}, nil
 	}
 	switch b.mode {
 	case Dies, Forker:
-		kill()
+		killSelf()
 	case Hangs, HangsFirst:
-		stop()
+		stopSelf()
 	case Denies:
-		return nil, status.Error(codes.PermissionDenied, "somebody in between does not like this")
+		return nil, status.Error(codes.PermissionDenied, "denied by a proxy")
 	case Flood:
-		return flood(info.FullMethod), nil
+		return largeResponse(info.FullMethod), nil
 	}
-	return nil, status.Error(codes.NotFound, "somebody in between does not know this address")
+	return nil, status.Error(codes.NotFound, "address unknown to a proxy")
 }
 
-// flood is an answer of 17 MiB.
-func flood(method string) any {
+// largeResponse returns a response of 17 MiB.
+func largeResponse(method string) any {
 	const each, total = 1 << 10, 17 << 20
 	if !strings.HasSuffix(method, "/ListInstances") {
 		return &pluginv1.GetGroupResponse{Group: &pluginv1.Group{Name: strings.Repeat("x", total)}}
@@ -153,8 +153,8 @@ func flood(method string) any {
 	return answer
 }
 
-// serveStrangely says where it listens as a plugin does, and speaks something else there.
-func serveStrangely(mode Mode) {
+// serveWrongProtocol prints a valid handshake and then does not speak gRPC.
+func serveWrongProtocol(mode Mode) {
 	directory, err := os.MkdirTemp("", "faultyplugintest")
 	if err != nil {
 		panic(err)

@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// kill ends this process as the kernel would for want of memory.
-func kill() {
+// killSelf ends this process with SIGKILL, as the kernel does when memory runs out.
+func killSelf() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// stop stops this process.
-func stop() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+func stopSelf() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 
-// Freeze stops a process of ours, and returns when it has stopped.
+// Freeze stops a child process and returns when it has stopped.
 func Freeze(ctx context.Context, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
@@ -44,8 +43,8 @@ func Freeze(ctx context.Context, pid int) error {
 	return nil
 }
 
-// fork leaves a child that outlives this process for a while, with its output.
-func fork() {
+// startChild starts a child that outlives this process and inherits its output.
+func startChild() {
 	child := exec.Command("sleep", "30") //nolint:noctx // it is to outlive this process
 	child.Stdout, child.Stderr = os.NewFile(1, "stdout"), os.NewFile(2, "stderr")
 	if err := child.Start(); err != nil {

@@ -1,18 +1,18 @@
-// Package protocol is what Slipway and its plugins have to agree on before they speak.
+// Package protocol has what Slipway and its plugins must agree on before the first call.
 package protocol
 
 import (
 	goplugin "github.com/hashicorp/go-plugin"
 )
 
-// Version is that of the plugin protocol. It changes when a plugin of the version before could not be understood.
+// Version is the version of the plugin protocol. It changes with each incompatible change.
 const Version = 1
 
-// Name is what the services are called among go-plugin's.
+// Name is the name of the services in go-plugin.
 const Name = "slipway"
 
-// Handshake tells a plugin that it was started by Slipway, and Slipway that it has started a plugin. The cookie guards
-// against mistakes, not against malice.
+// Handshake identifies Slipway and its plugins to each other. The cookie prevents mistakes; it is not a security
+// measure.
 func Handshake() goplugin.HandshakeConfig {
 	return goplugin.HandshakeConfig{
 		ProtocolVersion:  Version,

@@ -16,16 +16,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 )
 
-// valid replaces what is no UTF-8, which protobuf would refuse.
-func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+// toValidUTF8 replaces invalid UTF-8, which protobuf refuses.
+func toValidUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// pair is two names of one thing.
-type pair[A, B any] struct {
-	ours   A
-	theirs B
+// mapping maps a value of package cloud to a value of the protocol.
+type mapping[A, B any] struct {
+	cloudValue A
+	protoValue B
 }
 
-var states = []pair[cloud.State, pluginv1.State]{
+var states = []mapping[cloud.State, pluginv1.State]{
 	{cloud.Pending, pluginv1.State_STATE_PENDING},
 	{cloud.Running, pluginv1.State_STATE_RUNNING},
 	{cloud.Stopped, pluginv1.State_STATE_STOPPED},
@@ -33,7 +33,7 @@ var states = []pair[cloud.State, pluginv1.State]{
 	{cloud.Failed, pluginv1.State_STATE_FAILED},
 }
 
-var refusals = []pair[cloud.Refusal, pluginv1.Refusal]{
+var refusals = []mapping[cloud.Refusal, pluginv1.Refusal]{
 	{cloud.NoRight, pluginv1.Refusal_REFUSAL_NO_RIGHT},
 	{cloud.NoQuota, pluginv1.Refusal_REFUSAL_NO_QUOTA},
 	{cloud.NoCapacity, pluginv1.Refusal_REFUSAL_NO_CAPACITY},
@@ -42,32 +42,32 @@ var refusals = []pair[cloud.Refusal, pluginv1.Refusal]{
 	{cloud.Invalid, pluginv1.Refusal_REFUSAL_INVALID},
 }
 
-// FromRefusal gives a refusal's name on the wire, REFUSAL_UNSPECIFIED for one that the protocol does not have.
+// FromRefusal converts a refusal. It returns REFUSAL_UNSPECIFIED for an unknown one.
 func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
 	for _, p := range refusals {
-		if p.ours == r {
-			return p.theirs
+		if p.cloudValue == r {
+			return p.protoValue
 		}
 	}
 	return pluginv1.Refusal_REFUSAL_UNSPECIFIED
 }
 
-// ToRefusal gives a refusal of the wire, "" for one that is not known here.
+// ToRefusal converts a refusal. It returns "" for an unknown one.
 func ToRefusal(r pluginv1.Refusal) cloud.Refusal {
 	for _, p := range refusals {
-		if p.theirs == r {
-			return p.ours
+		if p.protoValue == r {
+			return p.cloudValue
 		}
 	}
 	return ""
 }
 
-// FromGroup gives a group's message.
+// FromGroup converts a group.
 func FromGroup(g cloud.Group) *pluginv1.Group {
-	return &pluginv1.Group{Name: valid(g.Name), Size: int64(g.Size), Min: int64(g.Min), Max: int64(g.Max)}
+	return &pluginv1.Group{Name: toValidUTF8(g.Name), Size: int64(g.Size), Min: int64(g.Min), Max: int64(g.Max)}
 }
 
-// ToGroup reads a group, and refuses one that cannot be.
+// ToGroup converts a group and validates it.
 func ToGroup(m *pluginv1.Group) (cloud.Group, error) {
 	g := cloud.Group{Name: m.GetName()}
 	for _, field := range []struct {
@@ -83,30 +83,30 @@ func ToGroup(m *pluginv1.Group) (cloud.Group, error) {
 	return g, nil
 }
 
-// FromInstance gives a machine's message.
+// FromInstance converts an instance.
 func FromInstance(i cloud.Instance) *pluginv1.Instance {
 	m := &pluginv1.Instance{
-		ProviderId: valid(i.ProviderID), Name: valid(i.Name), ComputerName: valid(i.ComputerName), Group: valid(i.Group),
-		Zone: valid(i.Zone), Type: valid(i.Type), Message: short(i.Message), Refusal: FromRefusal(i.Refusal),
+		ProviderId: toValidUTF8(i.ProviderID), Name: toValidUTF8(i.Name), ComputerName: toValidUTF8(i.ComputerName), Group: toValidUTF8(i.Group),
+		Zone: toValidUTF8(i.Zone), Type: toValidUTF8(i.Type), Message: truncate(i.Message), Refusal: FromRefusal(i.Refusal),
 		Created: fromTime(i.Created), Tags: map[string]string{},
-		UniqueId: valid(i.UniqueID), Kept: i.Kept, KeptReason: short(i.KeptReason), Adopted: i.Adopted,
-		FormerId: valid(i.FormerID), AnyName: i.AnyName,
+		UniqueId: toValidUTF8(i.UniqueID), Kept: i.Kept, KeptReason: truncate(i.KeptReason), Adopted: i.Adopted,
+		FormerId: toValidUTF8(i.FormerID), AnyName: i.AnyName,
 	}
 	for _, p := range states {
-		if p.ours == i.State {
-			m.State = p.theirs
+		if p.cloudValue == i.State {
+			m.State = p.protoValue
 		}
 	}
 	for k, v := range i.Tags {
-		m.Tags[valid(k)] = valid(v)
+		m.Tags[toValidUTF8(k)] = toValidUTF8(v)
 	}
 	return m
 }
 
-// ToInstance reads a machine. One without an ID is refused; a state that is not known here is Unknown.
+// ToInstance converts an instance. An empty ID is an error. An unknown state becomes Unknown.
 func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 	if m.GetProviderId() == "" {
-		return cloud.Instance{}, fmt.Errorf("machine %q: its provider ID is empty", m.GetName())
+		return cloud.Instance{}, fmt.Errorf("instance %q: its provider ID is empty", m.GetName())
 	}
 	i := cloud.Instance{
 		ProviderID: m.GetProviderId(), Name: m.GetName(), ComputerName: m.GetComputerName(), Group: m.GetGroup(),
@@ -116,14 +116,14 @@ func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 		FormerID: m.GetFormerId(), AnyName: m.GetAnyName(),
 	}
 	for _, p := range states {
-		if p.theirs == m.GetState() {
-			i.State = p.ours
+		if p.protoValue == m.GetState() {
+			i.State = p.cloudValue
 		}
 	}
 	return i, nil
 }
 
-// FromTemplate gives a template's message.
+// FromTemplate converts a template.
 func FromTemplate(t cloud.Template) *pluginv1.Template {
 	m := &pluginv1.Template{
 		Name: t.Name, Zone: t.Zone, Cost: t.Cost, Labels: t.Labels, Capacity: map[string]string{},
@@ -137,7 +137,7 @@ func FromTemplate(t cloud.Template) *pluginv1.Template {
 	return m
 }
 
-// ToTemplate reads a template, and refuses one that no Node could be like.
+// ToTemplate converts a template and validates it.
 func ToTemplate(m *pluginv1.Template) (cloud.Template, error) {
 	t := cloud.Template{Name: m.GetName(), Zone: m.GetZone()}
 	fail := func(format string, a ...any) (cloud.Template, error) {
@@ -153,7 +153,7 @@ func ToTemplate(m *pluginv1.Template) (cloud.Template, error) {
 	for name, text := range m.GetCapacity() {
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
-			return fail("capacity: %s: %q: want a quantity of Kubernetes that is not negative, such as 4 or 16Gi", name, text)
+			return fail("capacity: %s: %q: want a Kubernetes quantity of 0 or more, such as 4 or 16Gi", name, text)
 		}
 		if t.Capacity == nil {
 			t.Capacity = corev1.ResourceList{}
@@ -171,41 +171,41 @@ func ToTemplate(m *pluginv1.Template) (cloud.Template, error) {
 	return t, nil
 }
 
-// FromOperation gives an operation's message.
+// FromOperation converts an operation.
 func FromOperation(op cloud.Operation) *pluginv1.Operation {
-	return &pluginv1.Operation{Id: valid(op.ID), Started: fromTime(op.Started)}
+	return &pluginv1.Operation{Id: toValidUTF8(op.ID), Started: fromTime(op.Started)}
 }
 
-// ToOperation reads an operation.
+// ToOperation converts an operation.
 func ToOperation(m *pluginv1.Operation) cloud.Operation {
 	return cloud.Operation{ID: m.GetId(), Started: toTime(m.GetStarted())}
 }
 
-// FromWishes gives the message of an analyzer's answer.
+// FromWishes converts the recommendations of an analyzer.
 func FromWishes(wishes []advice.Wish) *pluginv1.Advice {
 	m := &pluginv1.Advice{}
 	for _, w := range wishes {
-		wish := &pluginv1.Wish{Reason: valid(w.Reason)}
+		wish := &pluginv1.Wish{Reason: toValidUTF8(w.Reason)}
 		if g := w.Grow; g != nil {
 			wish.What = &pluginv1.Wish_Grow{Grow: &pluginv1.Grow{
-				Group: valid(g.Group), Count: int64(g.Count), Template: valid(g.Template),
+				Group: toValidUTF8(g.Group), Count: int64(g.Count), Template: toValidUTF8(g.Template),
 			}}
 		}
 		if r := w.Retire; r != nil {
-			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: valid(r.Node)}}
+			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: toValidUTF8(r.Node)}}
 		}
 		m.Wishes = append(m.Wishes, wish)
 	}
 	return m
 }
 
-// ToWishes reads an analyzer's answer, all of it or an error.
+// ToWishes converts the recommendations of an analyzer and validates them.
 func ToWishes(m *pluginv1.Advice) ([]advice.Wish, error) {
 	var wishes []advice.Wish
 	for _, wish := range m.GetWishes() {
 		w := advice.Wish{Reason: wish.GetReason()}
 		if g := wish.GetGrow(); g != nil {
-			// Beyond the bounds is beyond them at either size of int.
+			// Clamped, so that int cannot overflow; Validate refuses the value.
 			count := int(min(max(g.GetCount(), 0), advice.MaxMachines+1))
 			w.Grow = &advice.Grow{Group: g.GetGroup(), Count: count, Template: g.GetTemplate()}
 		}
@@ -224,7 +224,7 @@ func fromTime(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// toTime reads a time; one that is none, or that nobody can have meant, is zero.
+// toTime converts a time. A missing or invalid time becomes the zero time.
 func toTime(t *timestamppb.Timestamp) time.Time {
 	if t == nil || !t.IsValid() {
 		return time.Time{}

@@ -1,5 +1,5 @@
-// Package wire turns what package cloud speaks of into messages of the plugin protocol and back. Both ends use it:
-// Slipway, and the programs that are written with package plugin.
+// Package wire converts between package cloud and the messages of the plugin protocol. Slipway and the programs with
+// package plugin use it.
 package wire
 
 import (
@@ -14,39 +14,39 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// MaxMessage is the size in bytes up to which either end reads a message: a list of some 25,000 machines.
+// MaxMessage is the maximum size of a message in bytes. It is enough for about 25,000 instances.
 const MaxMessage = 16 << 20
 
-// maxText is how much of an error's text is carried, in bytes: the headers of HTTP/2, where it travels, are bounded.
-const maxText = 2048
+// maxTextLength limits the text of an error in bytes, because HTTP/2 headers are limited.
+const maxTextLength = 2048
 
-// FromError gives an error's message, with what it means; nil for nil.
+// FromError converts an error and its kind; nil for nil.
 func FromError(err error) *pluginv1.Error {
 	if err == nil {
 		return nil
 	}
-	message := &pluginv1.Error{Message: short(err.Error())}
+	message := &pluginv1.Error{Message: truncate(err.Error())}
 	var notFound *cloud.NotFoundError
 	var throttled *cloud.ThrottledError
 	var refused *cloud.RefusedError
 	switch {
 	case errors.As(err, &notFound):
 		message.Kind = &pluginv1.Error_NotFound{NotFound: &pluginv1.NotFound{
-			Kind: notFound.Kind, Name: short(notFound.Name),
+			Kind: notFound.Kind, Name: truncate(notFound.Name),
 		}}
 	case errors.As(err, &throttled):
 		message.Kind = &pluginv1.Error_Throttled{Throttled: &pluginv1.Throttled{
-			After: durationpb.New(throttled.After), Message: inner(throttled.Err),
+			After: durationpb.New(throttled.After), Message: textOf(throttled.Err),
 		}}
 	case errors.As(err, &refused):
 		message.Kind = &pluginv1.Error_Refused{Refused: &pluginv1.Refused{
-			Reason: FromRefusal(refused.Reason), Message: inner(refused.Err),
+			Reason: FromRefusal(refused.Reason), Message: textOf(refused.Err),
 		}}
 	}
 	return message
 }
 
-// ToError gives the error of a message, with the text and the kind that it had on the other side; nil for nil.
+// ToError converts an error with its original text and kind; nil for nil.
 func ToError(message *pluginv1.Error) error {
 	if message == nil {
 		return nil
@@ -68,12 +68,12 @@ func ToError(message *pluginv1.Error) error {
 	}
 	text := message.GetMessage()
 	if text == "" {
-		text = "the plugin says no more of this error"
+		text = "the plugin returned an error without a message"
 	}
 	return &remoteError{text, cause}
 }
 
-// remoteError is an error of the other side: its whole text, and what it means.
+// remoteError is an error of the other side, with its text and its kind.
 type remoteError struct {
 	text  string
 	cause error
@@ -82,25 +82,25 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
-// StatusOf gives the gRPC status of an error of a provider.
+// StatusOf returns the gRPC status of a provider's error.
 func StatusOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	// One that was wrapped says more.
+	// A wrapped error has more information.
 	if own, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return own.GRPCStatus().Err()
 	}
 	message := FromError(err)
-	st := status.New(codeOf(err), message.GetMessage())
+	st := status.New(toCode(err), message.GetMessage())
 	if detailed, failed := st.WithDetails(message); failed == nil {
 		st = detailed
 	}
 	return st.Err()
 }
 
-// codeOf chooses the code that comes nearest, for those who do not read details.
-func codeOf(err error) codes.Code {
+// toCode returns the closest gRPC code, for clients that do not read details.
+func toCode(err error) codes.Code {
 	switch {
 	case cloud.IsNotFound(err):
 		return codes.NotFound
@@ -118,8 +118,8 @@ func codeOf(err error) codes.Code {
 	return codes.Unknown
 }
 
-// OfStatus gives the error that a call has ended with, and whether it is the plugin's own answer. One that something in
-// between, or gRPC itself, has made never is: a status of the code NOT_FOUND means nothing without its detail (I7).
+// OfStatus returns the error of a call and whether the plugin itself returned it. A status from gRPC or a proxy has no
+// detail and does not count: NOT_FOUND without its detail means nothing (I7).
 func OfStatus(err error) (_ error, answered bool) {
 	st, ok := status.FromError(err)
 	if !ok || st == nil {
@@ -134,18 +134,18 @@ func OfStatus(err error) (_ error, answered bool) {
 	return err, false
 }
 
-func inner(err error) string {
+func textOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	return short(err.Error())
+	return truncate(err.Error())
 }
 
-// short cuts a text that is too long for its way, between two characters.
-func short(text string) string {
+// truncate truncates a text at a character boundary.
+func truncate(text string) string {
 	const more = "…"
-	if len(text) <= maxText {
-		return valid(text)
+	if len(text) <= maxTextLength {
+		return toValidUTF8(text)
 	}
-	return valid(text[:maxText-len(more)]) + more
+	return toValidUTF8(text[:maxTextLength-len(more)]) + more
 }

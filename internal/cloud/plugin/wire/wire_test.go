@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// carry sends a message over the wire.
-func carry[M proto.Message](t must.T, m, into M) M {
+// roundTrip encodes and decodes a message.
+func roundTrip[M proto.Message](t must.T, m, into M) M {
 	raw, err := proto.Marshal(m)
 	if err == nil {
 		err = proto.Unmarshal(raw, into)
@@ -50,7 +50,7 @@ var (
 	})
 )
 
-func TestAMachineArrivesAsItWasSent(t *testing.T) {
+func TestInstanceRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := cloud.Instance{
 			ProviderID: "x" + anyText.Draw(t, "id"), Name: anyText.Draw(t, "name"), ComputerName: anyText.Draw(t, "computer"),
@@ -63,15 +63,15 @@ func TestAMachineArrivesAsItWasSent(t *testing.T) {
 			KeptReason: anyText.Draw(t, "kept reason"), Adopted: rapid.Bool().Draw(t, "adopted"),
 			FormerID: anyText.Draw(t, "former"),
 		}
-		got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
+		got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Fatalf("%v\n%s", err, diff)
 		}
 	})
 }
 
-// TestI4EveryFieldOfAMachineArrives sets all that there are, also one that is added after this was written.
-func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
+// TestI4EveryInstanceFieldRoundTrips sets all fields, including later additions.
+func TestI4EveryInstanceFieldRoundTrips(t *testing.T) {
 	want := cloud.Instance{
 		State: cloud.Stopped, Refusal: cloud.NoQuota, Created: time.Unix(1, 2).UTC(), Tags: map[string]string{"key": "value"},
 	}
@@ -84,16 +84,16 @@ func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
 		case f.Kind() == reflect.Bool:
 			f.SetBool(true)
 		default:
-			t.Fatalf("%s: is a %s, which this test is to set", fields.Type().Field(i).Name, f.Type())
+			t.Fatalf("%s: is a %s, which this test has to set", fields.Type().Field(i).Name, f.Type())
 		}
 	}
-	got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
+	got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Fatalf("%v\n%s", err, diff)
 	}
 }
 
-func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
+func TestErrorRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inner := errors.New(anyText.Draw(t, "inner"))
 		want := rapid.SampledFrom([]error{
@@ -106,9 +106,9 @@ func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
 			want = fmt.Errorf("%s: %w", anyText.Draw(t, "outer"), want)
 		}
 		sent := status.Convert(wire.StatusOf(want)).Proto()
-		got, answered := wire.OfStatus(status.ErrorProto(carry(t, sent, status.New(codes.OK, "").Proto())))
+		got, answered := wire.OfStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
 		if !answered {
-			t.Fatalf("%v is not taken for the plugin's own answer", got)
+			t.Fatalf("%v is not the plugin's own error", got)
 		}
 		if cloud.IsNotFound(got) != cloud.IsNotFound(want) || cloud.RefusalOf(got) != cloud.RefusalOf(want) || cloud.IsThrottled(got) != cloud.IsThrottled(want) {
 			t.Fatalf("%#v arrives as %#v", want, got)
@@ -123,12 +123,12 @@ func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
 	})
 }
 
-func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
+func TestStatusWithoutDetailIsNotNotFound(t *testing.T) {
 	notFound := &pluginv1.Error{Kind: &pluginv1.Error_NotFound{NotFound: &pluginv1.NotFound{Kind: "instance", Name: "x"}}}
 	for code := range codes.Code(17) {
 		plain := status.New(code, "instance x: not found")
 		if got, answered := wire.OfStatus(plain.Err()); cloud.IsNotFound(got) || answered {
-			t.Errorf("I7: a plain %s is %v", code, got)
+			t.Errorf("I7: plain %s is %v", code, got)
 		}
 		if code == codes.OK || code == codes.NotFound {
 			continue
@@ -136,17 +136,17 @@ func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
 		detailed, err := plain.WithDetails(notFound)
 		must.NoError(t, err)
 		if got, _ := wire.OfStatus(detailed.Err()); cloud.IsNotFound(got) {
-			t.Errorf("I7: %s with a detail that says otherwise is %v", code, got)
+			t.Errorf("I7: %s with a NotFound detail is %v", code, got)
 		}
 	}
 }
 
-func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
+func TestTemplateRoundTripsOrIsRefused(t *testing.T) {
 	want := cloud.Template{Name: "large", Zone: "z", Shape: cloud.Shape{
 		Capacity: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi")},
 		Labels:   map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute}}, Cost: 1.5,
 	}}
-	got, err := wire.ToTemplate(carry(t, wire.FromTemplate(want), &pluginv1.Template{}))
+	got, err := wire.ToTemplate(roundTrip(t, wire.FromTemplate(want), &pluginv1.Template{}))
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -163,8 +163,8 @@ func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzAnswers reads whatever a plugin might send: nothing panics, and what is accepted keeps its promises.
-func FuzzAnswers(f *testing.F) {
+// FuzzMessages decodes arbitrary messages: nothing panics, and accepted values are valid.
+func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		wire.FromInstance(cloud.Instance{ProviderID: "a://b", State: cloud.Running, Created: time.Unix(1, 2)}),
 		wire.FromGroup(cloud.Group{Name: "g", Size: 3}),

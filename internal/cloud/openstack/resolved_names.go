@@ -1,0 +1,298 @@
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/availabilityzones"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
+	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// resolvedTTL is how long resolved names are cached.
+const resolvedTTL = time.Minute
+
+// resolvedNames has the IDs for the names of a group.
+type resolvedNames struct {
+	readAt         time.Time
+	flavors        []flavors.Flavor // at least one
+	missing        error            // error for each flavor that is missing or cannot be read; nil if none
+	image          string
+	networks       []string
+	ports          []resolvedPort
+	securityGroups []string
+	serverGroup    string
+}
+
+// resolveNames looks up the names of a group concurrently. It returns an error for each name that is missing or ambiguous. A
+// missing flavor is skipped if another one is usable.
+func (p *Provider) resolveNames(ctx context.Context, g *group) (*resolvedNames, error) {
+	g.mu.Lock()
+	known := g.cachedNames
+	g.mu.Unlock()
+	if known != nil && time.Since(known.readAt) < resolvedTTL {
+		return known, nil
+	}
+	c, err := p.session.clients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &resolvedNames{
+		readAt: time.Now(), networks: make([]string, len(g.Networks)), securityGroups: make([]string, len(g.SecurityGroups)),
+		ports: make([]resolvedPort, len(g.Ports)),
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	lookUp := func(up func() error) {
+		all.Go(func() {
+			if err := up(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	lookUp(func() (err error) { r.flavors, r.missing, err = usableFlavors(ctx, c.compute, g); return err })
+	lookUp(func() (err error) { r.image, err = findImage(ctx, c.image, g.Image); return err })
+	for i, name := range g.Networks {
+		lookUp(func() (err error) {
+			r.networks[i], err = findNetwork(ctx, c.network, fmt.Sprintf("networks[%d]", i), name)
+			return err
+		})
+	}
+	for i, portConfig := range g.Ports {
+		lookUp(func() (err error) {
+			r.ports[i], err = resolvePort(ctx, c.network, fmt.Sprintf("ports[%d].", i), portConfig)
+			return err
+		})
+	}
+	for i, name := range g.SecurityGroups {
+		lookUp(func() (err error) {
+			r.securityGroups[i], err = findSecurityGroup(ctx, c, fmt.Sprintf("securityGroups[%d]", i), name)
+			return err
+		})
+	}
+	if g.ServerGroup != "" {
+		lookUp(func() (err error) { r.serverGroup, err = findServerGroup(ctx, c.compute, g.ServerGroup); return err })
+	}
+	if g.KeyPair != "" {
+		lookUp(func() error { return checkKeyPair(ctx, c.compute, g.KeyPair) })
+	}
+	if len(g.AvailabilityZones) > 0 {
+		lookUp(func() error { return checkZones(ctx, c.compute, g.AvailabilityZones) })
+	}
+	all.Wait()
+	if err := joinErrors(errs); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	logged := g.loggedMissing
+	g.cachedNames, g.loggedMissing = r, fmt.Sprint(r.missing)
+	g.mu.Unlock()
+	if r.missing != nil && logged != fmt.Sprint(r.missing) {
+		p.log.Warn("some flavors of the group cannot be used", "group", g.Name, "err", r.missing)
+	}
+	return r, nil
+}
+
+// clearCachedNames clears the cached names of a group after a request with their IDs was refused.
+func (g *group) clearCachedNames() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cachedNames = nil
+}
+
+// candidate is a resource that matches a name.
+type candidate struct{ id, name, description string }
+
+// requireOne returns the ID of the only candidate, or an error.
+func requireOne(field, kind, wanted string, candidates []candidate) (string, error) {
+	switch len(candidates) {
+	case 0:
+		return "", newInvalidError("%s: %s %q: not found in this project", field, kind, wanted)
+	case 1:
+		return candidates[0].id, nil
+	}
+	var all []string
+	for _, c := range candidates {
+		all = append(all, fmt.Sprintf("%s (%s)", c.id, c.description))
+	}
+	slices.Sort(all)
+	return "", newInvalidError("%s: %s %q: the name matches %d: want one of the IDs %s", field, kind, wanted, len(candidates), joinLimited(all))
+}
+
+// maxJoined limits the candidates in an error.
+const maxJoined = 20
+
+func joinLimited(names []string) string {
+	if len(names) > maxJoined {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxJoined], ", "), len(names)-maxJoined)
+	}
+	return strings.Join(names, ", ")
+}
+
+// findImage finds a bootable image. If several images have the tag, it returns the newest, because a tag moves from one
+// build to the next.
+func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
+	query := url.Values{"status": {"active"}}
+	if image.Visibility != "" {
+		query.Set("visibility", image.Visibility)
+	}
+	switch {
+	case image.ID != "":
+		query.Set("id", image.ID)
+	case image.Tag != "":
+		query.Set("tag", image.Tag)
+	default:
+		query.Set("name", image.Name)
+	}
+	all, err := listAllPages(ctx, c, pagedList[images.Image]{
+		path: "images", key: "images", query: query, pageSize: listPageSize, idOf: func(i *images.Image) string { return i.ID },
+	})
+	if err != nil {
+		return "", err
+	}
+	if image.Tag != "" && len(all) > 1 {
+		newest := slices.MaxFunc(all, func(a, b images.Image) int {
+			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+		})
+		return newest.ID, nil
+	}
+	var found []candidate
+	for _, i := range all {
+		found = append(found, candidate{i.ID, i.Name, fmt.Sprintf("%s, %s, of %s", i.CreatedAt.UTC().Format(time.RFC3339), i.Visibility, i.Owner)})
+	}
+	field := "image"
+	if image.Visibility == "" {
+		field = "image (set image.visibility to distinguish)"
+	}
+	return requireOne(field, "image of", image.String(), found)
+}
+
+// nameOrIDQuery returns a filter by ID if the text is a UUID, and by name otherwise.
+func nameOrIDQuery(nameOrID string) url.Values {
+	if uuidPattern.MatchString(nameOrID) {
+		return url.Values{"id": {nameOrID}}
+	}
+	return url.Values{"name": {nameOrID}}
+}
+
+func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+	all, err := listAllPages(ctx, c, pagedList[networks.Network]{
+		path: "networks", key: "networks", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(n *networks.Network) string { return n.ID },
+	})
+	if err != nil {
+		return "", err
+	}
+	var found []candidate
+	for _, n := range all {
+		found = append(found, candidate{n.ID, n.Name, "of project " + n.ProjectID})
+	}
+	return requireOne(field, "network", name, found)
+}
+
+// securityGroup is a security group of Neutron. Shared means that another project shares it with this one, if Neutron
+// reports that.
+type securityGroup struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	ProjectID string `json:"project_id"`
+	Shared    bool   `json:"shared"`
+}
+
+// findSecurityGroup finds a security group of the project, or else a group that is shared with it. An administrator sees
+// the groups of all projects, which may have the same name, such as default.
+func findSecurityGroup(ctx context.Context, c *clients, field, name string) (string, error) {
+	all, err := listAllPages(ctx, c.network, pagedList[securityGroup]{
+		path: "security-groups", key: "security_groups", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(g *securityGroup) string { return g.ID },
+	})
+	if err != nil {
+		return "", err
+	}
+	var ownGroups, shared []candidate
+	for _, g := range all {
+		found := candidate{g.ID, g.Name, "of project " + g.ProjectID}
+		switch {
+		case c.project == "" || g.ProjectID == c.project:
+			ownGroups = append(ownGroups, found)
+		case g.Shared || uuidPattern.MatchString(name): // an ID is unambiguous
+			shared = append(shared, found)
+		}
+	}
+	if len(ownGroups) == 0 {
+		ownGroups = shared
+	}
+	return requireOne(field, "security group", name, ownGroups)
+}
+
+func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
+	all, err := listAllPages(ctx, c, pagedList[servergroups.ServerGroup]{
+		path: "os-server-groups", key: "server_groups", pageSize: listPageSize, byOffset: true, idOf: func(g *servergroups.ServerGroup) string { return g.ID },
+	})
+	if err != nil {
+		return "", err
+	}
+	var found []candidate
+	for _, g := range all {
+		if g.Name == name || g.ID == name {
+			policy := ""
+			if g.Policy != nil {
+				policy = *g.Policy
+			}
+			found = append(found, candidate{g.ID, g.Name, policy})
+		}
+	}
+	return requireOne("serverGroup", "server group", name, found)
+}
+
+func checkKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string) error {
+	_, err := keypairs.Get(ctx, c, url.PathEscape(name), keypairs.GetOpts{}).Extract()
+	if err == nil {
+		return nil
+	}
+	if err = fromAPIError("reading key pair "+name, err); isGone(err, name) {
+		return newInvalidError("keyPair: key pair %q: not found for the configured user", name)
+	}
+	return err
+}
+
+// checkZones checks that the zones exist. Nova does not name the missing zone in its error.
+func checkZones(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
+	page, err := availabilityzones.List(c).AllPages(ctx)
+	if err != nil {
+		err = fromAPIError("listing the availability zones", err)
+		if cloud.RefusalOf(err) == cloud.NoRight {
+			return nil // Nova will check when it creates the server
+		}
+		return err
+	}
+	all, err := availabilityzones.ExtractAvailabilityZones(page)
+	if err != nil {
+		return fmt.Errorf("listing the availability zones: %w", err)
+	}
+	existing := make([]string, len(all))
+	for i := range all {
+		existing[i] = all[i].ZoneName
+	}
+	slices.Sort(existing)
+	for i, name := range names {
+		zone, _, _ := strings.Cut(name, ":") // administrators may append a host
+		if !slices.Contains(existing, zone) {
+			return newInvalidError("availabilityZones[%d]: availability zone %q: not found: want one of %s", i, name, joinLimited(existing))
+		}
+	}
+	return nil
+}

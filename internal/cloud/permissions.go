@@ -1,0 +1,48 @@
+package cloud
+
+import (
+	"context"
+	"strings"
+)
+
+// Right is a permission that a credential needs on a scope.
+type Right struct {
+	// Name is the cloud's name, such as Microsoft.Compute/virtualMachineScaleSets/delete/action.
+	Name string
+	// Scope is the resource that the permission applies to, such as a resource ID.
+	Scope string
+}
+
+func (r Right) String() string { return r.Name + " on " + r.Scope }
+
+// Rights is a list of permissions.
+type Rights []Right
+
+func (r Rights) String() string {
+	all := make([]string, 0, len(r))
+	for _, right := range r {
+		all = append(all, right.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+// GroupRights lists the permissions that a credential lacks for a group.
+type GroupRights struct {
+	// ToDelete are missing to read the group and its instances, and to delete them.
+	ToDelete Rights
+	// ToGrow are missing for [Provider.Grow], in addition to ToDelete.
+	ToGrow Rights
+}
+
+// RightsChecker is a [Provider] that can check the permissions of its credential before a request, so that no operation
+// stops halfway.
+//
+// An error means that the check was not possible. The operation must not be refused for it (I7). The result can be a few
+// minutes old. The cloud can still refuse a request for reasons that are not permissions. The methods are safe for
+// concurrent use.
+type RightsChecker interface {
+	// MissingForGroup lists the missing permissions for a group.
+	MissingForGroup(ctx context.Context, group string) (GroupRights, error)
+	// MissingToDelete lists the missing permissions to delete one instance and to follow the deletion.
+	MissingToDelete(ctx context.Context, providerID string) (Rights, error)
+}

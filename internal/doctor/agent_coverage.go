@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+)
+
+func newNodeObject(n *corev1.Node) Object { return Object{Kind: "Node", Name: n.Name} }
+
+// isVirtualNode reports whether no instance is behind the node.
+func isVirtualNode(n *corev1.Node) bool { return fromcorev1.Node(n).Virtual }
+
+func isNodeReady(n *corev1.Node) bool { return fromcorev1.Node(n).Ready == noderules.True }
+
+func isControlPlane(n *corev1.Node) bool { return fromcorev1.Node(n).ControlPlane != "" }
+
+// checkAgentCoverage finds nodes that no agent DaemonSet covers.
+func checkAgentCoverage(f *Facts) []Finding {
+	agents := f.partsOfKind(Agent)
+	if len(agents) == 0 {
+		return nil
+	}
+	var found []Finding
+	for _, n := range f.Nodes {
+		if isVirtualNode(n) {
+			continue
+		}
+		var reasons []string
+		for _, p := range agents {
+			if p.daemonSet == nil {
+				continue
+			}
+			reason := findExclusion(p.daemonSet, n)
+			if reason == "" {
+				reasons = nil
+				break
+			}
+			reasons = append(reasons, "DaemonSet "+p.namespace()+"/"+p.Object.Name+": "+reason)
+		}
+		if len(reasons) == 0 {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Problem, Object: newNodeObject(n),
+			Message: "no agent can run on it (" + strings.Join(reasons, "; ") + "): nothing reads the notices for it",
+			Remedy:  "let the DaemonSet tolerate every taint (operator: Exists) and select every node with a supported operating system",
+		})
+	}
+	return found
+}
+
+// findExclusion says why a DaemonSet runs no pod on a node. It is empty if it can run one.
+func findExclusion(d *appsv1.DaemonSet, n *corev1.Node) string {
+	spec := &d.Spec.Template.Spec
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n)
+	switch {
+	case err != nil:
+		return "its node affinity is invalid: " + err.Error()
+	case !matches:
+		return "its nodeSelector or node affinity does not match" + formatUnmatched(spec.NodeSelector, n)
+	}
+	tolerations := slices.Concat(spec.Tolerations, daemonSetTolerations)
+	if spec.HostNetwork {
+		tolerations = append(tolerations, newToleration(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule))
+	}
+	taint, intolerable := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, tolerations,
+		func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }, true)
+	if intolerable {
+		return "it does not tolerate the taint " + taint.ToString()
+	}
+	return ""
+}
+
+func formatUnmatched(selector map[string]string, n *corev1.Node) string {
+	var lacks []string
+	for k, v := range selector {
+		if n.Labels[k] != v {
+			lacks = append(lacks, k+"="+v)
+		}
+	}
+	if len(lacks) == 0 {
+		return ""
+	}
+	slices.Sort(lacks)
+	return ": missing " + strings.Join(lacks, ", ")
+}
+
+func newToleration(key string, effect corev1.TaintEffect) corev1.Toleration {
+	return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
+}
+
+// daemonSetTolerations are the tolerations that the DaemonSet controller adds to every pod
+// (https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations).
+var daemonSetTolerations = []corev1.Toleration{
+	newToleration(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute),
+	newToleration(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute),
+	newToleration(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule),
+	newToleration(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule),
+	newToleration(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule),
+	newToleration(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule),
+}
+
+// agentPodsByNode returns the unfinished agent pods by node name.
+func (f *Facts) agentPodsByNode() map[string][]*corev1.Pod {
+	sets := map[Key]bool{}
+	for _, p := range f.partsOfKind(Agent) {
+		if p.daemonSet != nil {
+			sets[Key{p.namespace(), p.Object.Name}] = true
+		}
+	}
+	on := map[string][]*corev1.Pod{}
+	for _, pod := range f.Pods {
+		c := metav1.GetControllerOf(pod)
+		if c != nil && c.Kind == "DaemonSet" && sets[Key{pod.Namespace, c.Name}] && !isFinished(pod) {
+			on[pod.Spec.NodeName] = append(on[pod.Spec.NodeName], pod)
+		}
+	}
+	return on
+}
+
+// listCoveredNodes returns the nodes that an agent DaemonSet covers.
+func (f *Facts) listCoveredNodes() []*corev1.Node {
+	var nodes []*corev1.Node
+	for _, n := range f.Nodes {
+		if isVirtualNode(n) {
+			continue
+		}
+		for _, p := range f.partsOfKind(Agent) {
+			if p.daemonSet != nil && findExclusion(p.daemonSet, n) == "" {
+				nodes = append(nodes, n)
+				break
+			}
+		}
+	}
+	return nodes
+}
+
+// checkAgentRunning finds nodes that a DaemonSet covers and that have no running agent.
+func checkAgentRunning(f *Facts) []Finding {
+	var found []Finding
+	guards := f.agentPodsByNode()
+	for _, n := range f.listCoveredNodes() {
+		reason := findAgentProblem(guards[n.Name])
+		if reason == "" {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Problem, Object: newNodeObject(n),
+			Message: reason + ": nothing reads the notices for it",
+			Remedy:  "kubectl describe the DaemonSet and its pod on the node; check the image, the free resources and the state of the node",
+		})
+	}
+	return found
+}
+
+func findAgentProblem(pods []*corev1.Pod) string {
+	if len(pods) == 0 {
+		return "it has no agent pod, although the DaemonSet covers it"
+	}
+	for _, p := range pods {
+		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+			return ""
+		}
+	}
+	return fmt.Sprintf("its agent pod is %s", strings.ToLower(string(pods[0].Status.Phase)))
+}

@@ -1,0 +1,295 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// partNamespace is a placeholder for the namespace of the part.
+const partNamespace = "."
+
+// Right is a permission that an account needs, and its purpose.
+type Right struct {
+	Verb string `json:"verb"`
+	// Group is the API group. Empty means the core group.
+	Group string `json:"group,omitempty"`
+	// Resource can have a subresource, as in pods/eviction.
+	Resource string `json:"resource"`
+	// Name restricts the permission to one object.
+	Name string `json:"name,omitempty"`
+	// Namespace restricts the permission to one namespace. Empty means all.
+	Namespace string `json:"namespace,omitempty"`
+	// For says what the permission is needed for.
+	For string `json:"for"`
+
+	// flag is the flag that makes the permission necessary.
+	flag string
+	// optional permissions are needed only for some users.
+	optional bool
+}
+
+// String returns a text such as "list poddisruptionbudgets.policy in namespace slipway".
+func (r Right) String() string {
+	s := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		s += "." + r.Group
+	}
+	if r.Name != "" {
+		s += " " + r.Name
+	}
+	if r.Namespace != "" {
+		s += " in namespace " + r.Namespace
+	}
+	return s
+}
+
+// withNamespace replaces the placeholder partNamespace.
+func (r Right) withNamespace(namespace string) Right {
+	if r.Namespace == partNamespace {
+		r.Namespace = namespace
+	}
+	return r
+}
+
+// newRights returns one permission per verb.
+func newRights(group, resource, verbs, what string) []Right {
+	var all []Right
+	for verb := range strings.SplitSeq(verbs, " ") {
+		all = append(all, Right{Verb: verb, Group: group, Resource: resource, For: what})
+	}
+	return all
+}
+
+// changeRights applies a change to each permission.
+func changeRights(rights []Right, change func(*Right)) []Right {
+	for i := range rights {
+		change(&rights[i])
+	}
+	return rights
+}
+
+func setPartNamespace(r *Right)         { r.Namespace = partNamespace }
+func setOptional(r *Right)              { r.optional = true }
+func withName(name string) func(*Right) { return func(r *Right) { r.Name = name } }
+
+// withFlag makes a permission necessary only with a flag.
+func withFlag(flag string) func(*Right) { return func(r *Right) { r.flag = flag } }
+
+const (
+	coordinationGroup = "coordination.k8s.io"
+	slipwayGroup      = "slipway.dev" //nolint:gosec // an API group, not a credential
+	storageGroup      = "storage.k8s.io"
+)
+
+// listPartRights returns the permissions that a part's account needs. They match the roles in deploy/.
+func listPartRights(p *Part) []Right {
+	switch p.Kind {
+	case Agent:
+		return listAgentRights()
+	case Manager:
+		return listManagerRights(p)
+	case Cloudpool:
+		return listCloudpoolRights()
+	}
+	return nil
+}
+
+func listAgentRights() []Right {
+	return slices.Concat(
+		newRights("", "nodes", "get list watch", "to read its node, and the other nodes of a notice"),
+		newRights("", "nodes", "patch", "to cordon and restore its node"),
+		changeRights(newRights("", "nodes/status", "patch", "to set the node's lifecycle conditions"), setOptional),
+		newRights("", "pods", "list watch", "to read the pods on its node"),
+		newRights("", "pods/eviction", "create", "to drain"),
+		changeRights(newRights("", "pods", "delete", "to delete a pod at the deadline if a disruption budget blocks its eviction; otherwise it is killed with the instance"), setOptional),
+		changeRights(newRights("", "pods/status", "patch", "to set the condition DisruptionTarget of a deleted pod; otherwise its Job counts a failure"), setOptional),
+		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget, and to continue when it allows evictions"),
+		newRights("", "events", "create", "to write events"),
+		changeRights(newRights("", "persistentvolumeclaims", "get", "--wait-for-detach"), withFlag("wait-for-detach")),
+		changeRights(newRights(storageGroup, "volumeattachments", "list", "--wait-for-detach"), withFlag("wait-for-detach")),
+		listDrainSlotRights(),
+	)
+}
+
+func listDrainSlotRights() []Right {
+	return changeRights(slices.Concat(
+		changeRights(newRights(coordinationGroup, "leases", "list create", "--max-concurrent-drains"), setPartNamespace),
+		changeRights(changeRights(newRights(coordinationGroup, "leases", "update", "--max-concurrent-drains"), setPartNamespace), withName("slipway-drain-0")),
+	), withFlag(maxConcurrentDrains))
+}
+
+func listManagerRights(p *Part) []Right {
+	return slices.Concat(
+		newRights(slipwayGroup, "nodegroups", "get list watch", "to read the groups"),
+		newRights(slipwayGroup, "nodegroups/status", "update patch", "to write the status of the groups"),
+		newRights(slipwayGroup, "noderetirements", "get list watch create update delete", "to take nodes out of service"),
+		newRights(slipwayGroup, "noderetirements/status", "update", "to record the progress of a retirement"),
+		newRights("", "nodes", "get list watch patch delete", "to cordon nodes, and to delete Nodes of removed instances"),
+		changeRights(newRights("", "nodes/status", "patch", "to set the node's lifecycle conditions"), setOptional),
+		newRights("", "pods", "list watch", "to read the pods of retired and of idle nodes"),
+		newRights("", "pods/eviction", "create", "to drain"),
+		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget"),
+		newRights("", "persistentvolumeclaims", "get list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights(storageGroup, "volumeattachments", "list watch", "to know whether volumes are detached, and the volume limits of nodes"),
+		newRights(storageGroup, "storageclasses", "list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights(storageGroup, "csinodes", "list watch", "to know the volume limits of nodes"),
+		newRights(storageGroup, "csidrivers", "list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights("", "persistentvolumes", "list watch", "to know which nodes reach a volume"),
+		newRights("resource.k8s.io", "deviceclasses", "list watch", "to know whether pods with devices fit elsewhere"),
+		newRights("apps", "daemonsets", "list watch", "to know the DaemonSet pods of a new node"),
+		newRights("", "namespaces", "list watch", "to evaluate namespace selectors of pod affinity"),
+		newRights("events.k8s.io", "events", "create patch", "to write events"),
+		listLeaderRights(p),
+		listDefinitionRights(p),
+	)
+}
+
+func listLeaderRights(p *Part) []Right {
+	all := slices.Concat(
+		changeRights(newRights("", "events", "create patch", "to write leader election events"), setPartNamespace),
+		changeRights(newRights("events.k8s.io", "events", "create patch", "to write leader election events"), setPartNamespace),
+		changeRights(newRights(coordinationGroup, "leases", "create", "leader election"), setPartNamespace),
+	)
+	if name := p.findLeaseName(); name != "" {
+		all = append(all, changeRights(changeRights(newRights(coordinationGroup, "leases", "get update", "leader election"), setPartNamespace), withName(name))...)
+	}
+	return changeRights(all, withFlag(leaderElect))
+}
+
+// listDefinitionRights returns the permissions for installing the CRDs. A compatibility command installs them by
+// default; without permission it uses the existing ones.
+func listDefinitionRights(p *Part) []Right {
+	const definitions = "customresourcedefinitions"
+	all := newRights(extensionsGroup, definitions, "create", "--install-crds")
+	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev", "poolupdates.slipway.dev"} {
+		all = append(all, changeRights(newRights(extensionsGroup, definitions, "get patch", "--install-crds"), withName(name))...)
+	}
+	if _, given := p.flagValue(installCRDs); p.isCompatibilityCommand() && !given {
+		changeRights(all, setOptional)
+	}
+	return changeRights(all, withFlag(installCRDs))
+}
+
+func listCloudpoolRights() []Right {
+	return slices.Concat(
+		newRights(slipwayGroup, "nodegroups", "get list watch", "to read the groups of the pools"),
+		newRights(slipwayGroup, "noderetirements", "get list watch create delete", "to remove instances by retirements"),
+		newRights("", "nodes", "list watch", "to match instances and nodes"),
+		newRights("", "pods", "list watch", "to choose instances with pods that fit elsewhere"),
+		newRights("", "namespaces", "list watch", "to evaluate namespace selectors of pod affinity"),
+		newRights("", "persistentvolumeclaims", "list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights("", "persistentvolumes", "list watch", "to know which nodes reach a volume"),
+		newRights("policy", "poddisruptionbudgets", "list watch", "to choose instances with pods that may be evicted"),
+		newRights(storageGroup, "storageclasses", "list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights(storageGroup, "csinodes", "list watch", "to know the volume limits of nodes"),
+		newRights(storageGroup, "csidrivers", "list watch", "to know whether pods with volumes fit elsewhere"),
+		newRights(storageGroup, "volumeattachments", "list watch", "to know the volume limits of nodes"),
+		newRights("resource.k8s.io", "deviceclasses", "list watch", "to know whether pods with devices fit elsewhere"),
+		changeRights(newRights(coordinationGroup, "leases", "list create update", "so that one process at a time changes a pool"), setPartNamespace),
+		changeRights(newRights(slipwayGroup, "poolupdates", "get list watch create delete", "to record the updates of a pool"), setPartNamespace),
+		changeRights(newRights(slipwayGroup, "poolupdates/status", "update", "to record the progress of an update"), setPartNamespace),
+		changeRights(newRights("", "configmaps", "get create update", "to record whether a pool is started, and to read the data of older versions"), setPartNamespace),
+		changeRights(newRights("", "nodes", "patch", "--native: to store the states of an instance as annotations of its Node"), withFlag("native")),
+		changeRights(newRights(slipwayGroup, "nodegroups/status", "patch", "--native: to record a launch before the request to the cloud"), withFlag("native")),
+		changeRights(newRights("authentication.k8s.io", "tokenreviews", "create", "--authorize: to authenticate clients"), withFlag("authorize")),
+		changeRights(newRights("authorization.k8s.io", "subjectaccessreviews", "create", "--authorize: to authorize clients"), withFlag("authorize")),
+	)
+}
+
+// checkPartRights finds permissions that the accounts of installed parts lack.
+func checkPartRights(f *Facts) []Finding {
+	var found []Finding
+	for _, a := range f.Access {
+		if a.Allowed || a.Right.flag != "" && !a.Part.isFlagSet(a.Right.flag) {
+			continue
+		}
+		finding := Finding{
+			Severity: Problem, Object: Object{"ServiceAccount", a.Part.namespace(), a.Part.ServiceAccount}, Owners: []Object{a.Part.Object},
+			Message: fmt.Sprintf("the %s may not %s: %s", a.Part.Kind, a.Right, a.Right.For),
+			Remedy:  fmt.Sprintf("bind it to the roles of deploy/%s/rbac.yaml", a.Part.Kind),
+		}
+		switch {
+		case a.Right.flag == installCRDs:
+			finding.Remedy = "bind it to the ClusterRole of deploy/manager/install-crds.yaml"
+		case a.Right.Name != "" && a.Right.flag == leaderElect && a.Part.isCompatibilityCommand():
+			finding.Remedy = fmt.Sprintf("add this Lease to its Role, as docs/moving-from-%s.md says", a.Part.Command)
+		}
+		if a.Right.optional {
+			finding.Severity = Note
+			finding.Remedy += ", unless this is intended"
+		}
+		found = append(found, finding)
+	}
+	return found
+}
+
+// rightsByReading are the permissions that the doctor itself needs, with their purposes.
+var rightsByReading = map[Reading]Right{
+	nodesReading:        {Verb: "list", Resource: "nodes", For: "to find nodes without an agent"},
+	podsReading:         {Verb: "list", Resource: "pods", For: "to find agents, pods without a controller, and the pods of budgets"},
+	pdbsReading:         {Verb: "list", Group: "policy", Resource: "poddisruptionbudgets", For: "to find budgets that never allow an eviction"},
+	deploymentsReading:  {Verb: "list", Group: "apps", Resource: "deployments", For: "to find the manager, other tools, and single replicas"},
+	statefulSetsReading: {Verb: "list", Group: "apps", Resource: "statefulsets", For: "to find single replicas"},
+	daemonSetsReading:   {Verb: "list", Group: "apps", Resource: "daemonsets", For: "to find the agents, and other tools"},
+	nodeLeasesReading: {
+		Verb: "list", Group: coordinationGroup, Resource: "leases", Namespace: nodeLeaseNamespace, For: "to compare the nodes' clocks",
+	},
+	leaderLeasesReading:   {Verb: "get", Group: coordinationGroup, Resource: "leases", Name: managerLeaseName, For: "to check the leader"},
+	toolConfigMapsReading: {Verb: "get", Resource: "configmaps", Namespace: "kube-system", For: "to find tools in a managed control plane"},
+	crdsReading: {
+		Verb: "get", Group: extensionsGroup, Resource: "customresourcedefinitions", For: "to compare Slipway's CRDs with this binary",
+	},
+	nodeGroupsReading: {Verb: "list", Group: slipwayGroup, Resource: "nodegroups", For: "to find nodes without a group"},
+	partAccessReading: {
+		Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews", For: "to check the permissions of the installed parts; it stores nothing",
+	},
+	callerAccessReading: {
+		Verb: "create", Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews", For: "to check your permissions; it stores nothing",
+	},
+	apiGroupsReading: {Verb: "get", Resource: "/apis", For: "to find other tools by their API groups"},
+	metricsReading:   {Verb: "get", Resource: "pods/proxy", For: "--ask-agents: to read the agents' metrics"},
+}
+
+// listViewerRights returns the permissions that other commands need, besides rightsByReading.
+func listViewerRights() []Right {
+	return slices.Concat(
+		newRights("", "namespaces", "list", "slipway plan and why"),
+		newRights("", "persistentvolumeclaims", "list", "slipway plan and why"),
+		newRights("", "persistentvolumes", "list", "slipway plan and why"),
+		newRights(storageGroup, "storageclasses", "list", "slipway plan and why"),
+		newRights(storageGroup, "csinodes", "list", "slipway plan and why"),
+		newRights(storageGroup, "csidrivers", "list", "slipway plan and why"),
+		newRights(storageGroup, "volumeattachments", "list", "slipway plan and why"),
+		newRights("resource.k8s.io", "deviceclasses", "list", "slipway plan and why"),
+		newRights(slipwayGroup, "noderetirements", "list", "slipway status"),
+	)
+}
+
+// checkCallerRights finds permissions that the caller lacks.
+func checkCallerRights(f *Facts) []Finding {
+	var found []Finding
+	for reading, err := range f.Unread {
+		right, ok := rightsByReading[reading]
+		if !ok || !apierrors.IsForbidden(err) {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Problem, Message: fmt.Sprintf("you may not %s: %s", right, right.For),
+			Remedy: "bind the ClusterRole slipway-doctor of deploy/viewer to yourself",
+		})
+	}
+	for _, a := range f.Caller {
+		if !a.Allowed {
+			found = append(found, Finding{
+				Severity: Note, Message: fmt.Sprintf("you may not %s: %s", a.Right, a.Right.For),
+				Remedy: "bind the ClusterRole slipway-viewer of deploy/viewer to yourself, to use these commands",
+			})
+		}
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })
+	return found
+}

@@ -1,0 +1,147 @@
+package nodegroup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/placement/live"
+)
+
+// Cluster is one read of the cluster, for the decisions on all groups.
+type Cluster struct {
+	Groups      []v1alpha1.NodeGroup
+	Nodes       []corev1.Node
+	Retirements []v1alpha1.NodeRetirement
+	Claims      Claims
+	Now         time.Time
+
+	pods live.Pods
+}
+
+// ReadCluster reads nodes and retirements, possibly from caches. It reads pods only for rules that need them. The
+// result must not be changed.
+func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, groups []v1alpha1.NodeGroup) (*Cluster, error) {
+	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
+	var nodes corev1.NodeList
+	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("nodes: %w", err)
+	}
+	var retirements v1alpha1.NodeRetirementList
+	if err := reader.List(ctx, &retirements); err != nil {
+		return nil, fmt.Errorf("NodeRetirements: %w", err)
+	}
+	c.Nodes, c.Retirements = nodes.Items, retirements.Items
+	c.Claims = Claim(groups, c.Nodes)
+	return c, nil
+}
+
+// Quiet returns for how long this process has seen no pod that keeps the node; see [Node].
+type Quiet func(node string) time.Duration
+
+// World returns the input of the decisions on one group, including its pods.
+func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet Quiet) (World, error) {
+	w := World{Group: g, NotAccepted: notAccepted, Now: c.Now}
+	about := map[string][]v1alpha1.NodeRetirement{}
+	for i := range c.Retirements {
+		name := c.Retirements[i].Spec.NodeName
+		about[name] = append(about[name], c.Retirements[i])
+	}
+	for i := range c.Nodes {
+		if name := c.Nodes[i].Name; c.Claims.Owner[name] == g.Name {
+			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[name]})
+		}
+	}
+	if notAccepted != "" { // its rule may be invalid, and must not block other groups
+		return w, nil
+	}
+	rule, err := newIdleRule(g)
+	if err != nil || rule == nil {
+		return w, err
+	}
+	keepers, pending, err := c.findRulePods(ctx, rule)
+	if err != nil {
+		return w, err
+	}
+	for i := range w.Nodes {
+		n := &w.Nodes[i]
+		n.Keepers = keepers[n.Object.Name]
+		if quiet != nil {
+			n.Quiet = quiet(n.Object.Name)
+		}
+	}
+	if !rule.keepForPending || len(pending) == 0 {
+		return w, nil
+	}
+	own, others := c.splitNodes(g)
+	s := pendingPodSearch{own: own, others: others, podsOn: func(node string) ([]*corev1.Pod, error) { return c.podsOn(ctx, node) }}
+	w.Waiting, err = s.findFirst(pending)
+	return w, err
+}
+
+// splitNodes returns the nodes of a group, and all other nodes.
+func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
+	for i := range c.Nodes {
+		if c.Claims.Owner[c.Nodes[i].Name] == g.Name {
+			own = append(own, c.Nodes[i])
+		} else {
+			others = append(others, c.Nodes[i])
+		}
+	}
+	return own, others
+}
+
+// findRulePods finds the pods that a rule selects: those on nodes, by node, and pending ones.
+func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map[string]Keepers, pending []*corev1.Pod, err error) {
+	keepers = make(map[string]Keepers, len(c.Nodes))
+	namespaces := rule.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	for _, namespace := range namespaces {
+		pods, err := c.pods.Select(ctx, namespace, rule.Keeping)
+		if err != nil {
+			return nil, nil, fmt.Errorf("pods that keep nodes: %w", err)
+		}
+		for _, p := range pods {
+			switch {
+			case !isUnfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
+			case p.Spec.NodeName != "":
+				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].add(p)
+			case p.DeletionTimestamp == nil:
+				pending = append(pending, p)
+			}
+		}
+	}
+	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // unschedulable pods first
+		return cmp.Or(-compareBools(isUnschedulable(a), isUnschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
+	})
+	return keepers, pending, nil
+}
+
+// podsOn returns the pods that use resources on a node.
+func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error) {
+	pods, err := c.pods.On(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("pods on node %s: %w", node, err)
+	}
+	return pods, nil
+}
+
+// Forecast returns the decisions that a manager would make on a group, from its status and the cluster.
+func (c *Cluster) Forecast(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
+	w, err := c.World(ctx, g, c.NotAccepted(g), nil)
+	if err != nil {
+		return nil, err
+	}
+	return Decide(w)
+}

@@ -1,0 +1,597 @@
+// Package nodegroup controls NodeGroups. It accepts or refuses them, writes their status, and retires nodes by the
+// rules of their group.
+//
+// Decisions are separate from actions. Claim assigns nodes to groups, and Decide decides on each node. Both are pure,
+// and return all reasons as data. The controller reads the cluster, calls them, writes on the Node since when it is
+// idle, and creates or deletes NodeRetirements. Package retirement carries these out within the group's budgets.
+// Everything in memory can be rebuilt after a restart.
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
+)
+
+// API reads from the API server without a cache. *kubeapi.Client implements it.
+type API interface {
+	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
+}
+
+// Groups lists the NodeGroups, including groups from a file, which have no UID.
+type Groups interface {
+	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
+}
+
+// Options configure a Controller. All fields but Selector and Every are required.
+type Options struct {
+	// Client writes objects, and reads from caches. Pods reads from them too.
+	Client client.Client
+	Pods   live.Pods
+	API    API
+	Groups Groups
+	// Clouds are the providers by name.
+	Clouds  map[string]cloud.Provider
+	Events  events.EventRecorder
+	Metrics *Metrics
+	Log     *slog.Logger
+	// Selector restricts the controller to groups with these labels. Their NodeRetirements get the labels too. nil
+	// selects all groups. Other groups are read, so that their nodes are not assigned to another group.
+	Selector labels.Selector
+	// Every is the time between two reconciles of an idle group, and between two reads of its cloud. 0 means 1 minute.
+	Every time.Duration
+}
+
+const (
+	defaultInterval = time.Minute
+	shortRetry      = 50 * time.Millisecond
+	// maxMessage limits the note of an Event and the message of a retirement, in bytes. It leaves room below the API
+	// server's limits.
+	maxMessage = 900
+)
+
+// Requesters of the retirements of idle and of underutilized nodes.
+const (
+	RequestedBy          = "slipway manager, idleByLabel"
+	UnderusedRequestedBy = "slipway manager, underused"
+)
+
+// Controller reconciles NodeGroups. Reconcile is safe for concurrent use with different groups.
+type Controller struct {
+	options    Options
+	hasPodRule atomic.Bool // a group has or had a rule that needs Pods: Pod updates count from then on
+
+	mu            sync.Mutex
+	cloudSlots    *cloud.Slots
+	cloudReadings map[v1alpha1.CloudGroup]recentReading
+	fileStatuses  map[string]v1alpha1.NodeGroupStatus // the status of groups of a file, which have no object
+	keptAt        map[string]time.Time                // when this process last saw a pod that keeps the node
+	emittedKeys   map[string]map[string]string        // group to node to the key of the last Event
+	writtenAt     map[string]time.Time                // when the status of a group was last written
+}
+
+type recentReading struct {
+	cloudReading
+	next time.Time
+}
+
+func New(o Options) *Controller {
+	if o.Every <= 0 {
+		o.Every = defaultInterval
+	}
+	if o.Selector == nil {
+		o.Selector = labels.Everything()
+	}
+	return &Controller{
+		options: o, cloudSlots: cloud.NewSlots(maxConcurrentGroups, o.Clouds), cloudReadings: map[v1alpha1.CloudGroup]recentReading{}, fileStatuses: map[string]v1alpha1.NodeGroupStatus{},
+		keptAt: map[string]time.Time{}, emittedKeys: map[string]map[string]string{}, writtenAt: map[string]time.Time{},
+	}
+}
+
+// Status returns the status of a group of a file, which has no object. It is empty before the first reconcile.
+func (c *Controller) Status(group string) v1alpha1.NodeGroupStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	status := c.fileStatuses[group]
+	return *status.DeepCopy()
+}
+
+// Reconcile reconciles one group.
+func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	result, err := c.reconcile(ctx, r.Name)
+	if err != nil && isOnly(err, apierrors.IsConflict) { // a concurrent write is no failure
+		return reconcile.Result{RequeueAfter: shortRetry}, nil
+	}
+	if err != nil && isOnly(err, isConcurrentChange) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return result, err
+}
+
+// isConcurrentChange reports whether another client has changed or created the object, and the caches are behind.
+func isConcurrentChange(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+}
+
+// isOnly reports whether an error, or each error that is joined in it, matches.
+func isOnly(err error, matches func(error) bool) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !isOnly(e, matches) })
+	}
+	return matches(err)
+}
+
+func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
+	groups, err := c.listGroupsWithStatus(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	at := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
+	if at >= 0 && !c.options.Selector.Matches(labels.Set(groups[at].Labels)) {
+		return reconcile.Result{}, nil
+	}
+	if at >= 0 && hasIdleRule(&groups[at]) {
+		c.hasPodRule.Store(true)
+	}
+	cluster, err := ReadCluster(ctx, c.options.Client, c.options.Pods, groups)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if at < 0 {
+		c.forgetGroup(name)
+		return reconcile.Result{}, c.cleanUpUnowned(ctx, cluster, name)
+	}
+	return c.reconcileGroup(ctx, cluster, &groups[at])
+}
+
+// listGroupsWithStatus lists the groups. Groups of a file get the status that is kept in memory.
+func (c *Controller) listGroupsWithStatus(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+	groups, err := c.options.Groups.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range groups {
+		if g := &groups[i]; isFromFile(g) {
+			status := c.fileStatuses[g.Name]
+			g.Status = *status.DeepCopy()
+		}
+	}
+	return groups, nil
+}
+
+// isFromFile reports whether a group is defined in a file and has no object.
+func isFromFile(g *v1alpha1.NodeGroup) bool { return g.UID == "" }
+
+func hasIdleRule(g *v1alpha1.NodeGroup) bool {
+	return g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil
+}
+
+// reconcileGroup decides on a group, acts on its nodes if it is accepted, and writes its status.
+func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
+	configured := slices.Sorted(maps.Keys(c.options.Clouds))
+	reading := cloudReading{}
+	if _, wrong := cluster.Claims.Faults[g.Name]; !wrong {
+		reading = c.readCloud(ctx, g.Spec.Cloud)
+	}
+	is := newAcceptedCondition(g, cluster.Claims, configured, reading)
+	why := ""
+	if is.Status != metav1.ConditionTrue {
+		why = is.Message
+	}
+	world, err := cluster.World(ctx, g, why, c.quietFor)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	world.CloudMinimum = reading.minSize(g)
+	c.recordKeepingPods(&world)
+	decisions, err := Decide(world)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
+	}
+	status := world.toStatus(reading)
+	setLastScaleTimes(&status, &world, cluster.Retirements)
+	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
+	for _, condition := range []metav1.Condition{is, newReachableCondition(g, configured, reading)} {
+		condition.ObservedGeneration = g.Generation
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if g.Spec.ScaleUp == nil { // the provisioning controller writes it, and skips this group
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
+	}
+	// Write the status before acting, so that an action never depends on an unrecorded acceptance.
+	later, err := c.writeStatus(ctx, g, status)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	c.emitAcceptance(g, was, is)
+	c.options.Metrics.setGroup(g.Name, status, decisions)
+	errs := []error{c.cleanUpUnowned(ctx, cluster, g.Name), c.cancelUnderutilized(ctx, cluster, g)}
+	for _, d := range sortForExecution(decisions) {
+		errs = append(errs, c.applyDecision(ctx, &world, d))
+	}
+	c.emitDecisions(&world, decisions)
+	next := c.nextReconcile(&world, decisions)
+	if reading.isPostponed {
+		next = min(next, time.Second)
+	}
+	if later > 0 {
+		next = min(next, later)
+	}
+	return reconcile.Result{RequeueAfter: next}, errors.Join(errs...)
+}
+
+// nextReconcile returns when the group is reconciled again without an event.
+func (c *Controller) nextReconcile(w *World, decisions []Decision) time.Duration {
+	after := c.options.Every
+	for _, d := range decisions {
+		if d.Verdict == Waits {
+			after = min(after, d.MayLeaveAt.Sub(w.Now))
+		}
+	}
+	return max(after, shortRetry)
+}
+
+// minSize returns the cloud's own minimum. If the cloud was not read, it returns the minimum in the status (I7).
+func (l cloudReading) minSize(g *v1alpha1.NodeGroup) int {
+	if l.known && l.err == nil {
+		return l.group.Min
+	}
+	return int(g.Status.CloudMinimum)
+}
+
+// readCloud reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
+// hang.
+func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) cloudReading {
+	provider := c.options.Clouds[where.Provider]
+	if provider == nil {
+		return cloudReading{}
+	}
+	c.mu.Lock()
+	recent, known := c.cloudReadings[where]
+	c.mu.Unlock()
+	if known && time.Now().Before(recent.next) {
+		return recent.cloudReading
+	}
+	release, ok := c.cloudSlots.TryAcquire(where.Provider)
+	if !ok {
+		recent.isPostponed = true
+		return recent.cloudReading
+	}
+	defer release()
+	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	group, err := provider.Group(within, where.Group)
+	var missing cloud.GroupRights
+	if err == nil {
+		missing = c.missingRights(within, provider, where.Group)
+	}
+	if ctx.Err() != nil {
+		return recent.cloudReading
+	}
+	c.options.Metrics.countCloudRead(where.Provider, err)
+	if err != nil {
+		group = recent.group // as it was last read (I7)
+	}
+	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.options.Every)}
+	var throttled *cloud.ThrottledError
+	if errors.As(err, &throttled) && throttled.After > c.options.Every {
+		recent.next = time.Now().Add(throttled.After)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if before := c.cloudReadings[where].err; err != nil && (before == nil || before.Error() != err.Error()) {
+		c.options.Log.Warn("cannot read the group from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
+	}
+	c.cloudReadings[where] = recent
+	return recent.cloudReading
+}
+
+// missingRights returns the rights for a group that the credential lacks. If that is unknown, it returns none (I7).
+func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupRights {
+	checker, can := provider.(cloud.RightsChecker)
+	if !can {
+		return cloud.GroupRights{}
+	}
+	missing, err := checker.MissingForGroup(ctx, group)
+	if err != nil {
+		c.options.Log.Debug("cannot check the rights of the credential", "provider", provider.Name(), "group", group, "err", err)
+		return cloud.GroupRights{}
+	}
+	return missing
+}
+
+func (c *Controller) quietFor(node string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last, ok := c.keptAt[node]; ok {
+		return time.Since(last) // by the monotonic clock
+	}
+	return -1
+}
+
+// recordKeepingPod records that a pod keeps a node now.
+func (c *Controller) recordKeepingPod(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keptAt[node] = time.Now()
+}
+
+func (c *Controller) recordKeepingPods(w *World) {
+	for i := range w.Nodes {
+		if n := &w.Nodes[i]; n.Keepers.Count > 0 {
+			c.recordKeepingPod(n.Object.Name)
+		}
+	}
+}
+
+func (c *Controller) forgetNode(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.keptAt, node)
+}
+
+func (c *Controller) forgetGroup(group string) {
+	c.options.Metrics.deleteGroup(group)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.fileStatuses, group)
+	delete(c.emittedKeys, group)
+	delete(c.writtenAt, group)
+}
+
+// setLastScaleTimes sets when the group last got and lost a node.
+func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *World, retirements []v1alpha1.NodeRetirement) {
+	if up := w.lastScaleUp(); !up.IsZero() {
+		s.LastScaleUp = &metav1.Time{Time: up}
+	}
+	for i := range retirements {
+		rt := &retirements[i]
+		over := rt.Status.Times.Finished
+		if rt.Status.Phase != v1alpha1.Succeeded || over == nil || rt.Status.Captured == nil ||
+			rt.Status.Captured.Group != w.Group.Name {
+			continue
+		}
+		if s.LastScaleDown == nil || s.LastScaleDown.Before(over) {
+			s.LastScaleDown = over.DeepCopy()
+		}
+	}
+}
+
+// countWriteInterval is the pause between two status writes that change only node counts. When many nodes retire at
+// once, each of their phases changes a count.
+const countWriteInterval = time.Second
+
+// writeStatus writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
+// a group of a file in memory.
+func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
+	if equality.Semantic.DeepEqual(g.Status, status) {
+		return 0, nil
+	}
+	c.mu.Lock()
+	if isFromFile(g) {
+		c.fileStatuses[g.Name] = status
+		c.mu.Unlock()
+		return 0, nil
+	}
+	later = time.Until(c.writtenAt[g.Name].Add(countWriteInterval))
+	c.mu.Unlock()
+	if later > 0 && differOnlyInCounts(g.Status, status) {
+		return later, nil
+	}
+	written := g.DeepCopy()
+	written.Status = status
+	if err := c.options.Client.Status().Update(ctx, written); err != nil {
+		return 0, fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
+	}
+	c.mu.Lock()
+	c.writtenAt[g.Name] = time.Now()
+	c.mu.Unlock()
+	return 0, nil
+}
+
+// differOnlyInCounts reports whether two statuses differ only in node counts.
+func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
+	a.Nodes, a.Ready, a.Leaving, a.Unavailable = b.Nodes, b.Ready, b.Leaving, b.Unavailable
+	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// cleanUpUnowned removes the group's marks from nodes without an owner. It also cancels the group's retirements that
+// have not begun, of nodes that it does not own. Another group's nodes are left to that group.
+func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group string) error {
+	var errs []error
+	for i := range cluster.Nodes {
+		n := &cluster.Nodes[i]
+		if owner := cluster.Claims.Owner[n.Name]; owner == "" && readMarkOwner(n) == c.markOwner(group) {
+			errs = append(errs, c.writeMarks(ctx, n, group, Marks{}))
+		}
+	}
+	for i := range cluster.Retirements {
+		rt := &cluster.Retirements[i]
+		if rt.Spec.Group != group || rt.Spec.RequestedBy != RequestedBy || cluster.Claims.Owner[rt.Spec.NodeName] == group {
+			continue
+		}
+		if !rt.Status.Phase.Finished() && isCancellable(rt) && !isAdmitted(rt) {
+			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+group+" no longer owns the node"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cancelUnderutilized cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
+func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
+		return nil
+	}
+	var errs []error
+	for i := range cluster.Retirements {
+		rt := &cluster.Retirements[i]
+		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
+			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" no longer has spec.scaleDown.underused"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// markOwner returns the group as an owner of marks.
+func (c *Controller) markOwner(group string) markOwner {
+	return markOwner{group, c.options.Selector.String()}
+}
+
+func (c *Controller) writeMarks(ctx context.Context, n *corev1.Node, group string, m Marks) error {
+	patch, err := m.makePatch(n, c.markOwner(group))
+	if err != nil || patch == nil {
+		return err
+	}
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	err = c.options.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("annotations of node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// applyDecision writes the marks first, because they must survive a restart. Then it cancels or requests a retirement.
+func (c *Controller) applyDecision(ctx context.Context, w *World, d *Decision) error {
+	n := d.node.Object
+	if w.NotAccepted == "" {
+		m := d.marks.withScaleDownDisabled(n, w.Group.Spec.ClusterAutoscalerScaleDownDisabled)
+		if err := c.writeMarks(ctx, n, w.Group.Name, m); err != nil {
+			return err
+		}
+	}
+	switch {
+	case d.CallOff != "":
+		return c.cancelRetirement(ctx, d.node.openRetirement(), Sentence(d.Reasons))
+	case d.Verdict == Leaves:
+		return c.requestRetirement(ctx, w, d)
+	}
+	return nil
+}
+
+func (c *Controller) cancelRetirement(ctx context.Context, rt *v1alpha1.NodeRetirement, why string) error {
+	err := c.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
+	}
+	c.emitCancelled(rt, why)
+	return nil
+}
+
+// requestRetirement creates the NodeRetirement of a node, after it has read its pods without a cache.
+func (c *Controller) requestRetirement(ctx context.Context, w *World, d *Decision) error {
+	rule, err := newIdleRule(w.Group)
+	if err != nil {
+		return err
+	}
+	pods, err := c.options.API.ListPodsOn(ctx, d.Node)
+	if err != nil {
+		return fmt.Errorf("pods on node %s: %w", d.Node, err)
+	}
+	now := rule.checkCurrentPods(pods)
+	switch {
+	case now.keepingPod != "":
+		d.Verdict, d.Reasons = Stays, []Reason{{LiveKeeper, "pod " + now.keepingPod + " keeps it"}}
+		c.recordKeepingPod(d.Node)
+		return nil
+	case !now.lastEnded.IsZero() && w.Now.Before(now.lastEnded.Add(rule.cooldown)):
+		// The last pod ended while no manager ran.
+		m := d.marks
+		m.Since, m.Used = roundUpToSecond(now.lastEnded), true
+		until := m.Since.Add(rule.cooldown)
+		d.Verdict, d.IdleSince, d.MayLeaveAt = Waits, &m.Since, &until
+		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s; it may be retired at %s", formatTime(m.Since), formatTime(until))}}
+		return c.writeMarks(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
+	}
+	rt := c.newRetirement(w, d)
+	if err := c.options.Client.Create(ctx, rt); err != nil {
+		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+	}
+	c.options.Metrics.countRetirement(w.Group.Name)
+	return c.deleteOldFailures(ctx, d)
+}
+
+// currentPods is what the API server reports about a node's pods.
+type currentPods struct {
+	keepingPod string    // a pod that keeps the node; empty if none
+	lastEnded  time.Time // when the last finished pod of the rule ended; zero if none
+}
+
+func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
+	for i := range pods {
+		p := &pods[i]
+		if !r.KeepsNode(p.Namespace, labels.Set(p.Labels)) {
+			continue
+		}
+		if isUnfinished(corev1.PodPhase(p.Status.Phase)) {
+			found.keepingPod = p.Namespace + "/" + p.Name
+			continue
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			if s.State.Terminated != nil && s.State.Terminated.FinishedAt.After(found.lastEnded) {
+				found.lastEnded = s.State.Terminated.FinishedAt
+			}
+		}
+	}
+	return found
+}
+
+// newRetirement returns the NodeRetirement of an idle node.
+func (c *Controller) newRetirement(w *World, d *Decision) *v1alpha1.NodeRetirement {
+	n := d.node.Object
+	before := ""
+	if last := d.node.lastFailedRetirement(); last != nil {
+		before = string(last.UID)
+	}
+	return request.New(request.Request{
+		Name: request.Name(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels,
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Idle, RequestedBy: RequestedBy, Group: w.Group.Name,
+		},
+	})
+}
+
+// deleteOldFailures keeps only the last failed idle retirement of a node, so that a node that cannot be drained does
+// not fill the cluster with records.
+func (c *Controller) deleteOldFailures(ctx context.Context, d *Decision) error {
+	last := d.node.lastFailedRetirement()
+	var errs []error
+	for i := range d.node.Retirements {
+		rt := &d.node.Retirements[i]
+		if last == nil || rt.UID == last.UID || rt.Spec.RequestedBy != RequestedBy || !rt.Status.Phase.Finished() ||
+			rt.Status.Phase == v1alpha1.Succeeded || !rt.DeletionTimestamp.IsZero() {
+			continue
+		}
+		err := c.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID})
+		errs = append(errs, client.IgnoreNotFound(err))
+	}
+	return errors.Join(errs...)
+}

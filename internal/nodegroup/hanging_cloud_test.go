@@ -1,0 +1,42 @@
+package nodegroup
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudtest"
+)
+
+// TestHangingCloudLeavesWorkersForOthers has as many groups of the hanging cloud as there are workers.
+func TestHangingCloudLeavesWorkersForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFixture(t)
+		c := s.newController()
+		c.options.Clouds = map[string]cloud.Provider{"hung": cloudtest.Hung{}, "azure": &s.cloud}
+		c.cloudSlots = cloud.NewSlots(maxConcurrentGroups, c.options.Clouds)
+		began, waits, ended := time.Now(), 0, make(chan cloudReading, maxConcurrentGroups)
+		for _, name := range []string{"a", "b", "c", "d"} {
+			go func() { ended <- c.readCloud(t.Context(), v1alpha1.CloudGroup{Provider: "hung", Group: name}) }()
+		}
+		synctest.Wait()
+		for len(ended) > 0 {
+			if reading := <-ended; reading.isPostponed && !reading.known {
+				waits++
+			}
+		}
+		if waits != maxConcurrentGroups/2 {
+			t.Errorf("%d of %d workers are free while the cloud hangs, want %d", waits, maxConcurrentGroups, maxConcurrentGroups/2)
+		}
+		if reading := c.readCloud(t.Context(), v1alpha1.CloudGroup{Provider: "azure", Group: "ci"}); !reading.known || time.Since(began) > 0 {
+			t.Errorf("the other cloud: %+v after %s", reading, time.Since(began))
+		}
+		for range maxConcurrentGroups / 2 {
+			if reading := <-ended; reading.err == nil || time.Since(began) > cloud.ReadTimeout {
+				t.Errorf("the hung call: %v after %s, want an error within %s", reading.err, time.Since(began), cloud.ReadTimeout)
+			}
+		}
+	})
+}

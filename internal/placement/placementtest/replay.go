@@ -1,0 +1,95 @@
+package placementtest
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// CarryOut executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
+// removed too.
+func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
+	fork := s.Fork()
+	defer fork.Rollback()
+	removed := map[string]bool{}
+	for _, v := range victims {
+		removed[v.Node] = true
+	}
+	for _, v := range victims {
+		if err := fork.Withdraw(v.Node); err != nil {
+			return err
+		}
+		if err := movePods(s, fork, v.Moves, removed); err != nil {
+			return fmt.Errorf("while %s goes: %w", v.Node, err)
+		}
+	}
+	return nil
+}
+
+// LaunchAll executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
+func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
+	fork := s.Fork()
+	defer fork.Rollback()
+	templates := map[string]func(name, zone string) *corev1.Node{}
+	for i := range flavours {
+		f := &flavours[i]
+		templates[f.Name] = func(name, zone string) *corev1.Node {
+			if len(f.Zones) == 0 {
+				zone = ""
+			}
+			return f.Node(name, zone)
+		}
+	}
+	for _, m := range packing.Machines {
+		if err := fork.Launch(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+			return err
+		}
+	}
+	return movePods(s, fork, packing.Moves, nil)
+}
+
+func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, removed map[string]bool) error {
+	for _, m := range moves {
+		verdict, err := s.JudgePod(m.Pod, m.To)
+		if err != nil {
+			return err
+		}
+		if verdict.Outcome != placement.Fits || removed[m.To] {
+			return fmt.Errorf("pod %s does not go to %s: %s", m.Pod, m.To, verdict)
+		}
+		if err := fork.Move(m.Pod, m.To); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckRanks compares a ranking with Evacuate. It checks all nodes that are not removable, and executes the plan of
+// every n-th removable node.
+func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
+	if len(ranks) != s.Nodes.Len() {
+		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())
+	}
+	for i, r := range ranks {
+		if r.Removable && i%n != 0 {
+			continue
+		}
+		e, err := planner.Evacuate(s, r.Node, planner.LeastDisruption, planner.Options{})
+		if err != nil {
+			return err
+		}
+		if e.Feasible() != r.Removable || e.Cost != r.Cost && r.Removable {
+			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
+		}
+		if r.Removable {
+			if err := CarryOut(s, []planner.Evacuation{*e}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

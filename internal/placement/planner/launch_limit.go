@@ -1,0 +1,75 @@
+package planner
+
+import (
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Allowance limits the launches of all flavours that share it.
+type Allowance struct {
+	// Name says which limit this is, in error texts.
+	Name string
+	// Machines is how many more instances may be launched. Nil means no limit.
+	Machines *int
+	// Resources is how much more capacity may be launched. A resource that is not listed has no limit.
+	Resources corev1.ResourceList
+}
+
+// toAmount converts a quantity to a whole number: millicores of cpu, units of other resources.
+func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
+	quantity := list[name]
+	if name == corev1.ResourceCPU {
+		return quantity.MilliValue()
+	}
+	return quantity.Value()
+}
+
+// resourceLimit is the rest of an allowance during a plan.
+type resourceLimit struct {
+	limit     *Allowance
+	instances int
+	resources map[corev1.ResourceName]int64
+}
+
+func newResourceLimit(a *Allowance) *resourceLimit {
+	p := &resourceLimit{limit: a, instances: math.MaxInt, resources: map[corev1.ResourceName]int64{}}
+	if a.Machines != nil {
+		p.instances = *a.Machines
+	}
+	for name := range a.Resources {
+		p.resources[name] = toAmount(name, a.Resources)
+	}
+	return p
+}
+
+// allowsOneMore reports whether one more instance with this capacity is within the rest.
+func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
+	if p.instances < 1 {
+		return false
+	}
+	for name, left := range p.resources {
+		if toAmount(name, capacity) > left {
+			return false
+		}
+	}
+	return true
+}
+
+// countInstance subtracts a launched instance (sign 1) or adds it back (sign -1).
+func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
+	if p.limit.Machines != nil {
+		p.instances -= sign
+	}
+	for name := range p.resources {
+		p.resources[name] -= int64(sign) * toAmount(name, capacity)
+	}
+}
+
+// countedCapacity returns the capacity of one instance that counts against an allowance.
+func (f *Flavour) countedCapacity() corev1.ResourceList {
+	if len(f.Template.Status.Capacity) > 0 {
+		return f.Template.Status.Capacity
+	}
+	return f.Template.Status.Allocatable
+}

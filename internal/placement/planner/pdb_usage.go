@@ -1,0 +1,43 @@
+package planner
+
+import (
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// pdbUsage counts the evictions that a plan has charged to each PodDisruptionBudget.
+type pdbUsage map[*snapshot.Budget]int32
+
+// chargePods charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
+// budget with the number of disruptions that it would need.
+func (l pdbUsage) chargePods(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot.Budget, needs int32) {
+	if m.Empty() {
+		return nil, 0
+	}
+	for i, p := range pods {
+		b, _ := m.Charge(p)
+		if b == nil {
+			continue
+		}
+		l[b]++
+		if l[b] > b.Allowed {
+			needs = l[b]
+			l.refundPods(m, pods[:i+1])
+			return b, needs
+		}
+	}
+	return nil, 0
+}
+
+func (l pdbUsage) refundPods(m *snapshot.Budgets, pods []*filter.Pod) {
+	if m.Empty() {
+		return
+	}
+	for _, p := range pods {
+		if b, _ := m.Charge(p); b != nil {
+			if l[b]--; l[b] == 0 {
+				delete(l, b)
+			}
+		}
+	}
+}

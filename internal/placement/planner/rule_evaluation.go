@@ -1,0 +1,90 @@
+package planner
+
+import (
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// ruleEvaluation applies the rules for one plan. It evaluates equal facts once.
+type ruleEvaluation struct {
+	*Options
+	cache []cachedVerdict // by ID of the fact
+}
+
+type cachedVerdict struct {
+	done    bool
+	effect  podEffect
+	verdict podrules.Verdict
+}
+
+func newRuleEvaluation(s *snapshot.Snapshot, o *Options) ruleEvaluation {
+	return ruleEvaluation{o, make([]cachedVerdict, s.FactIDs())}
+}
+
+// podEffect is what happens to a pod when its node is removed.
+type podEffect uint8
+
+const (
+	podMoves  podEffect = iota // is evicted and recreated elsewhere
+	podEnds                    // is evicted and not recreated
+	podStays                   // is deleted with the node; nothing has to run elsewhere
+	podBlocks                  // blocks the removal
+)
+
+// judgePod returns what happens to a pod, and the verdict that decided it.
+func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Verdict) {
+	j := &q.cache[p.Fact.ID]
+	if !j.done {
+		j.done, j.verdict = true, q.Pods.Judge(&p.Fact.Facts, q.Now)
+		j.effect = toPodEffect(&p.Fact.Facts, j.verdict)
+	}
+	if j.effect != podBlocks || q.Mark == nil {
+		return j.effect, j.verdict
+	}
+	marked := p.Fact.Facts
+	q.Mark(&marked, p.Key.Namespace, p.Class.Labels.Labels)
+	v := q.Pods.Judge(&marked, q.Now)
+	return toPodEffect(&marked, v), v
+}
+
+// toPodEffect converts a verdict. A pod that is recreated needs room, even if a drain would leave it.
+func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
+	switch {
+	case v.Action == podrules.Refuse:
+		return podBlocks
+	case f.Recreated():
+		return podMoves
+	case v.Action == podrules.Evict:
+		return podEnds
+	}
+	return podStays
+}
+
+func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Verdict) Refusal {
+	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Text(&p.Fact.Facts), Remedy: v.Rule.Remedy()}
+}
+
+// listNodeRefusals applies every rule about the node itself.
+func (q *ruleEvaluation) listNodeRefusals(n *filter.Node) []Refusal {
+	var list []Refusal
+	name, facts := n.Name(), &n.Facts
+	if n.APIServers > 0 && facts.ControlPlane == "" {
+		marked := *facts
+		marked.ControlPlane, facts = noderules.APIServer, &marked
+	}
+	for _, v := range (noderules.Policy{Lifted: q.Lifted[name]}).Judge(facts, q.Now) {
+		list = append(list, Refusal{Rule: v.Rule, Text: v.Text, Remedy: v.Remedy})
+	}
+	if text := q.Excluded[name]; text != "" {
+		list = append(list, Refusal{Rule: "excluded", Text: text, Remedy: "remove the cause of the exclusion"})
+	}
+	if pod, ok := q.Reserved[name]; ok {
+		list = append(list, Refusal{
+			Rule: "reserved", Text: "has the room for pending pod " + pod.String(),
+			Remedy: "add a node that the pending pod fits on, or delete the pod",
+		})
+	}
+	return list
+}

@@ -1,0 +1,75 @@
+package planner
+
+import (
+	"k8s.io/apimachinery/pkg/labels"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// Load holds the requests of pods on a node and the allocatable amounts of the node. The function that returns it
+// says which pods count.
+type Load struct {
+	Pods int
+	// CPU is in millicores, Memory in bytes.
+	CPU, AllocatableCPU       int64
+	Memory, AllocatableMemory int64
+}
+
+// toPercent returns 0 if the whole is 0.
+func toPercent(part, whole int64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(whole)
+}
+
+// CPUShare returns the requested part of the cpu in percent.
+func (l Load) CPUShare() float64 { return toPercent(l.CPU, l.AllocatableCPU) }
+
+// MemoryShare returns the requested part of the memory in percent.
+func (l Load) MemoryShare() float64 { return toPercent(l.Memory, l.AllocatableMemory) }
+
+// MeasureLoad returns the load of a node from its workload pods. It ignores DaemonSet pods, static pods and
+// terminating pods. If ignore is not nil, it also ignores pods with labels that ignore accepts. It fails if the
+// node is unknown.
+func MeasureLoad(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) bool) (Load, error) {
+	n, err := s.Nodes.Find(nodeName)
+	if err != nil {
+		return Load{}, err
+	}
+	l := newUtilization(n)
+	for _, p := range n.Pods {
+		f := p.Fact
+		if f.Owner == podrules.DaemonSet || f.Has(podrules.Mirror) || f.Has(podrules.Terminating) || ignore != nil && ignore(p.Class.Labels.Labels) {
+			continue
+		}
+		l.Pods++
+		for _, a := range p.Class.Requests {
+			switch a.Resource {
+			case filter.ResourceCPU:
+				l.CPU += a.Value
+			case filter.ResourceMemory:
+				l.Memory += a.Value
+			}
+		}
+	}
+	return l, nil
+}
+
+// MeasureRequests returns the requests of all pods on a node, as kube-scheduler counts them. DaemonSet, static and
+// terminating pods count, because they use resources until they are deleted. It fails if the node is unknown.
+func MeasureRequests(s *snapshot.Snapshot, nodeName string) (Load, error) {
+	n, err := s.Nodes.Find(nodeName)
+	if err != nil {
+		return Load{}, err
+	}
+	l := newUtilization(n)
+	l.Pods, l.CPU, l.Memory = len(n.Pods), filter.At(n.Used, filter.ResourceCPU), filter.At(n.Used, filter.ResourceMemory)
+	return l, nil
+}
+
+func newUtilization(n *filter.Node) Load {
+	return Load{AllocatableCPU: filter.At(n.Allocatable, filter.ResourceCPU), AllocatableMemory: filter.At(n.Allocatable, filter.ResourceMemory)}
+}

@@ -1,0 +1,50 @@
+package snapshot
+
+import (
+	"errors"
+
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// ErrForked is returned for every event while a fork is open.
+var ErrForked = errors.New("snapshot is forked: roll the fork back before feeding events")
+
+// undoLog records the changes of forks. It also counts events and open forks.
+type undoLog struct {
+	changes []change
+	forks   int
+	events  uint64 // for caches outside the snapshot
+}
+
+type change struct {
+	kind       changeKind
+	node       int32 // or the position of a bit, or the index of a word
+	index      int32
+	wasMoved   bool // the pod had been moved before
+	wasPending bool // the pod was pending before
+	pod        *filter.Pod
+	class      *filter.Class
+}
+
+type changeKind uint8
+
+const (
+	podAttached  changeKind = iota // pod was placed on node
+	podDetached                    // pod was removed from node, where it had the index
+	nodeRemoved                    // node was removed
+	nodeAdded                      // node was added
+	bitCleared                     // a bit in the bitmap of class was cleared
+	bitmapReset                    // the bitmap of class was reset
+	wordComputed                   // one word in the bitmap of class was computed
+)
+
+// beginEvent counts an event. It fails with ErrForked while a fork is open.
+func (j *undoLog) beginEvent() error {
+	if j.forks > 0 {
+		return ErrForked
+	}
+	j.events++
+	return nil
+}
+
+func (j *undoLog) addChange(c change) { j.changes = append(j.changes, c) }

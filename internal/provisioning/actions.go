@@ -1,0 +1,263 @@
+package provisioning
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
+)
+
+// launchAll requests all launches at once, and waits for the answers until the answer timeout. A launch without an
+// answer counts as provisioning, so that it delays no reconcile and no later pod.
+func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
+	var errs []error
+	for _, g := range groups {
+		var launches []plan.Order
+		for _, o := range d.Orders {
+			if o.Group == g.name() {
+				launches = append(launches, o)
+			}
+		}
+		if len(launches) > 0 {
+			errs = append(errs, a.launchForGroup(ctx, g, launches, waiting))
+		}
+	}
+	if len(d.Orders) > 0 {
+		a.awaitReplies(ctx, groups, func(m *groupState) bool { return m.unanswered == 0 })
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// launchForGroup records a group's launches and then requests them.
+func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launches []plan.Order, waiting map[placement.PodKey]unschedulablePod) error {
+	began := time.Now()
+	ids := make([]string, len(launches))
+	for i, o := range launches {
+		ids[i] = g.state.addLaunch(o, began)
+	}
+	reserved, err := a.reserveLaunches(ctx, g, ids)
+	if err != nil {
+		for _, id := range ids {
+			g.state.dropUnrequested(id)
+		}
+		return fmt.Errorf("instances were not requested: %w", err)
+	}
+	for i, o := range launches {
+		a.requestLaunch(ctx, g, o, reserved[i], began, waiting)
+	}
+	return nil
+}
+
+func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.Order, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
+	for _, key := range o.Pods {
+		a.options.Metrics.observePodWait(time.Since(waiting[key].since))
+	}
+	provider, group := a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Group.Spec.Cloud.Group
+	order := cloud.Order{Count: o.Count, Template: o.Template, Unmade: min(o.Count, g.state.tracking.Unmade)}
+	g.state.tracking.Unmade -= order.Unmade
+	a.calls.Go(func() {
+		within, cancel := context.WithTimeout(ctx, launch.Timeout(o.Count))
+		defer cancel()
+		op, err := l.Request(within, provider, group, order)
+		a.options.Metrics.observeLaunch(o, err, time.Since(began))
+		a.queueReply(g, err != nil, func(g *managedGroup) { a.recordAnswer(g, o, l.ID, op, err) })
+		if err == nil {
+			a.followOperation(ctx, g, o, l.ID, provider, op)
+		}
+	})
+}
+
+// recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
+// and the next reconcile uses another one.
+func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
+	log := a.options.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
+	if err == nil {
+		log.Info("instances are requested")
+		g.state.recordReply(id, launch.Accepted, op.Machines, time.Now())
+		g.state.recordOperation(id, op.ID)
+		a.emitLaunched(g, o)
+		return
+	}
+	log.Error("the cloud refused the launch", "err", err, "made", len(op.Machines))
+	answer := launch.Refused
+	if launch.ReasonOf(err) == launch.Unclear {
+		answer = launch.Lost
+	}
+	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
+	g.state.recordReply(id, answer, op.Machines, time.Now())
+}
+
+// requeue starts the next reconcile soon.
+func (a *Controller) requeue() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// maxConcurrentDeletions is the maximum of running deletions per group. Later reconciles delete the rest.
+const maxConcurrentDeletions = 10
+
+// deleteFailedInstances starts to delete our instances that will never become nodes. It does not wait for the cloud,
+// and starts only one deletion per instance.
+func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
+	for _, g := range groups {
+		m := g.state
+		for _, failed := range m.tracking.Dead {
+			if id := failed.Instance.ProviderID; !m.deleting[id] && len(m.deleting) < maxConcurrentDeletions {
+				m.deleting[id] = true
+				a.startDeletion(ctx, s, g, failed)
+			}
+		}
+		m.tracking.Dead = nil // the next cloud read finds the rest
+	}
+}
+
+func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) {
+	a.calls.Go(func() {
+		within, cancel := context.WithTimeout(ctx, cloudTimeout)
+		defer cancel()
+		gone, err := a.deleteInstance(within, s, g, failed)
+		a.queueReply(g, gone, func(g *managedGroup) {
+			delete(g.state.deleting, failed.Instance.ProviderID)
+			switch {
+			case gone:
+				a.emitInstanceDeleted(g, failed)
+			case err != nil && ctx.Err() == nil:
+				g.state.pauseReads(err, time.Now())
+				a.options.Log.Error("cannot delete an instance without a Node; retrying", "err", err)
+			}
+		})
+	})
+}
+
+// deleteInstance deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
+// I7). It reports whether the cloud was asked.
+func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
+	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
+	id := failed.Instance.ProviderID
+	// An instance in another state is evaluated again in the next reconcile.
+	asked, err = instances.DeleteWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
+		return i.State == failed.Instance.State && i.State != cloud.Unknown
+	})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("NodeGroup %s: %w", g.name(), err)
+	case !asked:
+		return false, nil
+	}
+	a.options.Log.Warn("deleting an instance without a Node", "group", g.name(), "providerID", id, "reason", failed.Reason, "message", failed.Message)
+	a.options.Metrics.countDeletion(g.name(), failed.Reason)
+	return true, nil
+}
+
+// retireUnderutilized writes the annotation of nodes that may be retired, requests due retirements, and cancels pending
+// retirements that are not wanted any more. A node that is not decided on loses its annotation (I3), unless another
+// manager owns it.
+func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
+	if down == nil {
+		return nil // there was no decision
+	}
+	var errs []error
+	marked := map[string]bool{}
+	for i := range down {
+		d := &down[i]
+		marked[d.Node] = true
+		errs = append(errs, a.writeSinceAnnotation(ctx, d.Subject.Object, d.Since))
+		g := findGroup(groups, d.Group)
+		switch {
+		case d.CallOff != "":
+			errs = append(errs, a.cancelRetirement(ctx, d))
+		case d.Verdict == nodegroup.Leaves:
+			errs = append(errs, a.requestRetirement(ctx, g, d))
+		}
+		a.emitNodeEvent(g, d)
+	}
+	for i := range cluster.Nodes {
+		if n := &cluster.Nodes[i]; !marked[n.Name] && cluster.Answers(n, a.options.Selector) {
+			errs = append(errs, a.writeSinceAnnotation(ctx, n, time.Time{}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func findGroup(groups []*managedGroup, name string) *managedGroup {
+	for _, g := range groups {
+		if g.name() == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// writeSinceAnnotation writes since when a Node may be retired, if the annotation differs. It succeeds only if the Node
+// did not change since it was read.
+func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
+	var value any
+	if !since.IsZero() {
+		value = since.UTC().Format(time.RFC3339)
+	}
+	if old, there := n.Annotations[plan.SinceAnnotation]; value == nil && !there || value == old {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{plan.SinceAnnotation: value}, "uid": n.UID, "resourceVersion": n.ResourceVersion,
+	}})
+	if err != nil {
+		return err
+	}
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	err = a.options.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next reconcile reads the new Node
+		return fmt.Errorf("annotation of node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+func (a *Controller) cancelRetirement(ctx context.Context, d *plan.NodeDecision) error {
+	rt := d.Subject.Open()
+	err := a.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
+	}
+	a.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", d.Node, "why", nodegroup.Sentence(d.Reasons))
+	return nil
+}
+
+// requestRetirement creates the NodeRetirement of an underutilized node.
+func (a *Controller) requestRetirement(ctx context.Context, g *managedGroup, d *plan.NodeDecision) error {
+	n, before := d.Subject.Object, ""
+	if last := d.Subject.LastFailure(); last != nil {
+		before = string(last.UID)
+	}
+	rt := request.New(request.Request{
+		Name: request.Name(n.Name, "underused", n.UID, d.Since.Unix(), before), Labels: g.Group.Labels,
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Underused, RequestedBy: plan.RequestedBy, Group: d.Group,
+		},
+	})
+	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+	}
+	a.options.Metrics.countRetirement(d.Group)
+	return nil
+}

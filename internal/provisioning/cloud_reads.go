@@ -1,0 +1,353 @@
+package provisioning
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// cloudObservation is one read of a group from its cloud.
+type cloudObservation struct {
+	startedAt    time.Time
+	group        cloud.Group
+	instances    []cloud.Instance
+	templates    []cloud.Template
+	templatesErr error // why the cloud did not list templates
+	joinStates
+}
+
+// shouldReadCloud reports whether the group's cloud is read: it needs spec.scaleUp, and must be accepted.
+func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
+
+// readClouds starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
+// The next reconcile applies later answers. Until then the group keeps its last state, with the launches made since.
+func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
+	for _, g := range groups {
+		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
+			a.startCloudRead(ctx, s, g)
+		}
+		g.state.isReadEarly = false
+	}
+	a.awaitReplies(ctx, groups, func(m *groupState) bool { return !m.isReading })
+}
+
+// readCloudsEarly starts to read the clouds before a reconcile, for the groups of the last reconcile.
+func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
+	for _, g := range a.lastGroups {
+		if shouldReadCloud(g) && !g.state.isReading {
+			g.state.isReadEarly = true
+			a.startCloudRead(ctx, s, g)
+		}
+	}
+}
+
+// startCloudRead starts to read one group from its cloud. It does nothing if a read is running or the cloud has asked
+// for a pause.
+func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *managedGroup) {
+	if g.state.isReading || time.Now().Before(g.state.quietUntil) {
+		return
+	}
+	g.state.isReading = true
+	g.state.mustReread.Store(g.state.cloudTemplates == nil || g.state.needsReread())
+	a.calls.Go(func() {
+		v, err := a.readCloud(ctx, s, g)
+		a.queueReply(g, err == nil && v.templatesErr == nil && g.state.mustReread.Load(), func(g *managedGroup) {
+			g.state.isReading = false
+			if err == nil {
+				a.applyObservation(g, v)
+				err = v.templatesErr
+			}
+			switch {
+			case err == nil && g.state.needsReread(): // the read began before the launch failed
+				a.requeue()
+			case err != nil && ctx.Err() == nil:
+				g.state.readError = err.Error()
+				g.state.pauseReads(err, time.Now())
+				a.options.Log.Warn("cannot read the group from its cloud; nothing is launched", "group", g.name(), "err", err)
+			}
+		})
+	})
+}
+
+// readCloud reads one group from its cloud. If only the list of templates fails, nothing can be launched, but the
+// instances are still tracked.
+func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managedGroup) (v cloudObservation, err error) {
+	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
+	if provider == nil {
+		return v, fmt.Errorf("cloud %s is not configured", g.Group.Spec.Cloud.Provider)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
+	defer cancel()
+	v.startedAt = time.Now()
+	where := g.Group.Spec.Cloud.Group
+	var failed [2]error
+	var reads sync.WaitGroup
+	reads.Go(func() { v.group, failed[0] = provider.Group(ctx, where) })
+	reads.Go(func() { v.instances, failed[1] = provider.Instances(ctx, where) })
+	reads.Go(func() { v.templates, v.templatesErr = provider.Templates(ctx, where) })
+	reads.Wait()
+	if err := cmp.Or(failed[:]...); err != nil {
+		return v, err
+	}
+	nodes, err := s.nodes.List(labels.Everything())
+	if err != nil {
+		return v, fmt.Errorf("nodes: %w", err)
+	}
+	v.joinStates = findJoinStates(provider, g.Group, v.instances, nodes)
+	return v, nil
+}
+
+// applyObservation updates the state of a group from a cloud read.
+func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
+	m, now := g.state, time.Now()
+	v.removeAdoptedWithoutNode()
+	done := map[string]bool{}
+	maps.Copy(done, g.replacements)
+	maps.Copy(done, m.joined)
+	for _, l := range m.launches {
+		if l.State == v1alpha1.LaunchReady && len(l.Instances) > 0 {
+			done[l.Instances[0].ProviderID] = true
+		}
+	}
+	m.tracking = launch.Track(launch.Observation{
+		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) launch.Join { return v.stateByID[i.ProviderID] },
+		Known: m.tracking.Known, Record: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, Watched: m.watchedSince,
+		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.startedAt, Now: now, Joined: done,
+	})
+	m.joined = nil // they are in tracking.Known now
+	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.Known[id]; return !there })
+	g.excludeRetired(&m.tracking)
+	m.instances = v.instances
+	m.cloud, m.typeByNode, m.readError, m.readAt = v.group, v.typeByNode, "", v.startedAt
+	if v.templatesErr == nil {
+		m.cloudTemplates = v.templates
+	}
+	m.unjoined, m.pending = m.tracking.Record, m.tracking.Pending
+	for _, o := range m.tracking.Over {
+		m.missing[o.ID] += max(0, o.Count-len(o.Named))
+	}
+	if !m.cloud.Refills {
+		m.tracking.Unmade = 0
+	}
+	m.cloud.Size -= m.tracking.Unmade // the next launch reuses these, and leaves the size as it is
+	m.cloud.Size = max(m.cloud.Size, countExpectedInstances(v.instances, m.pending))
+	for _, r := range m.tracking.Joined {
+		m.recordJoined(&r)
+	}
+	for _, droppedLaunch := range m.tracking.Lapsed {
+		b := m.recordFailure(droppedLaunch.Kind, launch.Failed, m.describeDroppedLaunch(droppedLaunch.Count), now)
+		a.options.Metrics.countDropped(g.name(), droppedLaunch.Kind)
+		a.reportBackOff(g, b)
+	}
+	for _, failed := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
+		template := m.cloudTemplateName(failed.Kind)
+		if failed.Reason == launch.NeverUsable {
+			if m.unusable[failed.Instance.ProviderID] {
+				continue // one failure, however long the instance stays
+			}
+			m.unusable[failed.Instance.ProviderID] = true
+			failed.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[failed.Instance.ProviderID])
+		}
+		b, left := m.backOffs[template]
+		if !left || plan.ClosedBy(&b, g.name(), now) == nil {
+			a.reportBackOff(g, m.recordFailure(template, failed.Reason, failed.Message, now))
+		}
+	}
+	m.updateLaunches(now)
+	for _, id := range m.tracking.Strays {
+		a.options.Log.Warn("an instance has no Node and belongs to no known launch; it is kept", "group", g.name(), "providerID", id)
+	}
+}
+
+// describeDroppedLaunch returns the message for a dropped launch, and what to do if the cloud still counts its
+// instances.
+func (m *groupState) describeDroppedLaunch(count int) string {
+	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
+	if n := m.tracking.Unmade; n > 0 {
+		message += fmt.Sprintf("; the group's size in the cloud counts %d instances that do not exist: "+
+			"if they do not appear, lower the size to the existing instances", n)
+	}
+	return message
+}
+
+// removeAdoptedWithoutNode removes adopted instances without a Node. They may belong to another cluster. So they do not
+// belong to a launch, and do not count towards a maximum.
+func (v *cloudObservation) removeAdoptedWithoutNode() {
+	var kept []cloud.Instance
+	for _, i := range v.instances {
+		switch {
+		case !i.Adopted || v.stateByID[i.ProviderID] != launch.NoNode:
+			kept = append(kept, i)
+		case i.State != cloud.Deleting:
+			v.group.Size = max(0, v.group.Size-1)
+		}
+	}
+	v.instances = kept
+}
+
+// countExpectedInstances counts a group's instances, and the pending ones that the cloud may not count yet.
+func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) (n int) {
+	for _, i := range instances {
+		if i.State != cloud.Deleting {
+			n++
+		}
+	}
+	for _, a := range asked {
+		n += a.Expected()
+	}
+	return n
+}
+
+// makePlanInput collects the input of a decision.
+func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot, cluster *nodegroup.Cluster, groups []*managedGroup,
+	waiting map[placement.PodKey]unschedulablePod,
+) *plan.World {
+	w := &plan.World{Snapshot: snapshot, Maximum: a.options.Maximum, Wishes: a.openRequests(groups), Now: cluster.Now, Unreadiness: a.options.Unreadiness}
+	for i := range cluster.Nodes {
+		if fromcorev1.Node(&cluster.Nodes[i]).ControlPlane == "" {
+			w.Nodes++
+		}
+	}
+	if daemons, err := s.daemonSets.List(labels.Everything()); err == nil {
+		w.Daemons = daemons
+	}
+	for key, p := range waiting {
+		if snapshot.IsPending(key) { // the watch may be ahead of the snapshot
+			w.Pods = append(w.Pods, plan.Pod{Key: key, Nominated: p.nominated})
+		}
+	}
+	for _, g := range groups {
+		g.removeJoined(a.options.Clouds[g.Group.Spec.Cloud.Provider], cluster.Nodes)
+		g.state.pruneBackOffs(cluster.Now)
+		g.learnTemplates(cluster.Now)
+		g.observeNodes(cluster.Now)
+		w.Groups = append(w.Groups, g.toPlanGroup())
+		g.state.notSelected = w.Groups[len(w.Groups)-1].NotSelected()
+	}
+	w.Unready = countUnready(w, cluster)
+	a.options.Metrics.setUnready(w)
+	return w
+}
+
+// countUnready counts the nodes that are not Ready, not starting and not being retired. A node without a group may be
+// new and still lack its labels. It counts as starting if it would be starting in any group.
+func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
+	byName := map[string]*plan.Group{}
+	for i := range w.Groups {
+		byName[w.Groups[i].Group.Name] = &w.Groups[i]
+	}
+	for i := range cluster.Nodes {
+		node := &cluster.Nodes[i]
+		if fromcorev1.Node(node).ControlPlane != "" || budget.Ready(node) || budget.IsLeaving(node) {
+			continue
+		}
+		mine := w.Groups
+		if g := byName[cluster.Claims.Owner[node.Name]]; g != nil {
+			mine = []plan.Group{*g}
+		}
+		if !slices.ContainsFunc(mine, func(g plan.Group) bool { return g.IsProvisioning(node, cluster.Now) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// recordJoined clears the failures of the instance's template, because its Node was usable.
+func (m *groupState) recordJoined(r *launch.Instance) {
+	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
+		launch.SetReady(&l, *r)
+		m.launches[l.ID] = l
+	}
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, r) })
+}
+
+// removeJoined removes instances that have a Node now from the provisioning ones. The cloud was read before the Node
+// joined, and the instance would count twice. An instance with a usable Node has joined for good: its Node may be
+// unusable again when the cloud is read next.
+func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
+	m := g.state
+	m.launched = nil
+	if len(m.tracking.Awaited)+len(m.unjoined) == 0 || provider == nil {
+		return
+	}
+	all := make([]*corev1.Node, len(nodes))
+	for i := range nodes {
+		all[i] = &nodes[i]
+	}
+	now := findJoinStates(provider, g.Group, m.addUnjoined(m.instances), all)
+	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool { return now.nodeByID[w.ID] != nil })
+	m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool {
+		switch now.stateByID[r.ProviderID] {
+		case launch.HasNode, launch.NodeUnusable:
+			m.launched = append(m.launched, plan.Launched{
+				Expected: launch.Expected{ID: r.ProviderID, Kind: m.cloudTemplateName(r.Template)}, Node: now.nodeByID[r.ProviderID],
+				Overdue: m.tracking.Overdue[r.ProviderID],
+			})
+			return false
+		case launch.NodeUsable:
+		default:
+			return false
+		}
+		m.recordJoined(&r)
+		if m.joined == nil {
+			m.joined = map[string]bool{}
+		}
+		m.joined[r.ProviderID] = true
+		return true
+	})
+}
+
+// addUnjoined adds the recorded instances that the cloud has not shown to this process.
+func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
+	all, there := slices.Clone(shown), map[string]bool{}
+	for _, i := range shown {
+		there[i.ProviderID] = true
+	}
+	for _, r := range m.unjoined {
+		if !there[r.ProviderID] {
+			all = append(all, cloud.Instance{ProviderID: r.ProviderID})
+		}
+	}
+	return all
+}
+
+// toPlanGroup returns the group as input of a decision.
+func (g *managedGroup) toPlanGroup() plan.Group {
+	m := g.state
+	out := plan.Group{World: g.World, Kinds: m.planTemplates, Awaited: m.tracking.Awaited, Launched: m.launched, Devices: m.devicesByNode, Observed: map[string]time.Time{}, Size: m.cloud.Size, Most: m.cloud.Max}
+	for name, is := range m.observedNodes {
+		out.Observed[name] = is.at
+	}
+	out.CloudMinimum, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
+	if g.Group.Spec.ScaleUp != nil && (m.readError != "" || m.cloudTemplates == nil || m.needsReread()) {
+		why := m.readError
+		switch {
+		case why != "":
+		case m.cloudTemplates == nil:
+			why = "it was not read yet"
+		case m.quietUntil.After(m.failedAt):
+			why = "it asked for a pause until " + m.quietUntil.UTC().Format(time.RFC3339)
+		default:
+			why = "it was not read since a launch failed"
+		}
+		out.Closed = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
+	}
+	return out
+}

@@ -1,0 +1,633 @@
+package provisioning
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// groupState is what the controller remembers of a group between reconciles. What must survive a restart is in the
+// group's status too.
+type groupState struct {
+	watchedSince      time.Time // when this process first saw the group
+	cloud             cloud.Group
+	tracking          launch.Tracking
+	cloudTemplates    []cloud.Template
+	pending           []launch.Pending // launches with instances that were not seen yet
+	settleTime        time.Duration    // how long instances are expected after a lost answer
+	instances         []cloud.Instance
+	readError         string                     // why the last cloud read failed; empty if it succeeded
+	isReading         bool                       // a cloud read is running
+	mustReread        atomic.Bool                // nothing is launched before the cloud is read again
+	isReadEarly       bool                       // the read started before the reconcile that needs it
+	readAt            time.Time                  // when the last applied cloud read started
+	quietUntil        time.Time                  // until when the cloud asked not to be read
+	failedAt          time.Time                  // when a launch last failed: the next needs a later cloud read
+	launches          map[string]v1alpha1.Launch // by ID: open launches, and results that their owner has not recorded yet
+	countedLaunches   map[string]bool            // the IDs of all launches that were counted here
+	unanswered        int                        // launches without an answer
+	latestLaunches    map[string]string          // the IDs of the latest launches, by template
+	followedLaunches  map[string]bool            // the launches whose operation is polled, by ID
+	missing           map[string]int             // how many instances of a failed launch are missing, by launch ID
+	unsettledRequests []unsettledRequest         // launch requests whose launches have no result yet
+	deleting          map[string]bool            // the instances that are being deleted, by provider ID
+	unusable          map[string]bool            // our instances that were counted as never usable, by provider ID
+	observedNodes     map[string]nodeObservation // when this process first saw each node, by name
+	launched          []plan.Launched
+	notSelected       *plan.Reason      // why an instance's Node outside spec.nodeSelector stops launches; nil if none does
+	joined            map[string]bool   // our instances that joined since the cloud was read, by provider ID
+	typeByNode        map[string]string // the instance type of each node, by node name
+	nodeEvents        map[string]string // the last Event of each node, by the node's UID
+	planTemplates     []plan.Kind
+	devicesByNode     map[string]corev1.ResourceList // the devices of each node's template, by node name
+
+	backOffs         map[string]v1alpha1.BackOff
+	recordedBackOffs map[string]int64 // when the recorded back-offs end, in Unix time, by template
+	learned          map[string]v1alpha1.LearnedTemplate
+	lastPresent      map[string]time.Time // when a node of a template was last present
+	unjoined         []launch.Instance
+}
+
+// loadStates gives each group its remembered state. After a restart it reads the state from the group's status. It
+// removes the state of deleted groups.
+func (a *Controller) loadStates(groups []*managedGroup) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	there := map[string]bool{}
+	for _, g := range groups {
+		there[g.name()] = true
+		g.state = a.states[g.name()]
+		if g.state == nil {
+			g.state = newGroupState(&g.Group.Status, a.options.Settle)
+			a.states[g.name()] = g.state
+		}
+		if p := g.Group.Status.Provisioning; p != nil {
+			g.state.mergeRecord(p)
+		}
+		g.forgetRemovedNodes()
+	}
+	maps.DeleteFunc(a.states, func(name string, _ *groupState) bool { return !there[name] })
+}
+
+func (g *managedGroup) forgetRemovedNodes() {
+	there := map[string]bool{}
+	for i := range g.Nodes {
+		there[string(g.Nodes[i].Object.UID)] = true
+	}
+	maps.DeleteFunc(g.state.nodeEvents, func(uid, _ string) bool { return !there[uid] })
+}
+
+// nodeObservation is when a Node was first seen.
+type nodeObservation struct {
+	uid types.UID
+	at  time.Time
+}
+
+// observeNodes records when each node of the group was first seen, and removes nodes that are gone.
+func (g *managedGroup) observeNodes(now time.Time) {
+	before := g.state.observedNodes
+	g.state.observedNodes = make(map[string]nodeObservation, len(g.Nodes))
+	for i := range g.Nodes {
+		n := g.Nodes[i].Object
+		is, known := before[n.Name]
+		if !known || is.uid != n.UID {
+			is = nodeObservation{n.UID, now}
+		}
+		g.state.observedNodes[n.Name] = is
+	}
+}
+
+func newGroupState(s *v1alpha1.NodeGroupStatus, settle time.Duration) *groupState {
+	m := &groupState{
+		watchedSince: time.Now(), settleTime: settle, latestLaunches: map[string]string{}, missing: map[string]int{}, deleting: map[string]bool{}, unusable: map[string]bool{},
+		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, lastPresent: map[string]time.Time{},
+		launches: map[string]v1alpha1.Launch{}, countedLaunches: map[string]bool{}, followedLaunches: map[string]bool{}, recordedBackOffs: map[string]int64{},
+	}
+	p := s.Provisioning
+	if p == nil {
+		return m
+	}
+	for _, b := range p.BackOffs {
+		m.backOffs[b.Template], m.recordedBackOffs[b.Template] = b, b.Until.Unix()
+	}
+	for _, l := range p.Learned {
+		m.learned[l.Name] = l
+	}
+	m.mergeRecord(p)
+	return m
+}
+
+// mergeRecord adds what another process or a replacement has written to the record. It reports whether it found a
+// launch that was not counted yet.
+func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) {
+	now := time.Now()
+	for _, b := range p.BackOffs {
+		if m.recordedBackOffs[b.Template] == b.Until.Unix() { // written or counted by this process
+			continue
+		}
+		m.recordedBackOffs[b.Template] = b.Until.Unix()
+		if mine, left := m.backOffs[b.Template]; now.Before(b.Until.Time) && (!left || mine.Until.Before(&b.Until)) {
+			m.backOffs[b.Template] = b
+		}
+	}
+	for _, l := range p.Launches {
+		if m.countedLaunches[l.ID] {
+			m.mergeAnswer(l, now)
+			continue
+		}
+		m.countedLaunches[l.ID], m.launches[l.ID], changed = true, l, true
+		if l.IsForRetirement() && l.State == v1alpha1.LaunchReady {
+			continue
+		}
+		for _, i := range l.Instances { // instances of a failed launch are still to be deleted
+			m.unjoined = append(m.unjoined, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
+		}
+		if l.Count > 0 || len(l.Named) > 0 {
+			asked := m.toPending(l)
+			m.pending = append(m.pending, asked)
+			if !m.readAt.IsZero() {
+				m.addProvisioning(asked)
+			}
+		}
+	}
+	return changed
+}
+
+// mergeAnswer applies the cloud's answer that the owner of a launch has recorded. There is one answer per launch.
+func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
+	is, open := m.launches[l.ID]
+	if !open || is.For == nil || is.AnsweredAt != nil || l.AnsweredAt == nil {
+		return
+	}
+	is.State, is.AnsweredAt, is.OperationID, is.Reason, is.Message = l.State, l.AnsweredAt, l.OperationID, l.Reason, l.Message
+	m.launches[l.ID] = is
+	m.updatePending(l.ID, func(a *launch.Pending) {
+		if is.State == v1alpha1.LaunchFailed {
+			a.Count, a.Named = 0, nil
+			return
+		}
+		answered := launch.PendingOf(&is, m.settleTime, now)
+		a.Answer, a.Answered, a.Settled, a.Running = answered.Answer, answered.Answered, answered.Settled, answered.Running
+	})
+}
+
+// toPending converts a launch that another process has recorded. An answer that is not recorded counts as lost (I8).
+func (m *groupState) toPending(l v1alpha1.Launch) launch.Pending {
+	if l.IsForRetirement() {
+		return launch.PendingOf(&l, m.settleTime, time.Now())
+	}
+	answer, at := launch.Lost, time.Now()
+	if l.State == v1alpha1.LaunchFailed {
+		answer = launch.Refused
+	}
+	asked := launch.Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time}
+	asked.Reply(answer, l.Named, at, m.settleTime)
+	asked.Running = l.OperationID != ""
+	return asked
+}
+
+// recordFailure starts or extends the back-off of a template.
+func (m *groupState) recordFailure(template, reason, message string, now time.Time) v1alpha1.BackOff {
+	var before *v1alpha1.BackOff
+	if b, ok := m.backOffs[template]; ok {
+		before = &b
+	}
+	b := launch.Fail(before, template, reason, message, now)
+	m.backOffs[template] = b
+	return b
+}
+
+// recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
+// for.
+func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
+	b := m.recordFailure(template, launch.ReasonOf(err), err.Error(), now)
+	m.pauseReads(err, now)
+	if least := metav1.NewTime(now.Add(cloud.PauseOf(err))); b.Until.Before(&least) {
+		b.Until = least
+		m.backOffs[template] = b
+	}
+	return b
+}
+
+// pauseReads stops reads of the group for as long as the cloud's error asks for.
+func (m *groupState) pauseReads(err error, now time.Time) {
+	if until := now.Add(cloud.PauseOf(err)); until.After(m.quietUntil) {
+		m.quietUntil = until
+	}
+}
+
+// pruneBackOffs removes back-offs that ended long ago.
+func (m *groupState) pruneBackOffs(now time.Time) {
+	for template, b := range m.backOffs {
+		m.backOffs[template] = launch.Clamp(b, now)
+	}
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Forgiven(&b, now) })
+}
+
+// learnTemplates updates what the nodes of each template have shown.
+func (g *managedGroup) learnTemplates(now time.Time) {
+	m := g.state
+	var startup []string
+	if up := g.Group.Spec.ScaleUp; up != nil {
+		startup = up.StartupTaints
+	}
+	var all []*corev1.Node
+	byTemplate, devices := map[string][]*corev1.Node{}, map[string]corev1.ResourceList{}
+	for _, k := range g.makePlanTemplates(nil, now) { // as they were before these Nodes
+		devices[k.Name] = plan.DevicesOf(k.Node)
+	}
+	m.devicesByNode = map[string]corev1.ResourceList{}
+	for i := range g.Nodes {
+		n := g.Nodes[i].Object
+		template := m.templateOfNode(n)
+		m.lastPresent[template] = now
+		if len(devices[template]) > 0 {
+			m.devicesByNode[n.Name] = devices[template]
+		}
+		if !budget.Ready(n) || plan.IsArriving(n, startup, devices[template], plan.JoinTimeout(g.Group), m.observedNodes[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
+			continue
+		}
+		all = append(all, n)
+		if template != "" {
+			byTemplate[template] = append(byTemplate[template], n)
+		}
+	}
+	for template, nodes := range byTemplate {
+		m.learned[template] = *plan.Learn(template, nodes, startup)
+	}
+	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	m.planTemplates = g.makePlanTemplates(plan.Learn("", all, startup), now)
+}
+
+// cloudTemplateName returns the template's name as the cloud spells it.
+func (m *groupState) cloudTemplateName(template string) string {
+	for _, t := range m.cloudTemplates {
+		if launch.SameKind(t.Name, template) {
+			return t.Name
+		}
+	}
+	return template
+}
+
+// templateOfNode returns the name of a node's template. It uses the node's label, then the cloud's type. If the cloud
+// reports no type and has one template, it is that one. It returns "" if the group can launch no such node.
+func (m *groupState) templateOfNode(n *corev1.Node) string {
+	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
+		for _, t := range m.cloudTemplates {
+			if name != "" && launch.SameKind(t.Name, name) {
+				return t.Name
+			}
+		}
+	}
+	if len(m.cloudTemplates) == 1 && m.typeByNode[n.Name] == "" {
+		return m.cloudTemplates[0].Name
+	}
+	return ""
+}
+
+// makePlanTemplates returns the group's templates as input of a decision, in the group's order of preference.
+func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now time.Time) []plan.Kind {
+	m, up := g.state, g.Group.Spec.ScaleUp
+	if up == nil {
+		return nil
+	}
+	templates, declared := m.cloudTemplates, map[string]corev1.ResourceList{}
+	var planTemplates []plan.Kind
+	if len(up.Templates) > 0 {
+		templates = nil
+	}
+	for _, want := range up.Templates {
+		i := slices.IndexFunc(m.cloudTemplates, func(t cloud.Template) bool { return launch.SameKind(t.Name, want.Name) })
+		if i < 0 {
+			planTemplates = append(planTemplates, plan.Kind{Name: want.Name, Closed: &plan.Reason{
+				Rule: plan.NoTemplate, Group: g.name(), Template: want.Name,
+				Message: fmt.Sprintf("its cloud has no such template for the group: it has %s", formatTemplateNames(m.cloudTemplates)),
+			}})
+			continue
+		}
+		templates = append(templates, m.cloudTemplates[i])
+		declared[m.cloudTemplates[i].Name] = want.Allocatable
+	}
+	for _, t := range templates {
+		source := plan.Source{Template: t, Declared: declared[t.Name], Siblings: siblings}
+		if l, ok := m.learned[t.Name]; ok {
+			source.Learned, source.LongGone = &l, m.isLongGone(t.Name, now)
+		}
+		k := plan.Kind{Name: t.Name, Cost: t.Cost, Node: plan.NodeOf(g.Group, source)}
+		if b, ok := m.backOffs[t.Name]; ok {
+			k.Closed = plan.ClosedBy(&b, g.name(), now)
+		}
+		planTemplates = append(planTemplates, k)
+	}
+	return planTemplates
+}
+
+// learnedTTL is how long nodes that are gone still prove that their template lacks a resource. If the declared
+// resources are wrong, at most one useless instance is launched per hour.
+const learnedTTL = time.Hour
+
+// isLongGone reports whether this process has seen no node of a template for that long. A node that is still starting
+// counts as present, though it may have no devices yet.
+func (m *groupState) isLongGone(template string, now time.Time) bool {
+	last := m.watchedSince
+	if present := m.lastPresent[template]; present.After(last) {
+		last = present
+	}
+	return !now.Before(last.Add(learnedTTL))
+}
+
+func formatTemplateNames(templates []cloud.Template) string {
+	all := make([]string, 0, len(templates))
+	for _, t := range templates {
+		all = append(all, t.Name)
+	}
+	return fmt.Sprintf("%v", all)
+}
+
+// needsReread reports whether a launch has failed since the last cloud read.
+func (m *groupState) needsReread() bool { return !m.failedAt.IsZero() && !m.readAt.After(m.failedAt) }
+
+// addLaunch adds a launch and counts its instances as provisioning. It returns the launch's ID.
+func (m *groupState) addLaunch(o plan.Order, at time.Time) (id string) {
+	id = launch.NewID()
+	m.unanswered++
+	m.latestLaunches[o.Template], m.countedLaunches[id] = id, true
+	m.launches[id] = v1alpha1.Launch{ID: id, Template: o.Template, RequestedAt: metav1.NewTime(at).Rfc3339Copy()}
+	m.pending = append(m.pending, launch.Pending{ID: id, Kind: o.Template, Count: o.Count, At: at})
+	m.addProvisioning(launch.Pending{ID: id, Kind: o.Template, Count: o.Count})
+	return id
+}
+
+// addProvisioning counts the instances of a launch as provisioning until the next cloud read.
+func (m *groupState) addProvisioning(a launch.Pending) {
+	m.cloud.Size += a.Expected()
+	for i := range a.Expected() {
+		m.tracking.Awaited = append(m.tracking.Awaited, launch.Expected{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Kind: a.Kind, Order: a.ID})
+	}
+}
+
+// forgetRemovedLaunches removes launches of other owners that are not in the record any more: their cloud refused them.
+func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
+	for id, l := range m.launches {
+		there := slices.ContainsFunc(launches, func(l v1alpha1.Launch) bool { return l.ID == id })
+		if l.For == nil || there {
+			continue
+		}
+		if l.IsForRetirement() && !l.Open() { // the result is recorded; an unusable instance is still to be deleted
+			l.For = nil
+			m.launches[id] = l
+			continue
+		}
+		m.updatePending(id, func(a *launch.Pending) { a.Count, a.Named = 0, nil })
+		m.pending = slices.DeleteFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+		m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool { return r.Launch == id })
+		delete(m.launches, id)
+	}
+}
+
+// dropUnrequested removes a launch that was not requested from the cloud.
+func (m *groupState) dropUnrequested(id string) {
+	m.unanswered--
+	m.updatePending(id, func(a *launch.Pending) { m.missing[id], a.Count = a.Count, 0 })
+	m.pending = slices.DeleteFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+}
+
+// recordReply records the cloud's answer to a launch, and the instances that it names. The launch stays pending until
+// the next cloud read, because some of its instances may exist even after a refusal.
+func (m *groupState) recordReply(id string, answer launch.Answer, named []string, at time.Time) {
+	m.unanswered--
+	if answer != launch.Accepted {
+		m.failedAt = at
+		m.mustReread.Store(true)
+	}
+	m.updatePending(id, func(a *launch.Pending) {
+		before := a.Count
+		a.Reply(answer, named, at, m.settleTime)
+		m.missing[id] = max(0, before-a.Count)
+	})
+}
+
+// updatePending changes a pending launch, and removes provisioning instances that are not expected any more.
+func (m *groupState) updatePending(id string, change func(*launch.Pending)) {
+	i := slices.IndexFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+	if i < 0 {
+		return
+	}
+	before := m.pending[i].Expected()
+	change(&m.pending[i])
+	surplus := before - m.pending[i].Expected()
+	m.cloud.Size -= max(0, surplus)
+	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool {
+		if w.Order != id || surplus <= 0 {
+			return false
+		}
+		surplus--
+		return true
+	})
+}
+
+// maxStatusEntries is the maximum of back-offs, and of learned templates, in the schema of a NodeGroup's status.
+const maxStatusEntries = 64
+
+// toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
+// the learned templates that the cloud still lists.
+func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
+	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Awaited)), Launches: m.listOpenLaunches()}
+	current := map[string]int{}
+	for _, t := range m.cloudTemplates {
+		current[t.Name] = 1
+	}
+	s.Learned = selectFirst(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
+	s.BackOffs = selectFirst(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
+	return s
+}
+
+// listOpenLaunches returns the launches with instances that are not usable yet, and those with a result that a
+// NodeRetirement has not recorded. The oldest are first.
+func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
+	open := map[string]*v1alpha1.Launch{}
+	for id, l := range m.launches {
+		if l.IsForRetirement() && !l.Open() && !launch.IsForgotten(&l, time.Now()) {
+			open[id] = &l
+		}
+	}
+	openLaunch := func(id string) *v1alpha1.Launch {
+		if open[id] == nil {
+			l := m.launches[id]
+			l.Count, l.Named, l.Instances = 0, nil, nil
+			if !l.IsForRetirement() {
+				l.State = v1alpha1.LaunchProvisioning
+			}
+			open[id] = &l
+		}
+		return open[id]
+	}
+	for i := range m.pending {
+		a, l := &m.pending[i], openLaunch(m.pending[i].ID)
+		if l.IsForRetirement() && !l.Open() {
+			continue
+		}
+		l.Count, l.Named = int32(a.Count), a.Named
+		if l.For != nil {
+			l.State = m.launches[a.ID].State // as its owner has recorded it
+			continue
+		}
+		l.State = toLaunchState(a)
+		if l.AnsweredAt == nil && !a.Answered.IsZero() {
+			l.AnsweredAt = new(metav1.NewTime(a.Answered).Rfc3339Copy())
+		}
+	}
+	for _, r := range m.unjoined {
+		l := openLaunch(r.Launch)
+		if l.IsForRetirement() && !l.Open() {
+			continue
+		}
+		l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
+	}
+	maps.DeleteFunc(m.launches, func(id string, _ v1alpha1.Launch) bool { return open[id] == nil })
+	list := make([]v1alpha1.Launch, 0, len(open))
+	for _, l := range open {
+		list = append(list, *l)
+	}
+	slices.SortFunc(list, func(a, b v1alpha1.Launch) int {
+		return cmp.Or(a.RequestedAt.Compare(b.RequestedAt.Time), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// updateLaunches updates the launches of replacements from the last tracking.
+func (m *groupState) updateLaunches(now time.Time) {
+	for id, l := range m.launches {
+		if !l.IsForRetirement() || !l.Open() {
+			continue
+		}
+		reported := l.Reason != ""
+		m.tracking.Update(&l, now)
+		m.launches[id] = l
+		if l.State == v1alpha1.LaunchFailed && !reported && len(l.Instances) == 0 { // a failed instance is counted already
+			m.recordFailure(m.cloudTemplateName(l.Template), l.Reason, l.Message, now)
+		}
+	}
+}
+
+// toLaunchState returns the state of a launch before any instance of it was seen.
+func toLaunchState(a *launch.Pending) v1alpha1.LaunchState {
+	switch {
+	case a.Answered.IsZero(), a.Answer == launch.Lost:
+		return v1alpha1.LaunchRequested
+	case a.Answer == launch.Accepted:
+		return v1alpha1.LaunchProvisioning
+	}
+	return v1alpha1.LaunchFailed
+}
+
+// selectFirst returns the first entries by the given order, at most maxStatusEntries, sorted by name.
+func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
+	names := slices.Sorted(maps.Keys(all))
+	slices.SortStableFunc(names, func(a, b string) int { return compare(all[a], all[b]) })
+	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), maxStatusEntries)])) {
+		list = append(list, all[name])
+	}
+	return list
+}
+
+// writeStatuses writes the statuses that have changed.
+func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) error {
+	var errs []error
+	for _, g := range groups {
+		if g.Group.Spec.ScaleUp == nil {
+			continue
+		}
+		if g.Group.UID != "" {
+			if err := a.writeCondition(ctx, g); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if equality.Semantic.DeepEqual(g.Group.Status.Provisioning, g.state.toStatus()) {
+			continue
+		}
+		if err := a.options.Launches.Change(ctx, g.Group, g.saveStatus); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeCondition writes the condition ScaleUpAllowed. Another controller owns the other conditions. A concurrent write
+// wins, and the next reconcile tries again.
+func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error {
+	is := metav1.Condition{
+		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
+		Message: "the Nodes of its instances match spec.nodeSelector", ObservedGeneration: g.Group.Generation,
+	}
+	why := g.state.notSelected
+	if why != nil {
+		is.Status, is.Reason, is.Message = metav1.ConditionFalse, v1alpha1.NodeNotSelected, why.Message
+	}
+	conditions := slices.Clone(g.Group.Status.Conditions)
+	was := meta.FindStatusCondition(conditions, is.Type)
+	if was == nil && why == nil || !meta.SetStatusCondition(&conditions, is) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": g.Group.UID, "resourceVersion": g.Group.ResourceVersion}, "status": map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name()}}
+	err = a.options.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("condition %s of NodeGroup %s: %w", is.Type, g.name(), err)
+	}
+	if why != nil {
+		a.options.Log.Warn("no more instances are launched for the group", "group", g.name(), "reason", why.Rule, "message", why.Message)
+	}
+	return nil
+}
+
+// saveStatus writes the group's state to its status, after it has merged what another process has written.
+func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
+	g.state.mergeRecord(s)
+	g.state.forgetRemovedLaunches(s.Launches)
+	*s = *g.state.toStatus()
+	for _, b := range s.BackOffs {
+		g.state.recordedBackOffs[b.Template] = b.Until.Unix()
+	}
+	return nil
+}
+
+// errConcurrentLaunch means that another process has requested instances since the decision.
+var errConcurrentLaunch = errors.New("another process has requested instances meanwhile: retrying with the new count")
+
+// reserveLaunches records launches before they are requested (I8). It fails if another process has recorded launches
+// since the decision (I5).
+func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
+	return a.options.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
+		if g.state.mergeRecord(s) {
+			a.requeue()
+			return errConcurrentLaunch
+		}
+		return g.saveStatus(s)
+	})
+}

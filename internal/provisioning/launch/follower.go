@@ -1,0 +1,198 @@
+package launch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+)
+
+// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks the launches of other
+// groups.
+type Follower struct {
+	record     *Record
+	settleTime time.Duration
+	reportCall func(provider, call string, err error)
+
+	mu     sync.Mutex
+	groups map[string]followedGroup
+}
+
+// followedGroup is what this process has seen of a group.
+type followedGroup struct {
+	uid                       types.UID
+	firstSeen                 map[string]time.Time
+	watchedSince, unseenSince time.Time
+}
+
+// NewFollower returns a Follower. settle is how long instances may take to show after a lost answer. Each call of a
+// cloud is reported to asked.
+func NewFollower(r *Record, settle time.Duration, asked func(provider, call string, err error)) *Follower {
+	return &Follower{record: r, settleTime: settle, reportCall: asked, groups: map[string]followedGroup{}}
+}
+
+// See records the instances of a group before a launch, so that later instances belong to the launch. While a launch is
+// open, Follow records them.
+func (f *Follower) See(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
+	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.Open() && l.Count > 0 }) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := f.groupState(g)
+	seen.firstSeen = map[string]time.Time{}
+	for _, i := range instances {
+		seen.firstSeen[i.ProviderID] = time.Now()
+	}
+	f.groups[g.Name] = seen
+}
+
+func (f *Follower) groupState(g *v1alpha1.NodeGroup) followedGroup {
+	seen, ok := f.groups[g.Name]
+	if !ok || seen.uid != g.UID {
+		return followedGroup{uid: g.UID, watchedSince: time.Now()}
+	}
+	return seen
+}
+
+// Follow updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
+// It returns nil if l is no longer in the record.
+func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
+	status := f.readOperation(ctx, p, l)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.Now = time.Now()
+	seen := f.groupState(g)
+	o.Known, o.Watched, o.UnseenSince = seen.firstSeen, seen.watchedSince, seen.unseenSince
+	restarted := o.Known == nil
+	var v Tracking
+	err = f.record.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+		at := slices.IndexFunc(s.Launches, func(is v1alpha1.Launch) bool { return is.ID == l.ID })
+		if is = nil; at < 0 {
+			return nil
+		}
+		if status.Done {
+			endOperation(s, &s.Launches[at], status.Err, o.Now)
+		}
+		if restarted {
+			o.Known = findKnownInstances(s, &o)
+		}
+		v = f.trackLaunches(s, o)
+		is = s.Launches[at].DeepCopy()
+		removeFinished(s)
+		return nil
+	})
+	if is == nil || err != nil { // an instance that is not in the record is found again
+		return nil, err
+	}
+	seen.firstSeen, seen.unseenSince = v.Known, v.UnseenSince
+	f.groups[g.Name] = seen
+	return is, nil
+}
+
+// findKnownInstances returns the instances that are older than the launches of an earlier process. An instance with a
+// Node is as old as its Node. If the creation time of another instance is unknown, it counts as launched, so that
+// nothing is launched twice (I5).
+func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
+	known := map[string]time.Time{}
+	for _, i := range o.Instances {
+		margin := answerMargin
+		if o.Join(i) != NoNode {
+			margin = 0
+		}
+		if !i.Created.IsZero() && !slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool {
+			return l.Open() && !i.Created.Before(l.RequestedAt.Add(-margin))
+		}) {
+			known[i.ProviderID] = i.Created
+		}
+	}
+	return known
+}
+
+// readOperation polls the operation of a launch. An operation that the cloud does not know is over, and the group shows
+// the result. If the cloud does not answer, the operation still runs.
+func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.Status {
+	if l.OperationID == "" {
+		return cloud.Status{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	status, err := p.Status(ctx, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
+	f.reportCall(p.Name(), "Status", err)
+	switch {
+	case IsOperationForgotten(err):
+		return cloud.Status{Done: true}
+	case err != nil:
+		return cloud.Status{}
+	}
+	return status
+}
+
+// IsOperationForgotten reports whether the cloud does not know the operation. The group shows its result.
+func IsOperationForgotten(err error) bool {
+	return cloud.IsNotFound(err) || cloud.RefusalOf(err) == cloud.Invalid
+}
+
+// endOperation records that the operation of a launch is over. The last cloud read was earlier, so that the cloud still
+// has its time to show the result.
+func endOperation(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
+	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
+	if err != nil {
+		SetReason(l, err)
+		recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+	}
+}
+
+// trackLaunches updates the open launches of a group.
+func (f *Follower) trackLaunches(s *v1alpha1.ProvisioningStatus, o Observation) Tracking {
+	o.Pending, o.Record = nil, nil
+	for i := range s.Launches {
+		l := &s.Launches[i]
+		if !l.Open() {
+			for _, i := range l.Instances {
+				o.Joined[i.ProviderID] = true
+			}
+			continue
+		}
+		clampTimes(l, o.Now)
+		if l.Count > 0 {
+			o.Pending = append(o.Pending, PendingOf(l, f.settleTime, o.Now))
+		}
+		for _, i := range l.Instances {
+			o.Record = append(o.Record, Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
+		}
+	}
+	v := Track(o)
+	for i := range s.Launches {
+		l := &s.Launches[i]
+		if !l.Open() {
+			continue
+		}
+		reported := l.Reason != ""
+		if v.Update(l, o.Now); l.State == v1alpha1.LaunchFailed && !reported {
+			recordFailure(s, l.Template, l.Reason, l.Message, o.Now, o.Now)
+		}
+	}
+	return v
+}
+
+// clampTimes sets times in the future to now: the clock was set back after they were written.
+func clampTimes(l *v1alpha1.Launch, now time.Time) {
+	for _, at := range []*metav1.Time{&l.RequestedAt, l.AnsweredAt} {
+		if at != nil && elapsed.Future(at.Time, now) {
+			*at = metav1.NewTime(now).Rfc3339Copy()
+		}
+	}
+}
+
+// removeFinished removes the finished launches that no NodeRetirement waits for.
+func removeFinished(s *v1alpha1.ProvisioningStatus) {
+	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return !l.Open() && !l.IsForRetirement() })
+}

@@ -1,0 +1,367 @@
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+)
+
+// Observation is the input of Track: a group's instances and launches at one moment.
+type Observation struct {
+	Group     cloud.Group
+	Instances []cloud.Instance
+	// Join returns how far an instance has joined the cluster.
+	Join func(cloud.Instance) Join
+	// Known are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
+	// in the first read of a process.
+	Known map[string]time.Time
+	// Joined are instances that joined before, by provider ID. They belong to no other launch.
+	Joined map[string]bool
+	// Record are the recorded instances without a usable Node.
+	Record []Instance
+	// Pending are the launches with instances that were not seen, the oldest first.
+	Pending []Pending
+	// Began is when the cloud read began. It may not show launches that were answered later.
+	Began time.Time
+	// UnseenSince is since when the cloud's size counts instances that it does not list, from the previous read.
+	UnseenSince time.Time
+	// Watched is since when this process has tracked the group. It does not know what happened to instances before.
+	Watched     time.Time
+	JoinTimeout time.Duration
+	Now         time.Time
+}
+
+// Join is how far an instance has joined the cluster.
+type Join int
+
+// The states of an instance.
+const (
+	NoNode       Join = iota
+	Unsure            // a Node could not be ruled out: the instance is not deleted (I7)
+	HasNode           // the Node is not Ready
+	NodeUnusable      // the Node is Ready, but takes no pods of the group; see WhyUnusable
+	NodeLeaving       // the Node is Ready and is being retired
+	NodeUsable
+)
+
+// Tracking is the result of Track.
+type Tracking struct {
+	// Awaited are the provisioning instances, including those that the cloud does not list yet.
+	Awaited []Expected
+	// Dead are our instances that have no Node and will get none. They must be deleted.
+	Dead []FailedInstance
+	// NeverReady are our instances with a Node that was not Ready in time. The Nodes must be retired.
+	NeverReady []FailedInstance
+	// NeverUsable are our instances with a Node that took no pods of the group in time.
+	NeverUsable []FailedInstance
+	// Overdue are our instances with a Node that was not usable in time, by provider ID.
+	Overdue map[string]bool
+	// Joined are our instances with a Node that became usable since the previous read.
+	Joined []Instance
+	// Strays are instances without a Node that belong to no known launch and are older than the join timeout. They are
+	// reported and kept (I4, I7).
+	Strays  []string
+	Record  []Instance
+	Pending []Pending
+	// Lapsed are launches, or parts of them, that the cloud has dropped without an error.
+	Lapsed []Pending
+	// Over are refused or lost launches, with the instances that did not appear and are not expected any more.
+	Over  []Pending
+	Known map[string]time.Time
+	// UnseenSince is the input of the next Observation.
+	UnseenSince time.Time
+	// Late are the launches with instances that were not seen within the join timeout, by ID.
+	Late map[string]bool
+	// Unmade is how many instances Group.Size counts that do not exist and are not expected.
+	Unmade int
+}
+
+// FailedInstance is an instance that failed to join.
+type FailedInstance struct {
+	Instance cloud.Instance
+	// Kind is the launched template, and Launch the launch's ID.
+	Kind, Launch string
+	// Reason is the reason of a back-off.
+	Reason, Message string
+}
+
+// Expected is a requested instance without a Node.
+type Expected struct {
+	// ID is the provider ID, or a number if the cloud does not list the instance yet.
+	ID   string
+	Kind string // empty if unknown: the group's first
+	// Order is the ID of the launch of an unlisted instance. It is empty if unknown.
+	Order string
+}
+
+// Track finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
+// cloud names it for a launch, or if it appeared after a launch. Our instances are recorded at once, and only these are
+// ever deleted.
+func Track(s Observation) Tracking {
+	s = s.withCurrentIDs()
+	out := Tracking{Known: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
+	record := map[string]Instance{}
+	for _, r := range s.Record {
+		record[r.ProviderID] = r
+	}
+	pending := s.applyAnswers(record)
+	for k := range pending {
+		a := &pending[k]
+		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.At.Add(s.JoinTimeout))
+		a.Running = a.Running && !out.Late[a.ID]
+	}
+	present := 0
+	instances := slices.SortedFunc(slices.Values(s.Instances), func(a, b cloud.Instance) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
+	})
+	for _, i := range instances {
+		if _, listed := out.Known[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
+			continue
+		}
+		out.Known[i.ProviderID] = s.firstSeen(i.ProviderID)
+		r, ours := record[i.ProviderID]
+		if i.State == cloud.Deleting {
+			if ours { // its deletion may fail
+				out.Record = append(out.Record, r)
+			}
+			continue
+		}
+		present++
+		if i.Adopted || s.Joined[i.ProviderID] {
+			ours = false
+		} else if !ours {
+			r, ours = s.matchInstance(pending, i)
+		}
+		switch join := s.Join(i); {
+		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
+			out.Joined = append(out.Joined, r)
+		case (join == HasNode || join == NodeUnusable) && ours:
+			out.trackStarting(s, i, join, r)
+		case join == NoNode || join == Unsure:
+			out.trackWithoutNode(s, i, join, r, ours)
+		}
+	}
+	out.trackUnseen(s, pending, s.Group.Size-present)
+	return out
+}
+
+// Update sets the state of a launch from the tracking.
+func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
+	var pending Pending
+	if i := slices.IndexFunc(v.Pending, func(a Pending) bool { return a.ID == l.ID }); i >= 0 {
+		pending = v.Pending[i]
+	}
+	l.Count, l.Named, l.Instances = int32(pending.Count), pending.Named, nil
+	for _, r := range v.Record {
+		if r.Launch == l.ID {
+			l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
+		}
+	}
+	for _, i := range slices.Concat(v.Dead, v.NeverReady, v.NeverUsable) {
+		if i.Launch == l.ID {
+			l.State, l.Reason, l.Message = v1alpha1.LaunchFailed, i.Reason, clipMessage(i.Instance.ProviderID+": "+i.Message)
+			return
+		}
+	}
+	if l.Count > 0 || len(l.Instances) > 0 {
+		if l.State == v1alpha1.LaunchRequested && (len(l.Instances) > 0 || pending.Answer == Accepted) { // its answer was lost
+			l.State, l.AnsweredAt = v1alpha1.LaunchProvisioning, new(metav1.NewTime(now).Rfc3339Copy())
+		}
+		return
+	}
+	if i := slices.IndexFunc(v.Joined, func(r Instance) bool { return r.Launch == l.ID }); i >= 0 {
+		SetReady(l, v.Joined[i])
+		return
+	}
+	l.State = v1alpha1.LaunchFailed
+	switch over := slices.ContainsFunc(v.Over, func(a Pending) bool { return a.ID == l.ID && a.Answer == Lost }); {
+	case l.Reason != "":
+	case over:
+		l.Reason, l.Message = Unclear, "the cloud's answer was lost, and the cloud shows no instance of the launch"
+	case v.Late[l.ID]:
+		l.Reason, l.Message = NeverJoined, "the cloud counts its instance but did not show it in time"
+	default:
+		l.Reason, l.Message = InstanceVanished, "the cloud has dropped its instance before a Node was usable"
+	}
+}
+
+// SetReady records that an instance of a launch is usable.
+func SetReady(l *v1alpha1.Launch, r Instance) {
+	l.State, l.Count, l.Named = v1alpha1.LaunchReady, 0, nil
+	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
+}
+
+// withCurrentIDs replaces former IDs of renamed instances, and sets times in the future to now. A renamed instance gets
+// the full join timeout again. An ID that another instance has, or that two instances claim, is not replaced (I4).
+func (s Observation) withCurrentIDs() Observation {
+	now, taken := map[string]string{}, map[string]bool{}
+	for _, i := range s.Instances {
+		taken[i.ProviderID] = true
+	}
+	for _, i := range s.Instances {
+		if id := i.FormerID; id != "" && !taken[id] {
+			now[id], taken[id] = i.ProviderID, true
+		} else {
+			delete(now, id)
+		}
+	}
+	rename := func(ids []string) []string {
+		ids = slices.Clone(ids)
+		for k, id := range ids {
+			ids[k] = cmp.Or(now[id], id)
+		}
+		return ids
+	}
+	s.Record, s.Pending = slices.Clone(s.Record), slices.Clone(s.Pending)
+	for k := range s.Record {
+		if elapsed.Future(s.Record[k].Since.Time, s.Now) {
+			s.Record[k].Since = metav1.NewTime(s.Now).Rfc3339Copy()
+		}
+	}
+	for k := range s.Pending {
+		s.Pending[k].clampTimes(s.Now)
+	}
+	for k, r := range s.Record {
+		if id := now[r.ProviderID]; id != "" {
+			s.Record[k] = s.newInstance(id, r.Template, r.Launch)
+		}
+	}
+	for k := range s.Pending {
+		s.Pending[k].Named, s.Pending[k].Seen = rename(s.Pending[k].Named), rename(s.Pending[k].Seen)
+	}
+	return s
+}
+
+func (s *Observation) firstSeen(id string) time.Time {
+	if at, known := s.Known[id]; known {
+		return at
+	}
+	return s.Now
+}
+
+func (s *Observation) newInstance(id, template, launch string) Instance {
+	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
+}
+
+// trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
+func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r Instance) {
+	v.Record = append(v.Record, r)
+	if !s.isOverdue(i, r.Since.Time) {
+		return
+	}
+	v.Overdue[i.ProviderID] = true
+	template := cmp.Or(r.Template, i.Type)
+	if join == HasNode {
+		message := fmt.Sprintf("its Node was not Ready for %s", s.JoinTimeout)
+		v.NeverReady = append(v.NeverReady, FailedInstance{i, template, r.Launch, NeverReady, message})
+		return
+	}
+	message := fmt.Sprintf("its Node could run no pods of the group for %s", s.JoinTimeout)
+	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, template, r.Launch, NeverUsable, message})
+}
+
+// isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
+func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
+	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.Watched.Add(s.JoinTimeout))
+}
+
+// trackWithoutNode classifies an instance that has no known Node.
+func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, r Instance, ours bool) {
+	since, template := r.Since.Time, cmp.Or(r.Template, i.Type)
+	switch {
+	case ours:
+	case i.Created.IsZero(): // the cloud does not report the creation time
+		since = s.firstSeen(i.ProviderID)
+	default:
+		since = i.Created
+	}
+	late := !s.Now.Before(since.Add(s.JoinTimeout))
+	switch {
+	case join == Unsure && (late || i.State == cloud.Failed):
+	case ours && i.State == cloud.Failed:
+		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
+	case ours && s.isOverdue(i, since):
+		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
+	case late:
+		v.Strays = append(v.Strays, i.ProviderID)
+	case i.State != cloud.Failed:
+		v.Awaited = append(v.Awaited, Expected{ID: i.ProviderID, Kind: template})
+	}
+	if ours {
+		v.Record = append(v.Record, r)
+	}
+}
+
+// trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
+// the join timeout they are not expected any more.
+func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
+	expect := func(count int, template, launchID string) {
+		for range count {
+			v.Awaited = append(v.Awaited, Expected{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: template, Order: launchID})
+		}
+	}
+	if unlisted > 0 {
+		v.UnseenSince = s.UnseenSince
+		if v.UnseenSince.IsZero() {
+			v.UnseenSince = s.Now
+		}
+	}
+	for _, a := range pending {
+		if a.Answer != Accepted || a.wasUnanswered(s.Began) || a.Running {
+			continue
+		}
+		missing := a
+		a.Count = max(0, min(a.Count, unlisted))
+		if v.Late[a.ID] {
+			a.Count = 0
+		}
+		if missing.Count -= a.Count; missing.Count > 0 {
+			v.Lapsed = append(v.Lapsed, missing)
+		}
+		if a.Count > 0 {
+			unlisted -= a.Count
+			v.Pending = append(v.Pending, a)
+			expect(a.Count, a.Kind, a.ID)
+		}
+	}
+	for _, a := range pending { // the cloud's size may count instances that it could not create
+		if a.Answer != NotMade || a.wasUnanswered(s.Began) {
+			continue
+		}
+		if a.Count = min(a.Count, unlisted); a.Count > 0 && !v.Late[a.ID] {
+			unlisted -= a.Count
+			v.Unmade += a.Count
+			v.Pending = append(v.Pending, a)
+		}
+	}
+	for _, a := range pending { // the cloud's size may or may not count their instances
+		switch {
+		case a.Answer == NotMade && !a.wasUnanswered(s.Began):
+		case a.mayStillShow(s.Began, s.Now):
+			unlisted -= a.Expected()
+			v.Pending = append(v.Pending, a)
+			expect(a.Expected(), a.Kind, a.ID)
+		case a.Answer != Accepted:
+			if a.Answer == Lost && !v.Late[a.ID] && unlisted >= a.Expected() { // the size proves that the launch was accepted
+				unlisted -= a.Expected()
+				a.Answer = Accepted
+				v.Pending = append(v.Pending, a)
+				expect(a.Expected(), a.Kind, a.ID)
+				continue
+			}
+			v.Over = append(v.Over, a)
+		}
+	}
+	if unlisted > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // launched by another client or by an earlier process
+		expect(unlisted, "", "")
+	} else {
+		v.Unmade += max(0, unlisted)
+	}
+}

@@ -1,0 +1,377 @@
+package launch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+var start = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
+
+// newObservation returns a group that was watched for an hour. Its instances a and b have Nodes.
+func newObservation(change func(*Observation)) Observation {
+	s := Observation{
+		Group: cloud.Group{Size: 2}, Instances: []cloud.Instance{{ProviderID: "a", State: cloud.Running}, {ProviderID: "b", State: cloud.Running}},
+		Join: func(i cloud.Instance) Join {
+			if i.ProviderID == "a" || i.ProviderID == "b" {
+				return NodeUsable
+			}
+			return NoNode
+		},
+		Known: map[string]time.Time{"a": start.Add(-time.Hour), "b": start.Add(-time.Hour)}, Watched: start.Add(-time.Hour), JoinTimeout: 15 * time.Minute, Began: start, Now: start,
+	}
+	change(&s)
+	return s
+}
+
+func TestTrackClassifiesInstances(t *testing.T) {
+	add := func(s *Observation, i cloud.Instance) {
+		s.Instances, s.Group.Size = append(s.Instances, i), s.Group.Size+1
+	}
+	asked := []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Minute), Answered: start.Add(-time.Minute)}}
+	written := func(since time.Time) []Instance {
+		return []Instance{{ProviderID: "c", Template: "m4", Since: metav1.NewTime(since)}}
+	}
+	const settle = time.Minute
+	answered := func(answer Answer, named ...string) []Pending {
+		a := Pending{ID: "1", Kind: "m4", Count: 1, At: start.Add(-time.Minute)}
+		a.Reply(answer, named, start.Add(-time.Second), settle+time.Second)
+		return []Pending{a}
+	}
+	long := written(start.Add(-time.Hour))
+	unsure := func(i cloud.Instance) Join {
+		if i.ProviderID == "c" {
+			return Unsure
+		}
+		return NodeUsable
+	}
+	starting := func(cloud.Instance) Join { return HasNode }
+	for name, c := range map[string]struct {
+		change  func(*Observation)
+		awaited []string
+		dead    map[string]string
+		strays  []string
+		record  int
+		joined  int
+		lapsed  int
+		stuck   []string
+	}{
+		"none": {change: func(*Observation) {}},
+		"second instance of a launch whose first has joined": {
+			change: func(s *Observation) {
+				s.Instances, s.Group.Size = nil, 0
+				add(s, cloud.Instance{ProviderID: "a", State: cloud.Running, Created: start.Add(-time.Minute)})
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending, Created: start.Add(-time.Minute)})
+				s.Known, s.Pending, s.Joined = nil, asked, map[string]bool{"a": true}
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"launched and not listed yet": {
+			change: func(s *Observation) { s.Group.Size, s.Pending = 3, asked }, awaited: []string{"unseen-0"},
+		},
+		"listed twice": {
+			change: func(s *Observation) {
+				c := cloud.Instance{ProviderID: "c", State: cloud.Pending, Created: start.Add(-time.Minute)}
+				add(s, c)
+				s.Instances, s.Pending = append(s.Instances, c), asked
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"launched by another client":        {change: func(s *Observation) { s.Group.Size = 3 }, awaited: []string{"unseen-0"}},
+		"unlisted for too long":             {change: func(s *Observation) { s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour) }},
+		"launched and dropped by the cloud": {change: func(s *Observation) { s.Pending = asked }, lapsed: 1},
+		"operation runs and the size excludes it": { // I5
+			change: func(s *Observation) {
+				s.Pending = []Pending{asked[0]}
+				s.Pending[0].Running = true
+			}, awaited: []string{"unseen-0"},
+		},
+		"operation runs for too long": {
+			change: func(s *Observation) {
+				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour), Running: true}}
+			}, lapsed: 1,
+		},
+		"launched too long ago": {
+			change: func(s *Observation) {
+				s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour)
+				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour)}}
+			}, lapsed: 1,
+		},
+		"launched and unanswered": {
+			change: func(s *Observation) { s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour)}} }, awaited: []string{"unseen-0"},
+		},
+		"answered after the read began": {
+			change:  func(s *Observation) { s.Pending, s.Began = asked, start.Add(-time.Hour) },
+			awaited: []string{"unseen-0"},
+		},
+		"two launches, one unanswered": {
+			change: func(s *Observation) {
+				s.Group.Size = 3
+				s.Pending = append([]Pending{{ID: "7", Kind: "m4", Count: 2, At: start}}, asked...)
+			}, awaited: []string{"unseen-0", "unseen-1", "unseen-2"},
+		},
+		"appeared after an unanswered launch": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
+				s.Pending = []Pending{{Kind: "m4", Count: 2, At: start}}
+			}, awaited: []string{"c", "unseen-1"}, // only the answer tells whether it is ours
+		},
+		"appeared after a launch": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
+				s.Pending = asked
+			},
+			awaited: []string{"c"}, record: 1,
+		},
+		"appeared with its Node": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
+				s.Pending, s.Join = asked, func(cloud.Instance) Join { return NodeUsable }
+			}, joined: 1,
+		},
+		"young, from an earlier process": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Minute)})
+				s.Known = nil
+			}, awaited: []string{"c"},
+		},
+		"from an earlier process, creation time unknown": {
+			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Running}); s.Known = nil }, awaited: []string{"c"},
+		},
+		"unknown, seen long ago, creation time unknown": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Known["c"] = start.Add(-time.Hour)
+			}, strays: []string{"c"},
+		},
+		"launched by an earlier process": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-time.Minute)})
+				s.Known, s.Pending = nil, asked
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"older than an earlier process's launch": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-2 * time.Minute)})
+				s.Known, s.Pending = nil, asked
+			}, awaited: []string{"c"}, lapsed: 1,
+		},
+		"named in the answer, existed before": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
+				s.Known["c"], s.Pending = start, answered(Accepted, "c")
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"not named in the answer": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Created: start})
+				s.Pending = answered(Accepted, "other")
+			}, lapsed: 1,
+		},
+		"adopted": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Created: start, Adopted: true})
+				s.Pending, s.Record = asked, long
+			}, lapsed: 1,
+		},
+		"appeared despite a refusal": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
+				s.Pending = answered(Refused)
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"refused and not appeared": {change: func(s *Observation) { s.Pending = answered(Refused) }},
+		"not created, and the size counts it": {change: func(s *Observation) {
+			s.Group.Size, s.Pending = 3, answered(NotMade)
+		}},
+		"not created, and the size excludes it": {change: func(s *Observation) { s.Pending = answered(NotMade) }},
+		"appeared after a failed operation": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
+				s.Pending = answered(NotMade)
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"answer lost, not appeared": {
+			change: func(s *Observation) { s.Pending = answered(Lost) }, awaited: []string{"unseen-0"},
+		},
+		"answer lost long ago, not appeared": {
+			change: func(s *Observation) { s.Pending = answered(Lost); s.Now = start.Add(settle) },
+		},
+		"ours, Node not Ready yet": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Join = written(start), starting
+			}, record: 1,
+		},
+		"ours, Node never Ready": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Join = long, starting
+			}, record: 1, stuck: []string{"c"},
+		},
+		"ours, Node never Ready, process just started": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Join, s.Watched = long, starting, start
+			}, record: 1,
+		},
+		"unknown, Node not Ready": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
+				s.Join = starting
+			},
+		},
+		"unknown and old": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
+			},
+			strays: []string{"c"},
+		},
+		"unknown and failed": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed, Created: start.Add(-time.Hour)})
+			},
+			strays: []string{"c"},
+		},
+		"ours and failed": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Refusal: cloud.NoCapacity})
+				s.Record = written(start.Add(-time.Second))
+			}, dead: map[string]string{"c": "NoCapacity"}, record: 1,
+		},
+		"ours and never joined": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
+				s.Record = long
+			},
+			dead: map[string]string{"c": NeverJoined}, record: 1,
+		},
+		"ours, state unknown": { // I7
+			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Record = long },
+			strays: []string{"c"}, record: 1,
+		},
+		"ours, late, Node uncertain": { // I7
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Join = long, unsure
+			}, record: 1,
+		},
+		"ours, failed, Node uncertain": { // I7
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed})
+				s.Record, s.Join = written(start), unsure
+			}, record: 1,
+		},
+		"ours, young, Node uncertain": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Join = written(start), unsure
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"ours, process just started": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
+				s.Record, s.Watched = long, start
+			}, strays: []string{"c"}, record: 1,
+		},
+		"ours, being deleted": {
+			change: func(s *Observation) {
+				s.Instances, s.Record = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Deleting}), long
+			}, record: 1, // it may be back
+		},
+		"ours, renamed": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Record, s.Known["c"] = long, start.Add(-time.Hour)
+			}, awaited: []string{"i-c"}, record: 1, // its full join timeout is ahead
+		},
+		"ours, renamed long ago, never joined": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Record, s.Known["i-c"] = long, start.Add(-time.Hour)
+			}, dead: map[string]string{"i-c": NeverJoined}, record: 1,
+		},
+		"unknown, former ID still in use": { // I4
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending})
+				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
+				s.Record, s.Known["x"] = written(start), start
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"unknown, two with the same former ID": { // I4
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
+				add(s, cloud.Instance{ProviderID: "y", FormerID: "c", State: cloud.Failed})
+				s.Record, s.Known["x"], s.Known["y"] = written(start), start, start
+			},
+		},
+		"unanswered launch, renamed": {
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Pending, s.Known["c"] = []Pending{{Kind: "m4", Count: 1, At: start, Seen: []string{"c"}}}, start
+			}, awaited: []string{"i-c"},
+		},
+		"unknown, older than a launch, renamed after it": { // I4
+			change: func(s *Observation) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Failed})
+				s.Pending, s.Known["c"] = asked, start.Add(-time.Hour)
+			}, lapsed: 1,
+		},
+		"ours and gone": {change: func(s *Observation) { s.Record = long }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := Track(newObservation(c.change))
+			var awaited []string
+			for _, m := range v.Awaited {
+				awaited = append(awaited, m.ID)
+			}
+			var dead map[string]string
+			for _, m := range v.Dead {
+				if dead == nil {
+					dead = map[string]string{}
+				}
+				dead[m.Instance.ProviderID] = m.Reason
+			}
+			var stuck []string
+			for _, m := range v.NeverReady {
+				stuck = append(stuck, m.Instance.ProviderID)
+			}
+			if diff := cmp.Diff(c.stuck, stuck); diff != "" {
+				t.Errorf("never ready: %s", diff)
+			}
+			if diff := cmp.Diff(c.awaited, awaited); diff != "" {
+				t.Errorf("awaited: %s", diff)
+			}
+			if diff := cmp.Diff(c.dead, dead); diff != "" {
+				t.Errorf("dead: %s", diff)
+			}
+			if diff := cmp.Diff(c.strays, v.Strays); diff != "" {
+				t.Errorf("unknown instances: %s", diff)
+			}
+			if len(v.Record) != c.record || len(v.Joined) != c.joined || len(v.Lapsed) != c.lapsed {
+				t.Errorf("%d written down, %d joined, %d lapsed; want %d, %d and %d", len(v.Record), len(v.Joined), len(v.Lapsed), c.record,
+					c.joined, c.lapsed)
+			}
+		})
+	}
+}
+
+func TestFutureTimesAreClamped(t *testing.T) {
+	future := metav1.NewTime(start.Add(24 * time.Hour))
+	v := Track(newObservation(func(s *Observation) {
+		s.Instances = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Pending})
+		s.Group.Size = 4
+		s.Record = []Instance{{ProviderID: "c", Template: "m4", Since: future}}
+		s.Pending = []Pending{{ID: "1", Kind: "m4", Count: 1, At: future.Time, Answered: start.Add(-time.Minute)}}
+	}))
+	if len(v.Record) != 1 || v.Record[0].Since.After(start) || len(v.Pending) != 1 || v.Pending[0].At.After(start) {
+		t.Errorf("record %+v, launches %+v: want no time in the future", v.Record, v.Pending)
+	}
+	b := Clamp(v1alpha1.BackOff{Template: "m4", Reason: NeverJoined, Failures: 1, Until: future}, start)
+	if left := b.Until.Sub(start); left > time.Hour {
+		t.Errorf("a back-off lasts %s more, want at most an hour", left)
+	}
+}

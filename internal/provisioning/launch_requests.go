@@ -1,0 +1,190 @@
+package provisioning
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+)
+
+const (
+	// maxRequests limits how many launch requests are remembered.
+	maxRequests = 10_000
+	// requestTTL is how long a launch request is kept without a repetition. An unfulfilled request is dropped then, and
+	// a fulfilled one can be made again.
+	requestTTL = time.Hour
+)
+
+// Wishes are the launch requests from outside, such as from plugins. They are safe for concurrent use.
+type Wishes struct {
+	mu       sync.Mutex
+	requests map[string]*launchRequest
+	wake     chan<- struct{}
+}
+
+// launchRequest is a launch request with its state.
+type launchRequest struct {
+	plan.Wish
+	askedAt     time.Time // when it was last made
+	met         bool
+	lastReasons string // the reasons why it was last refused
+}
+
+// NewWishes returns an empty set of launch requests.
+func NewWishes() *Wishes { return &Wishes{requests: map[string]*launchRequest{}} }
+
+// Ask adds a request for the next reconcile. A fulfilled request is not fulfilled again before Withdraw. It returns
+// false if there are too many requests.
+func (w *Wishes) Ask(asked plan.Wish) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.requests[asked.ID]; known != nil {
+		known.askedAt = time.Now()
+		return true
+	}
+	if len(w.requests) >= maxRequests {
+		return false
+	}
+	w.requests[asked.ID] = &launchRequest{Wish: asked, askedAt: time.Now()}
+	if w.wake != nil {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// Withdraw removes the requests with this ID prefix, because their cause is gone.
+func (w *Wishes) Withdraw(prefix string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.requests {
+		if strings.HasPrefix(id, prefix) {
+			delete(w.requests, id)
+		}
+	}
+}
+
+// listOpen returns the requests that are not fulfilled, and removes expired ones.
+func (w *Wishes) listOpen() (list []plan.Wish) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, known := range w.requests {
+		switch {
+		case time.Since(known.askedAt) > requestTTL:
+			delete(w.requests, id)
+		case !known.met:
+			list = append(list, known.Wish)
+		}
+	}
+	slices.SortFunc(list, func(a, b plan.Wish) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// applyVerdicts records what was decided. It returns the requests that are refused for other reasons than before.
+func (w *Wishes) applyVerdicts(verdicts []plan.WishVerdict) (refused []plan.WishVerdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, v := range verdicts {
+		known := w.requests[v.ID]
+		if known == nil {
+			continue
+		}
+		known.Count = v.Missing
+		known.met = v.Missing == 0
+		if text := joinReasons(v.Reasons); known.lastReasons != text {
+			known.lastReasons = text
+			refused = append(refused, v)
+		}
+	}
+	return refused
+}
+
+// openRequests returns the open requests. It leaves out requests that wait for the result of a launch.
+func (a *Controller) openRequests(groups []*managedGroup) []plan.Wish {
+	a.applyRequestVerdicts(a.settleRequests(groups))
+	return slices.DeleteFunc(a.options.Wishes.listOpen(), func(w plan.Wish) bool {
+		g := findGroup(groups, w.Group)
+		return g != nil && slices.ContainsFunc(g.state.unsettledRequests, func(v unsettledRequest) bool { return v.ID == w.ID })
+	})
+}
+
+// unsettledRequest is the verdict on a request with the launches made for it.
+type unsettledRequest struct {
+	plan.WishVerdict
+	countByLaunch map[string]int // the number of instances, by launch ID
+}
+
+// newUnsettledRequest returns the request's verdict with the launches that were just made for it.
+func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
+	g := unsettledRequest{v, map[string]int{}}
+	for template, n := range v.By {
+		g.countByLaunch[m.latestLaunches[template]] += n
+	}
+	return g
+}
+
+// isUnsettled reports whether a launch of the request has no answer, or has failed and its instances are not known yet.
+func (m *groupState) isUnsettled(g unsettledRequest) bool {
+	return slices.ContainsFunc(m.pending, func(a launch.Pending) bool {
+		return g.countByLaunch[a.ID] > 0 && (a.Answered.IsZero() || a.Answer != launch.Accepted && a.Answer != launch.NotMade)
+	})
+}
+
+// settleRequest returns the verdict once the results of its launches are known. Missing instances are missing again. If
+// several requests share a launch, each missing instance counts once, and made instances go to pods first.
+func (m *groupState) settleRequest(g unsettledRequest) plan.WishVerdict {
+	v := g.WishVerdict
+	for id, n := range g.countByLaunch {
+		short := min(n, m.missing[id])
+		m.missing[id] -= short
+		v.Granted -= short
+		v.Missing += short
+	}
+	return v
+}
+
+// settleRequests returns the requests with a result for each of their launches.
+func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.WishVerdict) {
+	for _, g := range groups {
+		m := g.state
+		var held []unsettledRequest
+		for _, h := range m.unsettledRequests {
+			if m.isUnsettled(h) {
+				held = append(held, h)
+				continue
+			}
+			due = append(due, m.settleRequest(h))
+		}
+		if m.unsettledRequests = held; len(held) == 0 {
+			clear(m.missing)
+		}
+	}
+	return due
+}
+
+// recordRequestVerdicts records the verdicts. A launched request counts when the results of its launches are known.
+func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []plan.WishVerdict) {
+	var due []plan.WishVerdict
+	for _, v := range verdicts {
+		if g := findGroup(groups, v.Group); g != nil && v.Granted > 0 {
+			g.state.unsettledRequests = append(g.state.unsettledRequests, g.state.newUnsettledRequest(v))
+			continue
+		}
+		due = append(due, v)
+	}
+	a.applyRequestVerdicts(append(due, a.settleRequests(groups)...))
+}
+
+func (a *Controller) applyRequestVerdicts(verdicts []plan.WishVerdict) {
+	for _, v := range a.options.Wishes.applyVerdicts(verdicts) {
+		if v.Missing > 0 {
+			a.options.Log.Warn("a launch request cannot be fulfilled now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
+		}
+	}
+}

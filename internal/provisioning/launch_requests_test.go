@@ -1,0 +1,135 @@
+package provisioning
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+)
+
+func TestLaunchRequestIsLaunchedOnceUntilRemoved(t *testing.T) {
+	f := newFixture(t, nil)
+	wish := plan.Wish{ID: "plugin/pod/web", Group: "web", Count: 2, Why: "because"}
+	for range 3 {
+		f.options.Wishes.Ask(wish)
+		f.reconcile()
+	}
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
+		t.Fatalf("launches are %v, want one of 2", got)
+	}
+	f.options.Wishes.Withdraw("plugin/pod/")
+	f.options.Wishes.Ask(wish)
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 2 {
+		t.Errorf("launches are %v, want another", got)
+	}
+}
+
+func TestRefusedLaunchRequestStaysOpen(t *testing.T) {
+	f := newFixtureWithoutSpot(t)
+	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 0 {
+		t.Fatalf("launches are %v", got)
+	}
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
+		t.Errorf("launches are %v, want one of the next kind", got)
+	}
+}
+
+func TestLaunchRequestAboveMaxSizeIsLaunchedInPart(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(3)) })
+	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 5})
+	f.reconcile()
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 { // I5
+		t.Errorf("launches are %v, want one of 3", got)
+	}
+	if open := f.options.Wishes.listOpen(); len(open) != 1 || open[0].Count != 2 {
+		t.Errorf("open is %v", open)
+	}
+}
+
+func TestTooManyLaunchRequestsAreRejected(t *testing.T) {
+	w := NewWishes()
+	for i := range maxRequests {
+		if !w.Ask(plan.Wish{ID: fmt.Sprint(i)}) {
+			t.Fatalf("wish %d is not taken", i)
+		}
+	}
+	if w.Ask(plan.Wish{ID: "one more"}) || len(w.listOpen()) != maxRequests {
+		t.Error("one more is taken")
+	}
+}
+
+func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f.pool.change(func() {
+		f.pool.templates = []string{"spot", "m4"}
+		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
+	})
+	f.addUnschedulable("a") // spot is launched for it
+	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
+	f.reconcile()
+	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
+		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.readCount())
+	}
+}
+
+func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
+	lost := errors.New("the connection was lost")
+	refused := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 8 cores is used up")}
+	for name, c := range map[string]struct {
+		err   error
+		made  int
+		names bool
+		calls int
+	}{
+		"answer lost, all instances appeared": {err: lost, made: 2, calls: 1},
+		"answer lost, one instance appeared":  {err: lost, made: 1, calls: 2},
+		"answer lost, one instance named":     {err: lost, made: 1, names: true, calls: 2},
+		"refused, one instance appeared":      {err: refused, made: 1, calls: 2},
+		"refused, one instance named":         {err: refused, made: 1, names: true, calls: 2},
+		"refused":                             {err: refused, calls: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.pool.change(func() { f.pool.refuse["m4"], f.pool.partly, f.pool.names = c.err, c.made, c.names })
+			f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 2})
+			f.reconcile()
+			f.restart()
+			f.reconcileTimes(2)
+			for i := range f.states["web"].pending {
+				f.states["web"].pending[i].Settled = time.Now() // as after that time
+			}
+			f.reconcileTimes(3)
+			if f.readCount() != c.calls || len(f.pool.machines) != 2 {
+				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.readCount(), c.calls)
+			}
+			if open := f.options.Wishes.listOpen(); len(open) != 0 {
+				t.Errorf("open is %v", open)
+			}
+		})
+	}
+}
+
+func TestLaunchRequestsSharingAFailedLaunchMissItsInstancesOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	f.pool.change(func() {
+		f.pool.partly, f.pool.refuse["m4"] = 3, &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 12 cores is used up")}
+	})
+	for _, id := range []string{"v", "w"} {
+		f.options.Wishes.Ask(plan.Wish{ID: id, Group: "web", Count: 2})
+	}
+	f.reconcile()
+	f.restart()
+	f.reconcileTimes(3)
+	if len(f.pool.machines) != 4 || f.readCount() != 2 {
+		t.Errorf("%d instances by %d launches, want 4 by 2", len(f.pool.machines), f.readCount())
+	}
+}

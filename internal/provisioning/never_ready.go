@@ -1,0 +1,190 @@
+package provisioning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
+)
+
+// neverReadyRequester is the requester of retirements of nodes that were never Ready.
+const neverReadyRequester = "slipway manager, never ready"
+
+// retireNeverReady requests the retirement of nodes that were not Ready in time. Pods may run on them, so they are
+// drained like every other node. An instance stays in the record until its retirement cannot be cancelled any more. So
+// a failed retirement is followed by another one.
+func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
+	var errs []error
+	for _, g := range groups {
+		for _, failed := range g.state.tracking.NeverReady {
+			settled, err := a.retireNode(ctx, g, failed)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if settled {
+				g.state.unjoined = slices.DeleteFunc(slices.Clone(g.state.unjoined), func(r launch.Instance) bool {
+					return r.ProviderID == failed.Instance.ProviderID
+				})
+			}
+		}
+		g.state.tracking.NeverReady = nil // the next cloud read finds the rest
+	}
+	return errors.Join(errs...)
+}
+
+// retireNode requests the retirement of an instance's node, unless it is retiring or a retirement has just failed. It
+// reports whether the instance is settled: its node became Ready, or another tool removes it.
+func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
+	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
+	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
+	switch {
+	case n == nil:
+		log.Warn("an instance's Node was never Ready, and no Node of the group has its provider ID; it is kept")
+		return false, nil
+	case budget.Ready(n.Object) || len(budget.Others(n.Object)) > 0: // I6
+		return true, nil
+	case n.Open() != nil:
+		return false, nil
+	}
+	before := ""
+	if last := n.LastFailure(); last != nil {
+		if retirement.EndedBy(last) == retirement.NodeReady {
+			return true, nil
+		}
+		if g.Now.Before(g.AfterFailure(n)) {
+			return false, nil
+		}
+		before = string(last.UID)
+	}
+	node := n.Object
+	rt := request.New(request.Request{
+		Name: request.Name(node.Name, "never-ready", node.UID, before), Labels: g.Group.Labels,
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.NeverReady, RequestedBy: neverReadyRequester, Group: g.name(),
+		},
+	})
+	switch err := a.options.Client.Create(ctx, rt); {
+	case apierrors.IsAlreadyExists(err): // the caches are behind
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+	}
+	log.Warn("a Node was never Ready; its retirement is requested", "node", node.Name)
+	if !hasNeverReadyRetirement(n) {
+		a.options.Metrics.countDeletion(g.name(), failed.Reason)
+	}
+	return false, nil
+}
+
+// hasNeverReadyRetirement reports whether the node already has such a retirement. That counts as one failure of its
+// template, however long the retirement takes.
+func hasNeverReadyRetirement(n *nodegroup.Node) bool {
+	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
+		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
+	})
+}
+
+// retirementProgress is how far the retirement of an instance's node is.
+type retirementProgress int
+
+const (
+	retirementCancellable retirementProgress = iota + 1 // it may still be cancelled
+	retirementFinal                                     // the Node is deleted, and the retirement deletes the instance
+)
+
+// findRetirementProgress returns the progress of a group's retirements, by provider ID.
+func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]retirementProgress {
+	found := map[string]retirementProgress{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if rt.Status.Captured == nil || rt.Status.Captured.Group != g.Name || provider == nil {
+			continue
+		}
+		id, err := provider.Normalize(rt.Status.Captured.ProviderID)
+		if err != nil {
+			continue
+		}
+		switch rt.Status.Phase {
+		case v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted, v1alpha1.Succeeded, v1alpha1.Failed:
+			found[id] = retirementFinal
+		case v1alpha1.Refused, v1alpha1.Aborted:
+		default:
+			found[id] = max(found[id], retirementCancellable)
+		}
+	}
+	return found
+}
+
+// findUnreplaced returns a group's retirements that may still launch a replacement, by the provider ID of the lost
+// instance.
+func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
+	found := map[string]types.UID{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if provider == nil || rt.Spec.Group != g.Name || g.Spec.Replacement == v1alpha1.ReplaceNever || !retirement.IsUnreplaced(rt, retirements) {
+			continue
+		}
+		if id, err := provider.Normalize(rt.Spec.ProviderID); err == nil {
+			found[id] = rt.UID
+		}
+	}
+	return found
+}
+
+// countUnreplaced counts the instances that are gone after a notice and have no launch of a replacement yet.
+func (g *managedGroup) countUnreplaced() (n int) {
+	launched := map[types.UID]bool{}
+	for _, l := range g.state.launches {
+		if l.IsForRetirement() {
+			launched[l.For.UID] = true
+		}
+	}
+	for id, uid := range g.unreplaced {
+		if !launched[uid] && !slices.ContainsFunc(g.state.instances, func(i cloud.Instance) bool { return i.ProviderID == id }) {
+			n++
+		}
+	}
+	return n
+}
+
+// excludeRetired removes instances that a retirement handles. A deleted Node does not mean that the instance never had
+// one.
+func (g *managedGroup) excludeRetired(s *launch.Tracking) {
+	s.Dead = slices.DeleteFunc(s.Dead, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
+	s.Record = slices.DeleteFunc(s.Record, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
+}
+
+// listNewFailures returns the failed instances that do not count as a failure of their template yet.
+func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
+	return append(slices.Concat(s.Dead, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
+		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
+		return n != nil && hasNeverReadyRetirement(n)
+	})...)
+}
+
+// findNodeOfInstance finds the node with the instance's provider ID, or without one with its system UUID. A name alone
+// is not enough (I4).
+func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
+	for k := range nodes {
+		id := cloud.IDOfHost(provider, instances.HostOf(nodes[k].Object))
+		if id == "" {
+			continue
+		}
+		if normal, err := provider.Normalize(id); err == nil && normal == i.ProviderID {
+			return &nodes[k]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package provisioning
+
+import (
+	"context"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+)
+
+// minPollInterval is the shortest time between two polls of an operation.
+const minPollInterval = 10 * time.Second
+
+// followOperation polls the operation of an accepted launch until it is done or the join timeout ends. A cloud may find
+// only then that it has no capacity or quota, and may show no instance for the launch.
+func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Order, id string, provider cloud.Provider, op cloud.Operation) {
+	if op.ID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, plan.JoinTimeout(g.Group))
+	defer cancel()
+	shown := time.Duration(0) // how long the cloud may take to show the result
+	defer func() {
+		at := time.Now().Add(shown)
+		a.queueReply(g, true, func(g *managedGroup) { g.state.endOperation(id, at) })
+	}()
+	for {
+		within, done := context.WithTimeout(ctx, cloudTimeout)
+		status, err := provider.Status(within, op)
+		done()
+		switch {
+		case launch.IsOperationForgotten(err):
+			shown = a.options.Settle
+			return
+		case err != nil:
+			status.After = cloud.PauseOf(err)
+		case status.Done && status.Err != nil:
+			a.queueReply(g, true, func(g *managedGroup) { a.recordLaunchFailure(g, o, id, status.Err) })
+			return
+		case status.Done:
+			return
+		}
+		if !elapsed.Sleep(ctx, status.Pause(a.pollInterval)) {
+			return
+		}
+	}
+}
+
+// followRecordedOperations polls the operations of launches that another process or a replacement has recorded.
+func (a *Controller) followRecordedOperations(ctx context.Context, groups []*managedGroup) {
+	for _, g := range groups {
+		provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
+		for id, l := range g.state.launches {
+			if l.OperationID == "" || g.state.followedLaunches[id] || provider == nil {
+				continue
+			}
+			g.state.followedLaunches[id] = true
+			o := plan.Order{Group: g.name(), Template: l.Template, Count: int(l.Count)}
+			a.calls.Go(func() {
+				a.followOperation(ctx, g, o, id, provider, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
+			})
+		}
+	}
+}
+
+// recordOperation records the operation of a launch, which is being polled.
+func (m *groupState) recordOperation(id, operation string) {
+	if l, open := m.launches[id]; open && operation != "" {
+		l.OperationID, m.followedLaunches[id] = operation, true
+		m.launches[id] = l
+		m.updatePending(id, func(a *launch.Pending) { a.Running = true })
+	}
+}
+
+// endOperation records that the operation of a launch is over. Earlier cloud reads may not show its instances.
+func (m *groupState) endOperation(id string, at time.Time) {
+	if l, open := m.launches[id]; open {
+		l.OperationID = ""
+		m.launches[id] = l
+	}
+	m.updatePending(id, func(a *launch.Pending) {
+		a.Running, a.Answered = false, at
+		a.Settled = at.Add(m.settleTime)
+	})
+}
+
+// recordLaunchFailure records that a cloud could not make the instances of an accepted launch.
+func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Order, id string, err error) {
+	a.options.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
+	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
+	if l, open := g.state.launches[id]; open {
+		launch.SetReason(&l, err)
+		g.state.launches[id] = l
+	}
+	g.state.expectNone(id, time.Now())
+}
+
+// expectNone expects no more instances of a failed launch. Nothing is launched before the next cloud read.
+func (m *groupState) expectNone(id string, at time.Time) {
+	m.failedAt = at
+	m.mustReread.Store(true)
+	m.updatePending(id, func(a *launch.Pending) {
+		m.missing[id] += a.Expected()
+		a.Answer = launch.NotMade
+	})
+}

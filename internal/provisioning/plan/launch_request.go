@@ -1,0 +1,120 @@
+package plan
+
+import "github.com/slipway-dev/slipway/internal/provisioning/launch"
+
+import "github.com/slipway-dev/slipway/internal/placement"
+
+// Wished is the rule of instances that are launched on a request from outside.
+const Wished = "Wished"
+
+// Wish is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
+// apply.
+type Wish struct {
+	// ID identifies the request.
+	ID string
+	// Group is the name of the NodeGroup.
+	Group string
+	// Template is the requested template. If it is empty, any template is allowed, in the group's order.
+	Template string
+	Count    int
+	// Pod is the pod that the request is for. If an instance of the group is launched or provisioning for it anyway,
+	// that instance counts as requested.
+	Pod placement.PodKey
+	// Why is the reason, for people.
+	Why string
+}
+
+// WishVerdict is the result for one request.
+type WishVerdict struct {
+	ID    string `json:"id"`
+	Group string `json:"group"`
+	// Granted is how many instances are launched for it now. Helped means that an instance is launched for its pod
+	// anyway. Missing is how many may not be launched now, for the reasons.
+	Granted int      `json:"granted"`
+	Helped  bool     `json:"helped,omitempty"`
+	Missing int      `json:"missing,omitempty"`
+	Reasons []Reason `json:"reasons,omitempty"`
+	// By is the number of launched instances, by template.
+	By map[string]int `json:"by,omitempty"`
+}
+
+// launchRequested launches the instances of the launch requests, after the launches for pods.
+func (p *scaleUp) launchRequested() error {
+	for _, w := range p.Wishes {
+		v, err := p.answerRequest(w)
+		if err != nil {
+			return err
+		}
+		p.requestVerdicts = append(p.requestVerdicts, v)
+	}
+	return nil
+}
+
+func (p *scaleUp) answerRequest(w Wish) (WishVerdict, error) {
+	v := WishVerdict{ID: w.ID, Group: w.Group, Missing: w.Count, Helped: p.hasInstanceForPod(w)}
+	if v.Helped {
+		v.Missing--
+	}
+	found := false
+	for _, k := range p.templates {
+		if k.group.name() != w.Group || k.group.scaleUpSpec() == nil || w.Template != "" && !launch.SameKind(k.Name, w.Template) {
+			continue
+		}
+		found = true
+		if v.Missing <= 0 {
+			break
+		}
+		if closed := p.whyClosed(k); closed != nil {
+			v.Reasons = append(v.Reasons, *closed)
+			continue
+		}
+		if err := p.launchForRequest(k, w, &v); err != nil {
+			return v, err
+		}
+	}
+	if !found && v.Missing > 0 {
+		v.Reasons = append(v.Reasons, Reason{
+			Rule: NoTemplate, Group: w.Group, Template: w.Template, Message: "the group cannot launch such instances: it has no spec.scaleUp, or no such template",
+		})
+	}
+	if v.Missing == 0 {
+		v.Reasons = nil
+	}
+	return v, nil
+}
+
+// launchForRequest launches as many instances of one template as the limits allow.
+func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) error {
+	n, spent := v.Missing, (*launchLimit)(nil)
+	for _, a := range p.allLimits(k.group) {
+		if can := a.maxInstances(k); can < n {
+			n, spent = can, a
+		}
+	}
+	if err := p.simulateLaunches(k, n); err != nil {
+		return err
+	}
+	if n > 0 {
+		p.addLaunch(k, n, nil, Reason{Rule: Wished, Group: k.group.name(), Template: k.Name, Message: w.Why})
+		v.Granted += n
+		if v.By == nil {
+			v.By = map[string]int{}
+		}
+		v.By[k.Name] += n
+		v.Missing -= n
+	}
+	if spent != nil {
+		v.Reasons = append(v.Reasons, Reason{Rule: spent.Name, Group: k.group.name(), Template: k.Name, Message: spent.message})
+	}
+	return nil
+}
+
+// hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
+func (p *scaleUp) hasInstanceForPod(w Wish) bool {
+	for _, v := range p.podVerdicts {
+		if v.Pod == w.Pod && (v.Outcome == Ordered || v.Outcome == Awaits) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// Launched is an instance that was launched for a group and has a Node that was not usable yet.
+type Launched struct {
+	launch.Expected
+	Node *corev1.Node
+	// Overdue means that the join timeout is over. The instance no longer counts as provisioning.
+	Overdue bool
+}
+
+// isProvisioning reports whether the instance still counts as provisioning: in time, and its Node is not retiring.
+func (l *Launched) isProvisioning() bool { return !l.Overdue && !budget.IsLeaving(l.Node) }
+
+// JoinOf returns how far the Node of a group's instance has joined. A Node that does not match the group's selector is
+// unusable even while it is retiring: the next instance would not match either.
+func JoinOf(g *v1alpha1.NodeGroup, n *corev1.Node) launch.Join {
+	switch {
+	case !budget.Ready(n):
+		return launch.HasNode
+	case budget.IsLeaving(n) && retirement.Selects(g, n.Labels):
+		return launch.NodeLeaving
+	case WhyUnusable(g, n) != "":
+		return launch.NodeUnusable
+	}
+	return launch.NodeUsable
+}
+
+// WhyUnusable returns why a Ready Node takes no pods of the group, and what to do. It returns "" for a usable Node.
+func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
+	startup := startupTaints(g)
+	at := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
+	switch {
+	case !retirement.Selects(g, n.Labels):
+		return fmt.Sprintf("Node %s does not match spec.nodeSelector: have new Nodes join with its labels, or delete the Node and its instance", n.Name)
+	case n.Spec.Unschedulable:
+		return fmt.Sprintf("Node %s is cordoned: uncordon it, or retire it", n.Name)
+	case at >= 0:
+		return fmt.Sprintf("Node %s has the startup taint %s: remove the taint when the Node is ready, or retire the Node", n.Name, n.Spec.Taints[at].Key)
+	}
+	return ""
+}
+
+func (g *Group) isNodeStarting(n *corev1.Node, now time.Time) bool {
+	return IsArriving(n, startupTaints(g.Group), g.Devices[n.Name], g.joinTimeout(), g.Observed[n.Name], now)
+}
+
+// IsProvisioning reports whether a Node of the group still counts as provisioning.
+func (g *Group) IsProvisioning(n *corev1.Node, now time.Time) bool {
+	return g.isNodeOfLaunch(n) || g.isNodeStarting(n, now)
+}
+
+// isNodeOfLaunch reports whether the Node belongs to an instance that still counts as provisioning.
+func (g *Group) isNodeOfLaunch(n *corev1.Node) bool {
+	return slices.ContainsFunc(g.Launched, func(l Launched) bool { return l.isProvisioning() && l.Node.Name == n.Name })
+}
+
+// provisioningInstances returns the provisioning instances. An instance with a Node in the group counts as a node.
+func (g *Group) provisioningInstances() []launch.Expected {
+	all := g.Awaited
+	for _, l := range g.Launched {
+		if l.isProvisioning() && !retirement.Selects(g.Group, l.Node.Labels) {
+			all = append(slices.Clip(all), l.Expected)
+		}
+	}
+	return all
+}
+
+// NotSelected returns why the Node of an instance does not match the group's selector. Further instances would be
+// useless too. It returns nil if all Nodes match.
+func (g *Group) NotSelected() *Reason {
+	for _, l := range g.Launched {
+		if budget.Ready(l.Node) && !retirement.Selects(g.Group, l.Node.Labels) {
+			return &Reason{Rule: NodeNotSelected, Group: g.name(), Message: "no more instances are launched: " + WhyUnusable(g.Group, l.Node)}
+		}
+	}
+	return nil
+}
+
+// whyNeverUsable returns the reason if an instance of the template was not usable in time and still exists. Otherwise
+// it returns nil. An instance with a Node that is not Ready is retired, and does not count.
+func (g *Group) whyNeverUsable(template string) *Reason {
+	for _, l := range g.Launched {
+		selected := retirement.Selects(g.Group, l.Node.Labels)
+		if !l.Overdue || !launch.SameKind(l.Kind, template) || selected && !budget.Ready(l.Node) {
+			continue
+		}
+		return &Reason{Rule: launch.NeverUsable, Group: g.name(), Template: template, Message: "no more instances are launched: " + WhyUnusable(g.Group, l.Node)}
+	}
+	return nil
+}

@@ -1,0 +1,599 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// RequestedBy is the requester of the retirements of underutilized nodes.
+const RequestedBy = nodegroup.UnderusedRequestedBy
+
+// SinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
+// what happened while no manager ran is unknown. It is removed when the node is needed (I3).
+const SinceAnnotation = "nodegroup.slipway.dev/underused-since"
+
+// NodeDecision is the decision on a node of a group with the underutilized rule.
+type NodeDecision struct {
+	nodegroup.Decision
+	Group string `json:"group"`
+	// Since is the time to write on the Node. Zero removes the annotation.
+	Since time.Time `json:"-"`
+	// Subject is the node of the decision.
+	Subject *nodegroup.Node `json:"-"`
+}
+
+// underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
+type underutilizedRule struct {
+	cpuBelow, memoryBelow float64
+	podsAtMost            int                       // below 0: no limit
+	allOf                 *v1alpha1.UnderusedBounds // nil: the fields above count
+	consolidate           bool
+	cooldown              time.Duration
+	placeholders          labels.Selector
+}
+
+// Defaults of the CRD.
+const (
+	defaultThresholdPercent = 50
+	defaultCooldown         = 10 * time.Minute
+)
+
+// newUnderutilizedRule returns the rule of a group. It returns nil if the group has none.
+func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
+	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underused == nil {
+		return nil
+	}
+	spec := g.Spec.ScaleDown.Underused
+	r := &underutilizedRule{
+		allOf: spec.AllOf, cpuBelow: defaultThresholdPercent, memoryBelow: defaultThresholdPercent, podsAtMost: -1, consolidate: spec.Consolidate, cooldown: defaultCooldown,
+		placeholders: placeholderSelector(g),
+	}
+	if spec.CPUBelow != nil {
+		r.cpuBelow = float64(*spec.CPUBelow)
+	}
+	if spec.MemoryBelow != nil {
+		r.memoryBelow = float64(*spec.MemoryBelow)
+	}
+	if spec.PodsAtMost != nil {
+		r.podsAtMost = int(*spec.PodsAtMost)
+	}
+	if spec.Cooldown != nil {
+		r.cooldown = spec.Cooldown.Duration
+	}
+	return r
+}
+
+// placeholderSelector selects the placeholder pods of a group. A selector that cannot be parsed selects nothing. Then
+// the pods' own annotations count, and other groups are not blocked.
+func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
+	s, _ := grouppolicy.Placeholders(g)
+	return s.Placeholders
+}
+
+// whyUtilized returns why a node is not underutilized. It returns "" for an underutilized node.
+func (r *underutilizedRule) whyUtilized(l planner.Load) string {
+	if r.allOf != nil && !r.consolidate {
+		return describeExceededBounds(r.allOf, l)
+	}
+	switch {
+	case r.consolidate, l.CPUShare() < r.cpuBelow && l.MemoryShare() < r.memoryBelow, l.Pods <= r.podsAtMost:
+		return ""
+	}
+	return fmt.Sprintf("%d pods request %.0f %% of its cpu and %.0f %% of its memory; an underutilized node has less than %.0f %% and %.0f %%",
+		l.Pods, l.CPUShare(), l.MemoryShare(), r.cpuBelow, r.memoryBelow)
+}
+
+// describeExceededBounds names the bounds that the node exceeds. It returns "" if there is none.
+func describeExceededBounds(b *v1alpha1.UnderusedBounds, l planner.Load) string {
+	var above []string
+	if b.CPUAtMost != nil && l.CPUShare() > float64(*b.CPUAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu; allOf.cpuAtMost is %d %%", l.CPUShare(), *b.CPUAtMost))
+	}
+	if b.MemoryAtMost != nil && l.MemoryShare() > float64(*b.MemoryAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory; allOf.memoryAtMost is %d %%", l.MemoryShare(), *b.MemoryAtMost))
+	}
+	if b.PodsAtMost != nil && l.Pods > int(*b.PodsAtMost) {
+		above = append(above, fmt.Sprintf("it has %d pods; allOf.podsAtMost is %d", l.Pods, *b.PodsAtMost))
+	}
+	return strings.Join(above, "; ")
+}
+
+func (r *underutilizedRule) isPlaceholder(set labels.Set) bool {
+	return r.placeholders.Matches(set)
+}
+
+// UnderusedCooldown returns how long a node of the group must be underutilized. It returns false if the group has no
+// such rule.
+func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
+	rule := newUnderutilizedRule(g)
+	if rule == nil {
+		return 0, false
+	}
+	return rule.cooldown, true
+}
+
+// Since returns since when a Node may be retired. It returns zero if the time is missing or invalid.
+func Since(n *corev1.Node, now time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339, n.Annotations[SinceAnnotation])
+	if err != nil || t.After(now.Add(time.Second)) {
+		return time.Time{}
+	}
+	return t
+}
+
+// Down decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
+// treats the nodes that earlier groups retire as gone (I9).
+func Down(w *World) ([]NodeDecision, error) {
+	var all []NodeDecision
+	err := w.simulate(func(r *forkedCluster) error {
+		f := &scaleDown{forkedCluster: r}
+		if err := f.prepareBaseline(); err != nil {
+			return err
+		}
+		for i := range w.Groups {
+			decisions, err := f.decideGroup(&w.Groups[i])
+			if err != nil {
+				return err
+			}
+			all = append(all, decisions...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("decide which underutilized nodes to retire: %w", err)
+	}
+	slices.SortFunc(all, func(a, b NodeDecision) int { return cmp.Compare(a.Node, b.Node) })
+	return all, nil
+}
+
+// scaleDown is a decision on all groups in progress. Nodes that are removed from its fork stay removed.
+type scaleDown struct {
+	*forkedCluster
+	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
+	pendingSet    map[placement.PodKey]bool
+	removedNodes  int
+	removedGroups []string // the groups of the removed nodes, one entry per node
+	baseline      *Decision
+}
+
+// prepareBaseline removes the nodes that are retiring, and decides what would be launched without any further
+// retirement.
+func (f *scaleDown) prepareBaseline() (err error) {
+	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
+	for _, key := range f.pendingPods {
+		f.pendingSet[key] = true
+	}
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		for j := range g.Nodes {
+			if n := &g.Nodes[j]; n.Counted().Leaving {
+				if err := f.removeLeavingNode(g, n); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	f.baseline, err = f.planLaunches(f.pendingPods, f.removedNodes, f.removedGroups...)
+	return err
+}
+
+// removeLeavingNode removes a retiring node, and moves its pods to the nodes that placement finds.
+func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
+	e, err := planner.Evacuate(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
+	if err != nil {
+		return nil //nolint:nilerr // the snapshot does not know the node any more
+	}
+	for _, r := range e.Refusals {
+		if r.Rule == "no-room" {
+			key := placement.PodKey{}
+			if key.UnmarshalText([]byte(r.Pod)) == nil {
+				f.pendingPods = append(f.pendingPods, key)
+				f.pendingSet[key] = true
+			}
+		}
+	}
+	return f.applyEvacuation(g, e)
+}
+
+// applyEvacuation applies an evacuation in the fork.
+func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
+	if err := f.fork.Withdraw(e.Node); err != nil {
+		return err
+	}
+	f.removedNodes++
+	f.removedGroups = append(f.removedGroups, g.name())
+	for _, m := range e.Moves {
+		if f.isOnlySimulated(m.Pod) {
+			continue
+		}
+		if err := f.fork.Move(m.Pod, m.To); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func plannerOptions(g *Group, now time.Time) planner.Options {
+	marks, _ := grouppolicy.Placeholders(g.Group) // an unreadable selector marks no pod
+	return planner.Options{Now: now, Pods: grouppolicy.For(g.Group, false), Mark: marks.Mark}
+}
+
+// decideGroup decides on the nodes of one group.
+func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
+	rule := newUnderutilizedRule(g.Group)
+	if rule == nil {
+		return nil, nil
+	}
+	all := make([]NodeDecision, 0, len(g.Nodes))
+	for i := range g.Nodes {
+		all = append(all, f.checkNode(g, rule, &g.Nodes[i]))
+	}
+	if err := f.selectNodes(g, rule, all); err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].setVerdict()
+	}
+	return all, nil
+}
+
+// checkNode applies the rules that depend on one node only.
+func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
+	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
+	if n.Counted().Leaving {
+		return d
+	}
+	if g.NotAccepted != "" {
+		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
+	}
+	if !budget.Ready(n.Object) || g.IsProvisioning(n.Object, f.Now) {
+		d.addReason(Arriving, "it is not ready")
+	}
+	d.Reasons = append(d.Reasons, g.Holding(n)...)
+	load, err := planner.MeasureLoad(f.Snapshot, n.Object.Name, rule.isPlaceholder)
+	if err != nil {
+		d.addReason(Arriving, "placement does not know it yet")
+		return d
+	}
+	if why := rule.whyUtilized(load); why != "" {
+		d.addReason(Used, "%s", why)
+	}
+	return d
+}
+
+func (d *NodeDecision) addReason(rule, format string, a ...any) {
+	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
+}
+
+// selectNodes selects the nodes to retire. No rule keeps them, their pods fit elsewhere, their cooldown has passed, and
+// they can be retired together.
+func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
+	free := make([]*NodeDecision, 0, len(decisions))
+	for i := range decisions {
+		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.Counted().Leaving {
+			free = append(free, &decisions[i])
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	now, err := f.planLaunches(f.pendingPods, f.removedNodes, f.removedGroups...)
+	if err != nil {
+		return err
+	}
+	candidates, err := f.findCandidates(g, rule, free, now.placedOnNodes)
+	if err != nil {
+		return err
+	}
+	return f.confirmCandidates(g, candidates)
+}
+
+// findCandidates finds the nodes that can be retired together after their cooldown. The pending pods that fit on
+// existing nodes are placed first.
+func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
+	fork := f.Snapshot.Fork()
+	defer fork.Rollback()
+	for _, m := range settled { // pending pods take the room first
+		if err := f.fork.Move(m.Pod, m.To); err != nil {
+			return nil, err
+		}
+	}
+	f.checkPodsFitElsewhere(g, free)
+	var due []*NodeDecision
+	for _, d := range free {
+		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.Observed[d.Node], f.Now) {
+			due = append(due, d)
+		}
+	}
+	if len(due) == 0 {
+		return nil, nil
+	}
+	return f.selectTogether(g, due)
+}
+
+// checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
+func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
+	ranks := map[string]planner.Rank{}
+	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
+		ranks[r.Node] = r
+	}
+	for _, d := range free {
+		switch r := ranks[d.Node]; {
+		case r.Removable:
+		case r.Pod != "":
+			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
+		default:
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "placement does not know it yet"))
+		}
+	}
+}
+
+// plannerOptionsFor returns the planner options that exclude all other nodes.
+func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
+	o := plannerOptions(g, f.Now)
+	o.Excluded = map[string]string{}
+	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
+		o.Excluded[name] = "is not a candidate"
+	}
+	for _, d := range only {
+		delete(o.Excluded, d.Node)
+	}
+	return o
+}
+
+// checkCooldown reports whether the cooldown of a node has passed, and sets since when it counts. A written time does
+// not count if this process has observed the node for a shorter time.
+func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
+	d.Since = Since(d.Subject.Object, now)
+	if d.Since.IsZero() || d.Since.Before(observed) {
+		d.Since = roundUpToSecond(now)
+	}
+	until := d.Since.Add(cooldown)
+	d.IdleSince, d.MayLeaveAt = &d.Since, &until
+	if now.Before(until) {
+		d.addReason(nodegroup.CoolingDown, "underutilized since %s; it may be retired at %s", formatTime(d.Since), formatTime(until))
+		return false
+	}
+	return true
+}
+
+// roundUpToSecond returns the time with the precision of an annotation. It rounds up, so that no cooldown is too short.
+func roundUpToSecond(t time.Time) time.Time {
+	whole := t.UTC().Truncate(time.Second)
+	if whole.Before(t) {
+		return whole.Add(time.Second)
+	}
+	return whole
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// candidate is a node to retire, with the moves of its pods.
+type candidate struct {
+	*NodeDecision
+	evacuation planner.Evacuation
+}
+
+// selectTogether selects nodes that can be retired together within the group's minimum and disruption budgets. Nodes
+// with an open retirement come first, so that none of them is cancelled for an equally good node.
+func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
+	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*NodeDecision{}
+	for _, d := range due {
+		byName[d.Node] = d
+	}
+	candidates := make([]candidate, 0, len(selection.Victims))
+	for _, e := range selection.Victims {
+		candidates = append(candidates, candidate{byName[e.Node], e})
+	}
+	for _, p := range selection.Passed {
+		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
+			d.addReason(NotTogether, "%s", p.Refusals[0].String())
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.retirementRank(), b.retirementRank()) })
+	return f.keepWithinBudget(g, candidates), nil
+}
+
+// keepWithinBudget returns the candidates that would be admitted one after the other.
+func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
+	q := budget.Question{
+		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: budgetNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
+	}
+	var kept []candidate
+	for _, v := range candidates {
+		q.Target = v.Node
+		switch verdict := budget.Evaluate(q); verdict.Code {
+		case budget.Allowed:
+			kept = append(kept, v)
+			at := slices.IndexFunc(q.Nodes, func(n budget.Node) bool { return n.Name == v.Node })
+			q.Nodes[at].Leaving, q.Nodes[at].Unavailable = true, "is retired first"
+		case budget.Minimum:
+			v.addReason(nodegroup.Minimum, "%s", verdict.Message)
+		default:
+			v.addReason(BudgetSpent, "%s", verdict.Message)
+		}
+	}
+	return kept
+}
+
+// budgetNodes returns the nodes of a group as budgets count them. A node with another requester's pending retirement
+// counts as leaving, so that the retirement keeps its place. It counts once, even if it is unavailable or underutilized
+// too.
+func budgetNodes(g *Group) []budget.Node {
+	counted := make([]budget.Node, len(g.Nodes))
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		counted[i] = n.Counted()
+		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
+			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "has a pending retirement")
+		}
+	}
+	return counted
+}
+
+// retirementRank sorts nodes with an open retirement first.
+func (v candidate) retirementRank() int {
+	if v.Subject.Open() != nil {
+		return 0
+	}
+	return 1
+}
+
+// confirmCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
+// instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
+// none.
+func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
+	for len(candidates) > 0 {
+		after, err := f.findWorstDecision(g, candidates)
+		if err != nil {
+			return err
+		}
+		if len(after.unplacedPods) == 0 && after.countDemand() <= f.baseline.countDemand() {
+			for i := range candidates {
+				if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		last := len(candidates) - 1
+		candidates[last].addReason(WouldComeBack, "%s", f.describeConsequence(after))
+		candidates = candidates[:last]
+	}
+	return nil
+}
+
+// shuffleCount is how many more random orders of pods are tried.
+const shuffleCount = 2
+
+// findWorstDecision decides without the candidates for several orders of their pods, and returns the worst decision.
+// The worst has a pod without room on the other nodes, or else the highest demand. The scheduler's real order is
+// unknown. So it is likely, but not certain, that each pod finds room.
+func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
+	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
+	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
+		return func(pods []placement.PodKey) ([]placement.PodKey, error) {
+			order(pods)
+			return planner.Scatter(f.Snapshot, f.fork, pods)
+		}
+	}
+	arrangements := []func([]placement.PodKey) ([]placement.PodKey, error){
+		inPlace,
+		in(func([]placement.PodKey) {}),
+		in(slices.Reverse),
+		in(func(pods []placement.PodKey) { slices.SortFunc(pods, comparePodKeys) }),
+	}
+	for seed := range uint64(shuffleCount) {
+		random := rand.New(rand.NewPCG(seed, uint64(len(candidates)))) // a fixed seed, so that a decision can be reproduced
+		arrangements = append(arrangements, in(func(pods []placement.PodKey) {
+			random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		}))
+	}
+	var worst *Decision
+	for _, arrange := range arrangements {
+		d, err := f.decideWithout(g, candidates, arrange)
+		if err != nil {
+			return nil, err
+		}
+		if worst == nil || d.countDemand() > worst.countDemand() {
+			worst = d
+		}
+		if len(d.unplacedPods) > 0 {
+			return d, nil
+		}
+	}
+	return worst, nil
+}
+
+// decideWithout decides what would be launched without the candidates, with their pods arranged anew.
+func (f *scaleDown) decideWithout(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+	tried := f.Snapshot.Fork()
+	defer tried.Rollback()
+	gone, lost := f.removedNodes, f.removedGroups
+	defer func() { f.removedNodes, f.removedGroups = gone, lost }()
+	var pods []placement.PodKey
+	for i := range candidates {
+		if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
+			return nil, err
+		}
+		for _, m := range candidates[i].evacuation.Moves {
+			if !f.isOnlySimulated(m.Pod) {
+				pods = append(pods, m.Pod)
+			}
+		}
+	}
+	left, err := arrange(pods)
+	if err != nil {
+		return nil, err
+	}
+	d, err := f.planLaunches(append(slices.Clone(f.pendingPods), left...), f.removedNodes, f.removedGroups...)
+	if err != nil {
+		return nil, err
+	}
+	d.unplacedPods = left
+	return d, nil
+}
+
+// isOnlySimulated reports whether a pod is on a node only in the fork.
+func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
+	return f.pendingSet[key] || key.Namespace == headroomNamespace
+}
+
+// describeConsequence says what would happen without the candidate.
+func (f *scaleDown) describeConsequence(after *Decision) string {
+	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
+		for _, o := range after.Orders {
+			return fmt.Sprintf("without it %d more instances would be launched: %s", more, o.Reasons[0])
+		}
+	}
+	if len(after.unplacedPods) > 0 {
+		return fmt.Sprintf("without it the scheduler may find no room for pod %s on another node", after.unplacedPods[0])
+	}
+	return "without it pods or headroom would have no room, and no instance can be launched for them now"
+}
+
+// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled.
+func (d *NodeDecision) setVerdict() {
+	rt := d.Subject.Open()
+	switch {
+	case d.Subject.Counted().Leaving:
+		d.Verdict = nodegroup.Retires
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is being retired"}}
+		return
+	case len(d.Reasons) == 0:
+		d.Verdict = nodegroup.Leaves
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.LongEnough, Message: "its pods fit on other nodes since " + formatTime(d.Since)}}
+	case d.IdleSince == nil:
+		d.Verdict = nodegroup.Stays
+	case d.Reasons[0].Rule == nodegroup.CoolingDown:
+		d.Verdict = nodegroup.Waits
+	default:
+		d.Verdict = nodegroup.Refused
+	}
+	if rt == nil {
+		return
+	}
+	if rt.Spec.RequestedBy == RequestedBy && d.Verdict != nodegroup.Leaves && nodegroup.Rescuable(rt) {
+		d.CallOff = rt.Name
+		return
+	}
+	d.Verdict = nodegroup.Retires
+}

@@ -1,0 +1,391 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+)
+
+func newUnderutilizedGroup(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
+	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
+	})
+	for _, c := range change {
+		c(g)
+	}
+	return g
+}
+
+// withPassedCooldown makes a node underutilized for ten minutes.
+func withPassedCooldown(n *corev1.Node) {
+	n.Annotations = map[string]string{SinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
+}
+
+func newWebNode(name string, change ...func(*corev1.Node)) *corev1.Node {
+	return newNode("web", name, machineResources("4", "16Gi"), change...)
+}
+
+func ownedByDaemonSet(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
+
+func decideDown(t testing.TB, w *World) map[string]NodeDecision {
+	t.Helper()
+	all, err := Down(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]NodeDecision{}
+	for _, d := range all {
+		out[d.Node] = d
+	}
+	return out
+}
+
+func TestNodeWithoutGroupIsNeverRetired(t *testing.T) {
+	g := newUnderutilizedGroup()
+	foreign := func(name string) *corev1.Node { return newNode("", name, machineResources("4", "16Gi")) }
+	nodes := []*corev1.Node{foreign("a"), foreign("b"), newWebNode("c", withPassedCooldown), newWebNode("d", withPassedCooldown), foreign("e")}
+	all := decideDown(t, newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, nil))
+	for _, name := range []string{"c", "d"} {
+		if all[name].Verdict != nodegroup.Leaves {
+			t.Errorf("%s %s: %v", name, all[name].Verdict, all[name].Reasons)
+		}
+	}
+	if len(all) != 2 {
+		t.Errorf("it is decided on %v, want the nodes of the group alone", all)
+	}
+}
+
+func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
+	g := newUnderutilizedGroup()
+	leaves := func(name string) map[string]nodegroup.Verdict {
+		return map[string]nodegroup.Verdict{name: nodegroup.Leaves}
+	}
+	many := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underused.Consolidate = true }
+	few := func(g *v1alpha1.NodeGroup) {
+		one := int32(1)
+		g.Spec.ScaleDown.Underused.PodsAtMost = &one
+	}
+	for name, c := range map[string]struct {
+		group  *v1alpha1.NodeGroup
+		nodes  []*corev1.Node
+		pods   []*corev1.Pod
+		change func(*World)
+		want   map[string]nodegroup.Verdict // the other nodes: Stays
+		rule   map[string]string
+	}{
+		"little is requested": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("y", "b", "3", "1Gi")},
+			want:  leaves("a"), rule: map[string]string{"b": Used},
+		},
+		"pods of DaemonSets do not count": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("d", "a", "2", "1Gi", ownedByDaemonSet), newPod("y", "b", "3", "1Gi")},
+			want:  leaves("a"),
+		},
+		"the cooldown has not passed": {
+			nodes: []*corev1.Node{newWebNode("a"), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("y", "b", "3", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Waits}, rule: map[string]string{"a": nodegroup.CoolingDown},
+		},
+		"its pods fit nowhere else": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "1500m", "1Gi"), newPod("y", "b", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"a pending pod needs the other place": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "500m", "1Gi"), newPod("y", "b", "3", "1Gi"), newPod("z", "", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"a provisioning instance is no place yet": {
+			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown)},
+			pods:   []*corev1.Pod{newPod("x", "a", "500m", "1Gi")},
+			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
+			rule:   map[string]string{"a": NoPlace},
+		},
+		"one pod may need the provisioning instance": { // pod x takes the only room for pod y
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b"), newWebNode("c")},
+			pods: []*corev1.Pod{
+				newPod("x", "a", "900m", "1Gi"), newPod("y", "a", "900m", "6Gi"), newPod("v", "b", "3", "14Gi"), newPod("w", "c", "3", "1Gi"),
+				newPod("z", "", "3", "1Gi"),
+			},
+			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 4 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
+		},
+		"few pods": {
+			group: newUnderutilizedGroup(few),
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("y", "b", "500m", "1Gi"), newPod("z", "b", "500m", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Waits},
+		},
+		"two nodes onto one": {
+			group: newUnderutilizedGroup(many),
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
+			pods:  []*corev1.Pod{newPod("x", "a", "2", "1Gi"), newPod("y", "b", "2", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused}, rule: map[string]string{"b": NotTogether},
+		},
+		"the minimum": {
+			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.Minimum = 2 }),
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			rule:  map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
+		},
+		"the cloud's minimum": {
+			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
+			change: func(w *World) { w.Groups[0].CloudMinimum = 2 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			rule:   map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
+		},
+		"one at a time without a budget": {
+			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets = nil }),
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown), newWebNode("c", withPassedCooldown)},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused, "c": nodegroup.Refused},
+			rule:  map[string]string{"b": BudgetSpent, "c": BudgetSpent},
+		},
+		"a node with a keep annotation": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown, func(n *corev1.Node) { n.Annotations["karpenter.sh/do-not-disrupt"] = "true" }), newWebNode("b")},
+			rule:  map[string]string{"a": nodegroup.HeldNode},
+			want:  map[string]nodegroup.Verdict{"b": nodegroup.Waits},
+		},
+		"a pod without a controller": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi", func(p *corev1.Pod) { p.OwnerReferences = nil }), newPod("y", "b", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"a node that is starting": {
+			nodes: []*corev1.Node{newWebNode("a", func(n *corev1.Node) {
+				n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(start), corev1.ConditionFalse
+			}), newWebNode("b")},
+			pods: []*corev1.Pod{newPod("y", "b", "3", "1Gi")},
+			rule: map[string]string{"a": Arriving},
+		},
+		"a group that is not accepted": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)}, change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" },
+			rule: map[string]string{"a": nodegroup.NotAccepted},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gr := g
+			if c.group != nil {
+				gr = c.group
+			}
+			w := newWorld(t, []Group{newGroup(gr, newKind(gr, "m4", "4", "16Gi"))}, c.nodes, c.pods)
+			if c.change != nil {
+				c.change(w)
+			}
+			got := decideDown(t, w)
+			for _, n := range c.nodes {
+				want := c.want[n.Name]
+				if want == "" {
+					want = nodegroup.Stays
+				}
+				d := got[n.Name]
+				if d.Verdict != want {
+					t.Errorf("%s: %s (%v), want %s", n.Name, d.Verdict, d.Reasons, want)
+				}
+				if rule := c.rule[n.Name]; rule != "" && (len(d.Reasons) == 0 || d.Reasons[0].Rule != rule) {
+					t.Errorf("%s: reasons are %v, want %s", n.Name, d.Reasons, rule)
+				}
+			}
+			if again := decideDown(t, w); cmp.Diff(verdictByNode(got), verdictByNode(again)) != "" {
+				t.Errorf("asked again: %v, then %v", verdictByNode(got), verdictByNode(again))
+			}
+		})
+	}
+}
+
+func verdictByNode(all map[string]NodeDecision) map[string]nodegroup.Verdict {
+	out := map[string]nodegroup.Verdict{}
+	for name, d := range all {
+		out[name] = d.Verdict
+	}
+	return out
+}
+
+func withHeadroom(slots int32) func(*v1alpha1.NodeGroup) {
+	return func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: slots, Requests: resources("1", "1Gi")}
+	}
+}
+
+func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
+	g := newUnderutilizedGroup(withHeadroom(2))
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+		[]*corev1.Pod{newPod("x", "b", "2500m", "1Gi")})
+	if d := decideDown(t, w)["a"]; d.Verdict == nodegroup.Leaves {
+		t.Errorf("the node with the headroom leaves: %v", d.Reasons)
+	}
+	more := newWebNode("c")
+	if err := w.Snapshot.SetNode(more); err != nil {
+		t.Fatal(err)
+	}
+	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, Quiet: -1})
+	w.Groups[0].Size++
+	if d := decideDown(t, w)["a"]; d.Verdict != nodegroup.Leaves {
+		t.Errorf("with room elsewhere it is %s: %v", d.Verdict, d.Reasons)
+	}
+}
+
+func TestAtMaxSizeUselessNodeIsRetiredForAUsefulOne(t *testing.T) {
+	g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 1 })
+	kinds := []Kind{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")}
+	for cpu, want := range map[string]bool{"3": false, "6": true, "100": true} {
+		w := newWorld(t, []Group{newGroup(g, kinds...)}, []*corev1.Node{newWebNode("a", withPassedCooldown)}, []*corev1.Pod{newPod("x", "", cpu, "1Gi")})
+		if d := decideDown(t, w)["a"]; (d.Verdict == nodegroup.Leaves) != want {
+			t.Errorf("a pod of %s cores waits: %s (%v); it should leave: %t", cpu, d.Verdict, d.Reasons, want)
+		}
+	}
+}
+
+// TestI9RoomForPreemptedPodsIsNotFree has five pods of 1.5 cores, which need three instances of 4 cores.
+func TestI9RoomForPreemptedPodsIsNotFree(t *testing.T) {
+	g := newUnderutilizedGroup()
+	var nodes []*corev1.Node
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		nodes = append(nodes, newWebNode(name, withPassedCooldown))
+		pods = append(pods, newPod("p"+name, name, "1500m", "1Gi"))
+	}
+	nodes[4].Spec.Unschedulable = true // by its agent
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, pods)
+	w.Groups[0].Nodes[4].Retirements = []v1alpha1.NodeRetirement{{Spec: v1alpha1.NodeRetirementSpec{
+		NodeName: "e", Reason: v1alpha1.Notice, Notice: &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: "Preempt"},
+	}}}
+	leaves := 0
+	got := decideDown(t, w)
+	for _, d := range got {
+		if d.Verdict == nodegroup.Leaves {
+			leaves++
+		}
+	}
+	if leaves != 1 {
+		t.Errorf("%d leave beside e, want 1: %v", leaves, verdictByNode(got))
+	}
+}
+
+func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
+	g := newUnderutilizedGroup()
+	var nodes []*corev1.Node
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d"} {
+		nodes = append(nodes, newWebNode(name, withPassedCooldown))
+		pods = append(pods, newPod("p"+name, name, "1500m", "1Gi"))
+	}
+	// Node d is retiring: its pod moves to the free room, and the room is then not free for others.
+	nodes[3].Spec.Unschedulable = true
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, pods)
+	w.Groups[0].Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
+		Spec:   v1alpha1.NodeRetirementSpec{NodeName: "d"},
+		Status: v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining},
+	}}
+	got := decideDown(t, w)
+	var leaves int
+	for _, d := range got {
+		if d.Verdict == nodegroup.Leaves {
+			leaves++
+		}
+	}
+	// Four pods of 1.5 cores need two instances of 4 cores.
+	if leaves != 1 || got["d"].Verdict != nodegroup.Retires {
+		t.Errorf("%d leave beside d: %v", leaves, verdictByNode(got))
+	}
+}
+
+func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
+	g := newUnderutilizedGroup()
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
+		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("y", "b", "3", "1Gi")})
+	w.Groups[0].Nodes[0].Retirements = []v1alpha1.NodeRetirement{{
+		ObjectMeta: metav1.ObjectMeta{Name: "a-underused"},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: RequestedBy},
+	}}
+	d := decideDown(t, w)["a"]
+	if d.CallOff != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
+		t.Errorf("it is %+v", d)
+	}
+	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
+	if d := decideDown(t, w)["a"]; d.CallOff != "" || d.Verdict != nodegroup.Retires {
+		t.Errorf("another requester's is %+v", d)
+	}
+}
+
+func TestI5AnothersPendingRetirementCountsInTheBudget(t *testing.T) {
+	g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets[0].Nodes = intstr.FromInt32(1) })
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown), newWebNode("c")}, nil)
+	leave := func() (n int) {
+		for _, d := range decideDown(t, w) {
+			if d.Verdict == nodegroup.Leaves {
+				n++
+			}
+		}
+		return n
+	}
+	if n := leave(); n != 1 {
+		t.Fatalf("%d nodes leave, and the budget is one", n)
+	}
+	w.Groups[0].Nodes[2].Retirements = []v1alpha1.NodeRetirement{{
+		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "c", RequestedBy: "somebody"},
+	}}
+	if n := leave(); n != 0 {
+		t.Errorf("%d nodes leave beside c, and the budget is one", n)
+	}
+}
+
+// TestI5NodeCountsOnceInTheBudget has a third node, which stays. A pending node has the retirement of another
+// requester, which is not admitted yet.
+func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	for name, c := range map[string]struct {
+		budget       int32
+		cloudMinimum int
+		first        *corev1.Node
+		second       *corev1.Node
+		waits        bool // the second node
+		want         []string
+	}{
+		"a retirement is pending":                       {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true, want: []string{"a"}},
+		"a retirement is pending and the budget is one": {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true},
+		"a node is pending and cordoned":                {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned), waits: true, want: []string{"a"}},
+		"a node is pending and underutilized":           {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown), waits: true, want: []string{"a"}},
+		"a node is pending, cordoned and underutilized": {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown, cordoned), waits: true, want: []string{"a"}},
+		"an underutilized node is cordoned":             {budget: 1, first: newWebNode("a"), second: newWebNode("b", withPassedCooldown, cordoned), want: []string{"b"}},
+		"another node is cordoned":                      {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned)},
+		"a retirement is pending and the cloud's minimum allows one": {
+			budget: 2, cloudMinimum: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets[0].Nodes = intstr.FromInt32(c.budget) })
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{c.first, c.second, newWebNode("c")},
+				[]*corev1.Pod{newPod("x", "c", "3", "1Gi")})
+			w.Groups[0].CloudMinimum = c.cloudMinimum
+			if c.waits {
+				w.Groups[0].Nodes[1].Retirements = []v1alpha1.NodeRetirement{{
+					ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "b", RequestedBy: "an operator"},
+				}}
+			}
+			all := decideDown(t, w)
+			var got []string
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				if all[name].Verdict == nodegroup.Leaves {
+					got = append(got, name)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%v leave, want %v: a: %v, b: %v", got, c.want, all["a"].Reasons, all["b"].Reasons)
+			}
+		})
+	}
+}

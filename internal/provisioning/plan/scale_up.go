@@ -1,0 +1,608 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+)
+
+// Order is a launch of instances of one template in one group.
+type Order struct {
+	Group    string `json:"group"`
+	Template string `json:"template"`
+	Count    int    `json:"count"`
+	// Pods are the pods that the instances would take.
+	Pods    []placement.PodKey `json:"pods,omitempty"`
+	Reasons []Reason           `json:"reasons"`
+}
+
+// Outcome is the result for an unschedulable pod.
+type Outcome string
+
+// The outcomes. The rules of the same name explain them.
+const (
+	Ordered  Outcome = "Ordered"  // an instance is launched for it
+	Awaits   Outcome = "Awaits"   // an instance for it is provisioning
+	Fits     Outcome = "Fits"     // an existing node would take it
+	Waits    Outcome = "Waits"    // the scheduler preempts other pods for it
+	Helpless Outcome = "Helpless" // no instance that may be launched now would take it
+)
+
+// PodVerdict is the result for one pod.
+type PodVerdict struct {
+	Pod     placement.PodKey `json:"pod"`
+	Outcome Outcome          `json:"outcome"`
+	// Node is the node or instance that takes the pod.
+	Node    string   `json:"node,omitempty"`
+	Reasons []Reason `json:"reasons,omitempty"`
+}
+
+// Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
+type Decision struct {
+	Orders []Order      `json:"orders,omitempty"`
+	Pods   []PodVerdict `json:"pods,omitempty"`
+	// Wishes are the verdicts on the launch requests, in their order.
+	Wishes []WishVerdict `json:"wishes,omitempty"`
+
+	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
+	missingHeadroom int            // headroom pods without room or a possible launch
+	// unplacedPods are pods of candidates that may not fit on the other nodes.
+	unplacedPods []placement.PodKey
+}
+
+// Up decides which instances to launch.
+func Up(w *World) (*Decision, error) {
+	var d *Decision
+	err := w.simulate(func(r *forkedCluster) (err error) {
+		d, err = r.planLaunches(w.podsWithoutNomination(), 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("decide which instances to launch: %w", err)
+	}
+	for _, p := range w.Pods {
+		if p.Nominated != "" {
+			d.Pods = append(d.Pods, PodVerdict{Pod: p.Key, Outcome: Waits, Node: p.Nominated, Reasons: []Reason{{
+				Rule: Preempting, Message: "the scheduler is making room for it on node " + p.Nominated,
+			}}})
+		}
+	}
+	slices.SortFunc(d.Pods, func(a, b PodVerdict) int { return comparePodKeys(a.Pod, b.Pod) })
+	return d, nil
+}
+
+func comparePodKeys(a, b placement.PodKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// podsWithoutNomination returns the pods that may need a launch.
+func (w *World) podsWithoutNomination() []placement.PodKey {
+	keys := make([]placement.PodKey, 0, len(w.Pods))
+	for _, p := range w.Pods {
+		if p.Nominated == "" {
+			keys = append(keys, p.Key)
+		}
+	}
+	return keys
+}
+
+// forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
+type forkedCluster struct {
+	*World
+	fork              snapshot.Fork
+	headroomPods      map[string][]placement.PodKey // the headroom pods, by group
+	templateByFlavour map[string]*groupTemplate     // by the name of the flavour
+	templates         []*groupTemplate
+}
+
+// groupTemplate is a template of a group with derived values.
+type groupTemplate struct {
+	*Kind
+	group    *Group
+	position int // the position in the group's order
+	flavour  string
+	node     *corev1.Node // after the requests of DaemonSets
+}
+
+// simulate calls decide in a fork with started nodes and pending headroom pods.
+func (w *World) simulate(decide func(*forkedCluster) error) (err error) {
+	r := &forkedCluster{World: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
+	if err := r.makeTemplates(); err != nil {
+		return err
+	}
+	var undo []func() error
+	defer func() {
+		for _, back := range slices.Backward(undo) {
+			if failed := back(); failed != nil && err == nil {
+				err = failed
+			}
+		}
+	}()
+	for i := range w.Groups {
+		g := &w.Groups[i]
+		for j := range g.Nodes {
+			n := g.Nodes[j].Object
+			as := n // the snapshot may not have this Node yet
+			switch {
+			case g.IsProvisioning(n, w.Now):
+				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
+				as = toStartedNode(n, startupTaints(g.Group), g.Devices[n.Name])
+			case !w.Now.Before(n.CreationTimestamp.Add(g.joinTimeout())):
+				continue
+			}
+			if err := w.Snapshot.SetNode(as); err != nil {
+				return err
+			}
+		}
+		for _, slot := range r.makeHeadroomPods(g) {
+			key := placement.PodKey{Namespace: slot.Namespace, Name: slot.Name}
+			undo = append(undo, func() error { return w.Snapshot.DeletePod(key) })
+			if err := w.Snapshot.SetPod(slot); err != nil {
+				return err
+			}
+			r.headroomPods[g.name()] = append(r.headroomPods[g.name()], key)
+		}
+	}
+	r.fork = w.Snapshot.Fork()
+	defer r.fork.Rollback()
+	return decide(r)
+}
+
+func startupTaints(g *v1alpha1.NodeGroup) []string {
+	if g.Spec.ScaleUp == nil {
+		return nil
+	}
+	return g.Spec.ScaleUp.StartupTaints
+}
+
+// makeTemplates sets the Node of each template with known resources.
+func (r *forkedCluster) makeTemplates() error {
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		for j := range g.Kinds {
+			k := &groupTemplate{Kind: &g.Kinds[j], group: g, position: j, flavour: g.name() + "/" + g.Kinds[j].Name}
+			if k.Node != nil {
+				template, err := deductDaemonSets(k.Node, r.Daemons)
+				if err != nil {
+					return err
+				}
+				k.node = template
+			}
+			r.templateByFlavour[k.flavour] = k
+			r.templates = append(r.templates, k)
+		}
+	}
+	return nil
+}
+
+// planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
+// the fork.
+func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
+	fork := r.Snapshot.Fork()
+	defer fork.Rollback()
+	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Order{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
+	if err := p.addProvisioningInstances(); err != nil {
+		return nil, err
+	}
+	if err := p.launchToMinSize(); err != nil {
+		return nil, err
+	}
+	left, err := p.placePods(pods)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range left {
+		p.podVerdicts = append(p.podVerdicts, p.newUnplacedVerdict(h))
+	}
+	if err := p.launchRequested(); err != nil {
+		return nil, err
+	}
+	if err := p.launchHeadroom(); err != nil {
+		return nil, err
+	}
+	return p.toDecision(), nil
+}
+
+// scaleUp is a scale-up decision in progress.
+type scaleUp struct {
+	*forkedCluster
+	removedNodes      int
+	removedGroups     []string          // the groups of the removed nodes, one entry per node
+	launchByFlavour   map[string]*Order // by flavour
+	flavourByInstance map[string]string // by node: the flavour of a planned or provisioning instance
+	provisioningNames []string          // the provisioning instances in flavourByInstance
+	launchedByGroup   map[string]int    // planned instances, by group
+	serial            int
+	podVerdicts       []PodVerdict
+	requestVerdicts   []WishVerdict
+	placedOnNodes     []planner.Move // pods and headroom that fit on existing nodes
+	missingHeadroom   int
+}
+
+// addProvisioningInstances adds the provisioning instances to the fork.
+func (p *scaleUp) addProvisioningInstances() error {
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		for _, m := range g.provisioningInstances() {
+			k := p.findTemplate(g, m.Kind)
+			if k == nil || k.node == nil {
+				continue // its resources are unknown, so that no pod can be placed on it
+			}
+			name := "awaited/" + g.name() + "/" + m.ID
+			if err := p.fork.Launch(toFlavour(k).Node(name, "")); err != nil {
+				return err
+			}
+			p.flavourByInstance[name] = k.flavour
+			p.provisioningNames = append(p.provisioningNames, name)
+		}
+	}
+	return nil
+}
+
+// findTemplate finds a group's template by name. An empty name means the first.
+func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
+	for _, k := range p.templates {
+		if k.group == g && (name == "" || launch.SameKind(k.Name, name)) {
+			return k
+		}
+	}
+	return nil
+}
+
+func toFlavour(k *groupTemplate) *planner.Flavour {
+	return &planner.Flavour{Name: k.flavour, Template: k.node, Cost: k.Cost}
+}
+
+// launchToMinSize launches what a group lacks to its minimum, by order of preference.
+func (p *scaleUp) launchToMinSize() error {
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		if up := g.scaleUpSpec(); up == nil || up.KeepMinimum != nil && !*up.KeepMinimum {
+			continue
+		}
+		size := p.groupSize(g)
+		missing := int(g.Group.Spec.Minimum) - size - g.Unreplaced
+		for _, k := range p.templates {
+			if missing <= 0 {
+				break
+			}
+			if k.group != g || p.whyClosed(k) != nil {
+				continue
+			}
+			n := missing
+			for _, a := range p.allLimits(g) {
+				n = min(n, a.maxInstances(k))
+			}
+			if err := p.simulateLaunches(k, n); err != nil {
+				return err
+			}
+			if n > 0 {
+				p.addLaunch(k, n, nil, Reason{
+					Rule: BelowMinimum, Group: g.name(), Template: k.Name,
+					Message: fmt.Sprintf("the group has %d instances; its minimum is %d", size, g.Group.Spec.Minimum),
+				})
+			}
+			missing -= n
+		}
+	}
+	return nil
+}
+
+// countRemoved counts the nodes of a group that were removed from the fork.
+func (p *scaleUp) countRemoved(g *Group) (n int) {
+	for _, name := range p.removedGroups {
+		if name == g.name() {
+			n++
+		}
+	}
+	return n
+}
+
+// simulateLaunch adds an instance of a template to the fork, and returns its name.
+func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
+	p.serial++
+	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
+	p.flavourByInstance[name] = template.flavour
+	return name, p.fork.Launch(toFlavour(template).Node(name, ""))
+}
+
+// simulateLaunches adds n instances of a template to the fork.
+func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
+	for range n {
+		if _, err := p.simulateLaunch(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whyClosed returns why a template may not be launched. It returns nil if it may.
+func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
+	switch closed := cmp.Or(p.Braked(), k.group.whyClosed()); {
+	case closed != nil:
+		return closed
+	case k.Closed != nil:
+		return k.Closed
+	case k.group.whyNeverUsable(k.Name) != nil:
+		return k.group.whyNeverUsable(k.Name)
+	case k.node == nil:
+		return &Reason{
+			Rule: ShapeUnknown, Group: k.group.name(), Template: k.Name,
+			Message: "the resources of this template are unknown: declare spec.scaleUp.templates[].allocatable",
+		}
+	}
+	return nil
+}
+
+// whyClosed returns why nothing may be launched in the group. It returns nil if launches are allowed.
+func (g *Group) whyClosed() *Reason {
+	if g.NotAccepted != "" {
+		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not accepted: " + g.NotAccepted}
+	}
+	if g.Closed != nil {
+		return g.Closed
+	}
+	return g.NotSelected()
+}
+
+// launchTier is a set of templates that are tried together.
+type launchTier struct {
+	objective planner.Objective
+	templates []*groupTemplate
+}
+
+// sortIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
+// policy Priority, each template is a tier of its own.
+func (p *scaleUp) sortIntoTiers() []launchTier {
+	type place struct {
+		priority int32
+		policy   int
+		at       int
+	}
+	places := map[place]*launchTier{}
+	for _, k := range p.templates {
+		up := k.group.scaleUpSpec()
+		if up == nil || p.whyClosed(k) != nil {
+			continue
+		}
+		at := place{priority: up.Priority}
+		objective := planner.LeastWaste
+		switch up.Policy {
+		case v1alpha1.LeastCost:
+			at.policy, objective = 0, planner.LeastCost
+		case v1alpha1.ByPriority:
+			at.policy, at.at = 2, k.position
+		default:
+			at.policy = 1
+		}
+		if places[at] == nil {
+			places[at] = &launchTier{objective: objective}
+		}
+		places[at].templates = append(places[at].templates, k)
+	}
+	keys := make([]place, 0, len(places))
+	for at := range places {
+		keys = append(keys, at)
+	}
+	slices.SortFunc(keys, func(a, b place) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.policy, b.policy), cmp.Compare(a.at, b.at))
+	})
+	out := make([]launchTier, 0, len(keys))
+	for _, at := range keys {
+		out = append(out, *places[at])
+	}
+	return out
+}
+
+// placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
+// without a place, with the reasons of every tier.
+func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error) {
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	tiers := p.sortIntoTiers()
+	if len(tiers) == 0 {
+		tiers = []launchTier{{objective: planner.LeastWaste}}
+	}
+	var left []planner.Helpless
+	why := map[placement.PodKey]planner.Helpless{}
+	for _, t := range tiers {
+		packing, err := planner.Pack(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.applyPacking(packing, PodsWait, "pods are unschedulable"); err != nil {
+			return nil, err
+		}
+		left, pods = nil, nil
+		for _, h := range packing.Helpless {
+			h = mergeReasons(why[h.Pod], h)
+			why[h.Pod] = h
+			left, pods = append(left, h), append(pods, h.Pod)
+		}
+		if len(pods) == 0 {
+			break
+		}
+	}
+	return left, nil
+}
+
+// mergeReasons merges the reasons of two tiers.
+func mergeReasons(before, now planner.Helpless) planner.Helpless {
+	if before.Reasons == nil {
+		return now
+	}
+	out := planner.Helpless{Pod: now.Pod, Reasons: map[string]string{}, Spent: map[string]string{}}
+	for _, h := range []planner.Helpless{before, now} {
+		for flavour, reason := range h.Reasons {
+			out.Reasons[flavour] = reason
+		}
+		for flavour, limit := range h.Spent {
+			out.Spent[flavour] = limit
+		}
+	}
+	return out
+}
+
+// toFlavours converts templates to flavours of the planner, with what the limits leave now.
+func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
+	cluster := p.clusterLimits()
+	shared := map[*Group][]*launchLimit{}
+	out := make([]planner.Flavour, 0, len(templates))
+	for _, k := range templates {
+		if shared[k.group] == nil {
+			shared[k.group] = append(p.groupLimits(k.group), cluster...)
+		}
+		f := *toFlavour(k)
+		for _, a := range shared[k.group] {
+			f.Within = append(f.Within, &a.Allowance)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// applyPacking launches the instances of a packing in the fork and moves its pods.
+func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error {
+	names := map[string]string{}
+	for _, m := range packing.Machines {
+		k := p.templateByFlavour[m.Flavour]
+		name, err := p.simulateLaunch(k)
+		if err != nil {
+			return err
+		}
+		names[m.Name] = name
+		var pods []placement.PodKey
+		if rule == PodsWait {
+			pods = m.Pods
+		}
+		p.addLaunch(k, 1, pods, Reason{Rule: rule, Group: k.group.name(), Template: k.Name, Message: why})
+	}
+	for _, m := range packing.Moves {
+		to := cmp.Or(names[m.To], m.To)
+		if err := p.fork.Move(m.Pod, to); err != nil {
+			return err
+		}
+		if _, isInstance := p.flavourByInstance[to]; !isInstance {
+			p.placedOnNodes = append(p.placedOnNodes, m)
+		}
+		if rule == PodsWait {
+			p.podVerdicts = append(p.podVerdicts, p.newPlacedVerdict(m.Pod, to))
+		}
+	}
+	return nil
+}
+
+// addLaunch adds n instances of a template to the launches.
+func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, why Reason) {
+	o := p.launchByFlavour[k.flavour]
+	if o == nil {
+		o = &Order{Group: k.group.name(), Template: k.Name}
+		p.launchByFlavour[k.flavour] = o
+	}
+	o.Count += n
+	o.Pods = append(o.Pods, pods...)
+	if !slices.Contains(o.Reasons, why) {
+		o.Reasons = append(o.Reasons, why)
+	}
+	p.launchedByGroup[k.group.name()] += n
+}
+
+// newPlacedVerdict returns the verdict on a pod that has a place.
+func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict {
+	v := PodVerdict{Pod: key, Node: node, Outcome: Fits}
+	flavour, isInstance := p.flavourByInstance[node]
+	switch {
+	case !isInstance:
+		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
+		return v
+	case slices.Contains(p.provisioningNames, node):
+		v.Outcome = Awaits
+	default:
+		v.Outcome = Ordered
+	}
+	k := p.templateByFlavour[flavour]
+	rule, message := OnItsWay, "an instance for it is provisioning"
+	if v.Outcome == Ordered {
+		rule, message = MachineOrdered, "an instance is launched for it"
+	}
+	v.Reasons = []Reason{{Rule: rule, Group: k.group.name(), Template: k.Name, Message: message}}
+	return v
+}
+
+// newUnplacedVerdict returns the verdict on a pod without a place, with a reason for each template.
+func (p *scaleUp) newUnplacedVerdict(h planner.Helpless) PodVerdict {
+	v := PodVerdict{Pod: h.Pod, Outcome: Helpless}
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		if g.scaleUpSpec() == nil {
+			continue
+		}
+		if len(g.Kinds) == 0 {
+			v.Reasons = append(v.Reasons, whyNoTemplate(g))
+		}
+	}
+	for _, k := range p.templates {
+		if k.group.scaleUpSpec() == nil {
+			continue
+		}
+		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.flavour]}
+		if closed := p.whyClosed(k); closed != nil {
+			r.Rule, r.Message = closed.Rule, closed.Message
+		} else if limit := h.Spent[k.flavour]; limit != "" {
+			r.Rule, r.Message = limit, p.limitMessage(k.group, limit)
+		}
+		v.Reasons = append(v.Reasons, r)
+	}
+	if len(v.Reasons) == 0 {
+		v.Reasons = []Reason{{Rule: NoGroup, Message: "no NodeGroup has spec.scaleUp"}}
+	}
+	return v
+}
+
+func whyNoTemplate(g *Group) Reason {
+	if closed := g.whyClosed(); closed != nil {
+		return *closed
+	}
+	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no template for it"}
+}
+
+// toDecision returns the plan as data.
+func (p *scaleUp) toDecision() *Decision {
+	d := &Decision{Pods: p.podVerdicts, Wishes: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
+	for _, k := range p.templates {
+		if o := p.launchByFlavour[k.flavour]; o != nil {
+			slices.SortFunc(o.Pods, comparePodKeys)
+			d.Orders = append(d.Orders, *o)
+		}
+	}
+	return d
+}
+
+// countInstances counts the instances that the decision launches.
+func (d *Decision) countInstances() (n int) {
+	for _, o := range d.Orders {
+		n += o.Count
+	}
+	return n
+}
+
+// countDemand counts the launched instances, and the pods and headroom pods without a place.
+func (d *Decision) countDemand() int {
+	n := d.countInstances() + d.missingHeadroom
+	for i := range d.Pods {
+		if d.Pods[i].Outcome == Helpless {
+			n++
+		}
+	}
+	return n
+}

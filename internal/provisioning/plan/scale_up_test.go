@@ -1,0 +1,452 @@
+package plan
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+)
+
+func TestSixtyPodsLaunchEnoughInstancesInAnEmptyGroup(t *testing.T) {
+	g := newNodeGroup("web", 20)
+	d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, newPendingPods(60, "500m", "1Gi")))
+	if diff := cmp.Diff(map[string]int{"web/m4": 8}, launchCounts(d)); diff != "" {
+		t.Error(diff)
+	}
+	if n := outcomeCounts(d)[Ordered]; n != 60 {
+		t.Errorf("%d pods are launched for, want 60", n)
+	}
+	if n := len(d.Orders[0].Pods); n != 60 {
+		t.Errorf("the launch names %d pods", n)
+	}
+}
+
+func TestNothingIsLaunchedTwice(t *testing.T) {
+	g := newNodeGroup("web", 20)
+	arriving := func(n *corev1.Node) {
+		n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
+		n.Status.Conditions[0].Status = corev1.ConditionFalse
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for name, c := range map[string]struct {
+		awaited []launch.Expected
+		nodes   []*corev1.Node
+		want    int
+		awaits  int
+		fits    int
+	}{
+		"provisioning":               {awaited: []launch.Expected{{ID: "1", Kind: "m4"}, {ID: "2"}}, awaits: 16},
+		"one of two provisioning":    {awaited: []launch.Expected{{ID: "1", Kind: "M4"}}, want: 1, awaits: 8},
+		"a Node that is not Ready":   {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving)}, want: 1, fits: 8},
+		"a Node that is never Ready": {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving, withOldAge)}, want: 2},
+		"a node with room": {
+			nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi")), newNode("web", "b", machineResources("4", "16Gi"))}, fits: 16,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+			gr.Awaited, gr.Size = c.awaited, len(c.awaited)
+			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
+			d := decideUp(t, w)
+			if got := d.countInstances(); got != c.want {
+				t.Errorf("%d instances are launched, want %d", got, c.want)
+			}
+			got := outcomeCounts(d)
+			if got[Awaits] != c.awaits || got[Fits] != c.fits || got[Ordered] != 16-c.awaits-c.fits {
+				t.Errorf("outcomes are %v", got)
+			}
+			if again := decideUp(t, w); cmp.Diff(launchCounts(d), launchCounts(again)) != "" {
+				t.Errorf("asked again: %v, then %v", launchCounts(d), launchCounts(again))
+			}
+		})
+	}
+}
+
+func TestNodeMissingInTheSnapshotIsCounted(t *testing.T) {
+	young := func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute)) }
+	unready := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for name, heard := range map[string]*corev1.Node{
+		"it has not come":  nil,
+		"it was not ready": newNode("web", "a", machineResources("4", "16Gi"), young, unready),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newNodeGroup("web", 10)
+			now := newNode("web", "a", machineResources("4", "16Gi"), young)
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{now}, newPendingPods(2, "1", "1Gi"))
+			err := w.Snapshot.DeleteNode("a")
+			if heard != nil {
+				err = w.Snapshot.SetNode(heard)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := launchCounts(decideUp(t, w)); len(got) != 0 {
+				t.Errorf("launched %v, want none: both pods fit on the node", got)
+			}
+		})
+	}
+}
+
+func withOldAge(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(start.Add(-16 * time.Minute)) }
+
+func TestBackOffUsesTheNextTemplate(t *testing.T) {
+	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	kinds := []Kind{newKind(g, "spot", "4", "16Gi"), newKind(g, "m4", "4", "16Gi")}
+	d := decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
+	if diff := cmp.Diff(map[string]int{"web/spot": 1}, launchCounts(d)); diff != "" {
+		t.Error(diff)
+	}
+	failed := launch.Fail(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
+	kinds[0].Closed = ClosedBy(&failed, "web", start)
+	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
+	if diff := cmp.Diff(map[string]int{"web/m4": 1}, launchCounts(d)); diff != "" {
+		t.Error(diff)
+	}
+	kinds = kinds[:1]
+	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
+	if diff := cmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Orders) > 0 {
+		t.Errorf("%v %s", d.Orders, diff)
+	}
+	if message := d.Pods[0].Reasons[0].Message; !strings.Contains(message, "NoCapacity") || !strings.Contains(message, "no valid host") {
+		t.Errorf("message is %q", message)
+	}
+}
+
+func TestGroupsCompeteByPriorityAndPolicy(t *testing.T) {
+	small := func(change ...func(*v1alpha1.NodeGroup)) Group {
+		g := newNodeGroup("small", 20, change...)
+		k := newKind(g, "m2", "2", "8Gi")
+		k.Cost = 30
+		return newGroup(g, k)
+	}
+	large := func(change ...func(*v1alpha1.NodeGroup)) Group {
+		g := newNodeGroup("large", 20, change...)
+		k := newKind(g, "m16", "16", "64Gi")
+		k.Cost = 1
+		return newGroup(g, k)
+	}
+	cheap := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.LeastCost }
+	first := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Priority = 10 }
+	none := func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 0 }
+	for name, c := range map[string]struct {
+		groups []Group
+		want   map[string]int
+	}{
+		"least waste":                 {[]Group{large(), small()}, map[string]int{"small/m2": 1}},
+		"least cost":                  {[]Group{large(cheap), small(cheap)}, map[string]int{"large/m16": 1}},
+		"priority":                    {[]Group{small(), large(first)}, map[string]int{"large/m16": 1}},
+		"the first is at its limit":   {[]Group{small(), large(first, none)}, map[string]int{"small/m2": 1}},
+		"all are at their limit":      {[]Group{small(none), large(first, none)}, map[string]int{}},
+		"only one group fits the pod": {[]Group{large()}, map[string]int{"large/m16": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decideUp(t, newWorld(t, c.groups, nil, newPendingPods(3, "500m", "2Gi")))
+			if diff := cmp.Diff(c.want, launchCounts(d)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestUnplaceablePodNamesEveryReason(t *testing.T) {
+	g := newNodeGroup("web", 2, func(g *v1alpha1.NodeGroup) {
+		cores := resource.MustParse("8")
+		g.Spec.ScaleUp.Limits.CPU = &cores
+	})
+	elsewhere := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
+	two := 2
+	for name, c := range map[string]struct {
+		pods   []*corev1.Pod
+		change func(*World)
+		want   string
+		orders int
+	}{
+		"too large for every template": {pods: newPendingPods(1, "5", "1Gi"), want: DoesNotFit},
+		"another selector":             {pods: newPendingPods(1, "1", "1Gi", elsewhere), want: DoesNotFit},
+		"the group's maximum":          {pods: newPendingPods(3, "1500m", "9Gi"), want: AtMaximum, orders: 2},
+		"the group's maximum of cores": {pods: newPendingPods(3, "3", "1Gi"), change: withoutLimits, want: AtLimit, orders: 2},
+		"the cloud's maximum":          {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Groups[0].Most = 1 }, want: AtMaximum, orders: 1},
+		"the cluster's maximum":        {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Maximum, w.Nodes = &two, 1 }, want: AtClusterMaximum, orders: 1},
+		"unknown resources":            {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds[0].Node = nil }, want: ShapeUnknown},
+		"a cloud that cannot be read":  {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Closed = &Reason{Rule: CloudUnreadable} }, want: CloudUnreadable},
+		"a group that is not accepted": {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" }, want: "NotAccepted"},
+		"a cloud without templates":    {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds = nil }, want: NoTemplate},
+		"no group that scales up":      {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups = nil }, want: NoGroup},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, c.pods)
+			if c.change != nil {
+				c.change(w)
+			}
+			d := decideUp(t, w)
+			if d.countInstances() != c.orders {
+				t.Errorf("launches are %v, want %d instances", launchCounts(d), c.orders)
+			}
+			last := d.Pods[len(d.Pods)-1]
+			for _, p := range d.Pods {
+				if p.Outcome == Helpless {
+					last = p
+				}
+			}
+			if last.Outcome != Helpless || len(last.Reasons) != 1 || last.Reasons[0].Rule != c.want || last.Reasons[0].String() == "" {
+				t.Errorf("verdict is %+v, want Helpless for %s", last, c.want)
+			}
+		})
+	}
+}
+
+func withoutLimits(w *World) {
+	ten := int32(10)
+	g := w.Groups[0].Group.DeepCopy()
+	g.Spec.Maximum = &ten
+	w.Groups[0].Group = g
+}
+
+func TestHeadroomAndMinSizeAreKept(t *testing.T) {
+	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) {
+		g.Spec.Minimum = 2
+		g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: 10, Requests: resources("1", "1Gi")}
+	})
+	gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+	d := decideUp(t, newWorld(t, []Group{gr}, nil, nil))
+	if diff := cmp.Diff(map[string]int{"web/m4": 3}, launchCounts(d)); diff != "" {
+		t.Error(diff)
+	}
+	var why []string
+	for _, r := range d.Orders[0].Reasons {
+		why = append(why, r.Rule)
+	}
+	if diff := cmp.Diff([]string{BelowMinimum, SpareRoom}, why); diff != "" {
+		t.Error(diff)
+	}
+	// Two nodes have four cores in use each. No headroom is left, and the unschedulable pods come first.
+	nodes := []*corev1.Node{newNode("web", "a", machineResources("8", "16Gi")), newNode("web", "b", machineResources("8", "16Gi"))}
+	pods := append(newPendingPods(4, "1", "1Gi"), newPod("x", "a", "4", "1Gi"), newPod("y", "b", "4", "1Gi"))
+	d = decideUp(t, newWorld(t, []Group{gr}, nodes, pods))
+	if diff := cmp.Diff(map[string]int{"web/m4": 2}, launchCounts(d)); diff != "" {
+		t.Error(diff)
+	}
+	if got := outcomeCounts(d); got[Fits] != 4 || len(d.Pods) != 4 {
+		t.Errorf("verdicts are %v", d.Pods)
+	}
+}
+
+func TestDaemonSetRequestsAreDeductedFromTemplates(t *testing.T) {
+	g := newNodeGroup("web", 20)
+	daemon := func(name, cpu string, selector map[string]string) *appsv1.DaemonSet {
+		d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
+		d.Spec.Template.Spec = corev1.PodSpec{NodeSelector: selector, Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: resources(cpu, "1Gi")},
+		}}}
+		return d
+	}
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, newPendingPods(4, "2", "1Gi"))
+	w.Daemons = []*appsv1.DaemonSet{daemon("logs", "500m", nil), daemon("gpu", "3", map[string]string{"gpu": "yes"})}
+	if diff := cmp.Diff(map[string]int{"web/m4": 4}, launchCounts(decideUp(t, w))); diff != "" {
+		t.Error(diff)
+	}
+	w.Daemons = w.Daemons[1:]
+	if diff := cmp.Diff(map[string]int{"web/m4": 2}, launchCounts(decideUp(t, w))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
+	g := newNodeGroup("web", 20)
+	taint := corev1.Taint{Key: "team", Value: "web", Effect: corev1.TaintEffectNoSchedule}
+	mark := func(zone, memory string, taints ...corev1.Taint) *corev1.Node {
+		n := newNode("web", "n-"+zone, machineResources("4", memory))
+		n.Labels[corev1.LabelTopologyZone] = zone
+		n.Spec.Taints = slices.Concat(taints, []corev1.Taint{{Key: corev1.TaintNodeNotReady}, {Key: "starting"}})
+		return n
+	}
+	learned := Learn("m4", []*corev1.Node{mark("1", "14Gi", taint), mark("2", "13Gi", taint, corev1.Taint{Key: "odd"})}, []string{"starting"})
+	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: machineResources("4", "16Gi")}}, Learned: learned})
+	if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
+		t.Errorf("memory is %s, want the least, 13Gi", got)
+	}
+	if diff := cmp.Diff(map[string]string{groupLabel: "web", corev1.LabelOSStable: "linux"}, n.Labels); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]corev1.Taint{taint}, n.Spec.Taints); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReservedResourcesAreDeducted(t *testing.T) {
+	shape := cloud.Shape{Capacity: machineResources("4", "16Gi")}
+	for name, tc := range map[string]struct {
+		reserved corev1.ResourceList
+		want     corev1.ResourceList
+	}{
+		"a part":                      {resources("500m", "1Gi"), resources("3500m", "15Gi")},
+		"memory alone":                {corev1.ResourceList{"memory": resource.MustParse("100Mi")}, resources("4", "16284Mi")},
+		"nothing":                     {corev1.ResourceList{}, resources("4", "16Gi")},
+		"more than all":               {resources("5", "1Gi"), resources("0", "15Gi")},
+		"not reported":                {nil, resources("3920m", "13926Mi")}, // an estimate
+		"of a resource that it lacks": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, resources("4", "16Gi")},
+	} {
+		shape.Reserved = tc.reserved
+		n := NodeOf(newNodeGroup("web", 20), Source{Template: cloud.Template{Name: "m4", Shape: shape}})
+		for resourceName, want := range tc.want {
+			if got := n.Status.Allocatable[resourceName]; got.Cmp(want) > 0 || tc.reserved != nil && got.Cmp(want) != 0 {
+				t.Errorf("%s: %s is %s, want %s", name, resourceName, got.String(), want.String())
+			}
+		}
+	}
+}
+
+func TestLongGoneNodesDoNotOverrideDeclaredResources(t *testing.T) {
+	const device = "nvidia.com/gpu"
+	bad := newNode("web", "bad", machineResources("4", "13Gi"))
+	bad.Status.Capacity = corev1.ResourceList{device: resource.MustParse("0")} // its plugin was removed again
+	has := machineResources("4", "16Gi")
+	has[device] = resource.MustParse("2")
+	for name, s := range map[string]Source{
+		"the NodeGroup": {Declared: has}, "the cloud": {Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: has}}},
+	} {
+		s.Learned = Learn("m4", []*corev1.Node{bad}, nil)
+		n := NodeOf(newNodeGroup("web", 20), s)
+		if _, ok := n.Status.Allocatable[device]; ok {
+			t.Errorf("%s says so, and it is believed against a node of late", name)
+		}
+		s.LongGone = true
+		n = NodeOf(newNodeGroup("web", 20), s)
+		for _, list := range []corev1.ResourceList{n.Status.Allocatable, n.Status.Capacity} {
+			if got := list[device]; got.Value() != 2 {
+				t.Errorf("%s says that it has 2, and it is taken for one of %s", name, &got)
+			}
+		}
+		if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
+			t.Errorf("%s: memory is %s, want what was shown, 13Gi", name, got)
+		}
+		if _, ok := s.Learned.Allocatable[device]; ok {
+			t.Errorf("%s: what was learned is changed", name)
+		}
+	}
+}
+
+func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
+	g := newNodeGroup("web", 20)
+	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Zone: "z1", Shape: cloud.Shape{
+		Capacity: resources("4", "16Gi"), Labels: map[string]string{"team": "a"}, Taints: []corev1.Taint{{Key: "spot", Effect: "NoSchedule"}},
+	}}})
+	if cpu := n.Status.Allocatable.Cpu().MilliValue(); cpu != 3920 {
+		t.Errorf("cpu is %dm, want 3920m", cpu)
+	}
+	want := int64(16*gibi) - gibi - 2*(4*gibi*200/1000) - 100<<20
+	if memory := n.Status.Allocatable.Memory().Value(); memory != want {
+		t.Errorf("memory is %d, want %d", memory, want)
+	}
+	if pods := n.Status.Allocatable.Pods().Value(); pods != 110 {
+		t.Errorf("pods are %d, want 110", pods)
+	}
+	labels := map[string]string{
+		groupLabel: "web", "team": "a", corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64", corev1.LabelTopologyZone: "z1",
+		corev1.LabelInstanceType: "m4", corev1.LabelInstanceTypeStable: "m4",
+	}
+	if diff := cmp.Diff(labels, n.Labels); diff != "" {
+		t.Error(diff)
+	}
+	few := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("30")}
+	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}}); n != nil {
+		t.Errorf("of an instance of which only the pods are known: %+v, want none", n.Status)
+	}
+	n = NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}, Declared: resources("4", "16Gi")})
+	if got := n.Status.Allocatable; got.Pods().Value() != 30 || got.Cpu().Value() != 4 || n.Status.Capacity.Cpu().Value() != 4 {
+		t.Errorf("of an instance whose pods its cloud says, and the rest the group: %+v", n.Status)
+	}
+	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4"}}); n != nil {
+		t.Errorf("a template of which nothing is known is %+v", n)
+	}
+}
+
+func TestBackOffsGrowAndExpire(t *testing.T) {
+	now := start
+	b := launch.Fail(nil, "m4", string(cloud.NoQuota), "cores", now)
+	var waits []time.Duration
+	for range 6 {
+		waits = append(waits, b.Until.Sub(now))
+		now = b.Until.Time
+		b = launch.Fail(&b, "m4", string(cloud.NoQuota), "cores", now)
+	}
+	want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour}
+	if diff := cmp.Diff(want, waits); diff != "" {
+		t.Error(diff)
+	}
+	if again := launch.Fail(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
+		t.Errorf("a failure within the back-off makes %+v of %+v", again, b)
+	}
+	if launch.Forgiven(&b, b.Until.Time) || !launch.Forgiven(&b, b.Until.Add(3*time.Hour)) {
+		t.Error("forgiven too early, or never")
+	}
+	if launch.Pause(string(cloud.NoCapacity), 1) >= launch.Pause(string(cloud.NoQuota), 1) || launch.Pause(string(cloud.NoQuota), 1) >= launch.Pause(string(cloud.Invalid), 1) {
+		t.Error("refusals are not recorded apart")
+	}
+}
+
+// newMixedPods returns pods of random sizes, with few distinct sizes as in a real cluster.
+func newMixedPods(seed uint64, n int) []*corev1.Pod {
+	g := rand.New(rand.NewPCG(seed, 7))
+	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
+	list := newPendingPods(n, "1", "1Gi")
+	for _, p := range list {
+		p.Spec.Containers[0].Resources.Requests = resources(cpus[g.IntN(len(cpus))], memories[g.IntN(len(memories))])
+	}
+	return list
+}
+
+// minInstances returns the minimum number of instances of one template.
+func minInstances(pods []*corev1.Pod, cpu, memory string) int {
+	var sums [2]float64
+	for _, p := range pods {
+		r := p.Spec.Containers[0].Resources.Requests
+		sums[0] += float64(r.Cpu().MilliValue())
+		sums[1] += float64(r.Memory().Value())
+	}
+	has := resources(cpu, memory)
+	return int(math.Ceil(max(sums[0]/float64(has.Cpu().MilliValue()), sums[1]/float64(has.Memory().Value()))))
+}
+
+func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
+	for seed := range uint64(5) {
+		pods := newMixedPods(seed, 500)
+		g := newNodeGroup("web", 1000)
+		d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"))}, nil, pods))
+		least := minInstances(pods, "8", "32Gi")
+		most := int(math.Ceil(1.05 * float64(least)))
+		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Ordered] != 500 {
+			t.Errorf("seed %d: %d instances, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
+		}
+	}
+}
+
+// BenchmarkUpTenThousandPods has 10,000 pods of a hundred sizes and three templates.
+func BenchmarkUpTenThousandPods(b *testing.B) {
+	g := newNodeGroup("web", 5000)
+	w := newWorld(b, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"), newKind(g, "m16", "16", "64Gi"), newKind(g, "c16", "16", "32Gi"))}, nil,
+		newMixedPods(1, 10_000))
+	b.ReportAllocs()
+	var d *Decision
+	for b.Loop() {
+		d = decideUp(b, w)
+	}
+	if n := outcomeCounts(d)[Ordered]; n != 10_000 {
+		b.Fatalf("%d pods are ordered for: %v", n, outcomeCounts(d))
+	}
+	b.ReportMetric(float64(d.countInstances()), "machines")
+}

@@ -1,0 +1,277 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	componentresource "k8s.io/component-helpers/resource"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// Learn returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
+// all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
+// node has only while it starts. It returns nil without nodes.
+func Learn(name string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
+	if len(nodes) == 0 {
+		return nil
+	}
+	first := nodes[0]
+	out := &v1alpha1.LearnedTemplate{Name: name, Labels: maps.Clone(first.Labels)}
+	delete(out.Labels, corev1.LabelHostname)
+	for _, n := range nodes {
+		maps.DeleteFunc(out.Labels, func(key, value string) bool { return value == n.Name || n.Labels[key] != value })
+		out.Allocatable = minResources(out.Allocatable, n.Status.Allocatable)
+		out.Capacity = minResources(out.Capacity, n.Status.Capacity)
+	}
+	for _, t := range first.Spec.Taints {
+		if isTemporaryTaint(t.Key, startup) || slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return !hasTaint(n, t) }) {
+			continue
+		}
+		out.Taints = append(out.Taints, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	return out
+}
+
+func hasTaint(n *corev1.Node, t corev1.Taint) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value })
+}
+
+// minResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
+// nil, it returns b.
+func minResources(a, b corev1.ResourceList) corev1.ResourceList {
+	if a == nil {
+		return b.DeepCopy()
+	}
+	for name, has := range a {
+		if other, ok := b[name]; !ok {
+			delete(a, name)
+		} else if other.Cmp(has) < 0 {
+			a[name] = other.DeepCopy()
+		}
+	}
+	return a
+}
+
+// Source is where the resources of a template's nodes are known from.
+type Source struct {
+	// Template is what the cloud reports, or what a configuration declares there.
+	Template cloud.Template
+	// Declared are the allocatable resources that the NodeGroup declares. nil means none.
+	Declared corev1.ResourceList
+	// Learned is what nodes of the template have shown. Siblings is what the nodes of the group have in common. Each is
+	// nil if there were no such nodes.
+	Learned, Siblings *v1alpha1.LearnedTemplate
+	// LongGone means that no node of the template has existed for a long time.
+	LongGone bool
+}
+
+// defaultMaxPods is the default of the kubelet.
+const defaultMaxPods = 110
+
+// NodeOf returns an example Node of a template. It returns nil if the resources are unknown. It prefers what nodes have
+// shown, then what is declared, then an estimate from the capacity. Resources that the nodes did not show at all are
+// taken from the declaration once the nodes are long gone.
+func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
+	t := &s.Template
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
+	switch {
+	case s.Learned != nil:
+		n.Status.Allocatable, n.Status.Capacity = s.Learned.Allocatable.DeepCopy(), s.Learned.Capacity.DeepCopy()
+		if s.LongGone {
+			s.addMissingResources(n)
+		}
+	case len(s.Declared) > 0:
+		n.Status.Allocatable, n.Status.Capacity = withPodCapacity(s.Declared, t.Capacity), t.Capacity.DeepCopy()
+	case isCapacityKnown(t.Capacity):
+		n.Status.Allocatable, n.Status.Capacity = withPodCapacity(computeAllocatable(&t.Shape), t.Capacity), t.Capacity.DeepCopy()
+	default:
+		return nil
+	}
+	if !isCapacityKnown(n.Status.Capacity) {
+		n.Status.Capacity = n.Status.Allocatable.DeepCopy()
+	}
+	if s.Learned != nil {
+		maps.Copy(n.Labels, s.Learned.Labels)
+		n.Spec.Taints = slices.Clone(s.Learned.Taints)
+	} else {
+		setLabelsAndTaints(n, g, &s)
+	}
+	if t.Zone != "" {
+		n.Labels[corev1.LabelTopologyZone] = t.Zone
+	}
+	return n
+}
+
+// addMissingResources adds declared resources that the nodes of the template did not show, such as a device without its
+// plugin.
+func (s *Source) addMissingResources(n *corev1.Node) {
+	said := s.Declared
+	if len(said) == 0 {
+		said = computeAllocatable(&s.Template.Shape)
+	}
+	for name, amount := range said {
+		for _, list := range []*corev1.ResourceList{&n.Status.Allocatable, &n.Status.Capacity} {
+			if has := (*list)[name]; !has.IsZero() {
+				continue
+			}
+			if *list == nil {
+				*list = corev1.ResourceList{}
+			}
+			(*list)[name] = amount.DeepCopy()
+		}
+	}
+}
+
+// setLabelsAndTaints sets the labels and taints of a Node that was never seen. They come from the group's other nodes,
+// the group's selector and the declared template.
+func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *Source) {
+	n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable] = "linux", "amd64"
+	if s.Siblings != nil {
+		maps.Copy(n.Labels, s.Siblings.Labels)
+		n.Spec.Taints = slices.Clone(s.Siblings.Taints)
+	}
+	for _, key := range []string{corev1.LabelInstanceType, corev1.LabelInstanceTypeStable} {
+		n.Labels[key] = s.Template.Name
+	}
+	maps.Copy(n.Labels, g.Spec.NodeSelector.MatchLabels)
+	maps.Copy(n.Labels, s.Template.Labels)
+	for _, t := range s.Template.Taints {
+		if !hasTaint(n, t) {
+			n.Spec.Taints = append(n.Spec.Taints, t)
+		}
+	}
+}
+
+// isCapacityKnown reports whether the capacity has more than a number of pods. Some clouds report only that.
+func isCapacityKnown(capacity corev1.ResourceList) bool {
+	_, pods := capacity[corev1.ResourcePods]
+	return len(capacity) > 1 || len(capacity) == 1 && !pods
+}
+
+// withPodCapacity adds the number of pods if it is missing: the number in the capacity, or the default of the kubelet.
+func withPodCapacity(list, capacity corev1.ResourceList) corev1.ResourceList {
+	out := list.DeepCopy()
+	if _, ok := out[corev1.ResourcePods]; ok {
+		return out
+	}
+	out[corev1.ResourcePods] = *resource.NewQuantity(defaultMaxPods, resource.DecimalSI)
+	if pods, ok := capacity[corev1.ResourcePods]; ok {
+		out[corev1.ResourcePods] = pods
+	}
+	return out
+}
+
+// reservationTier is the share in thousandths that is reserved of each unit up to a bound.
+type reservationTier struct {
+	upTo, thousandths int64
+}
+
+const gibi = 1 << 30
+
+// What managed clusters reserve for the system and the kubelet
+// (https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes#memory_and_cpu_reservations). Most other
+// clusters reserve less, so that a pod which fits here fits there too.
+var (
+	cpuReservationTiers    = []reservationTier{{1000, 60}, {2000, 10}, {4000, 5}, {1 << 40, 2}}
+	memoryReservationTiers = []reservationTier{{4 * gibi, 250}, {8 * gibi, 200}, {16 * gibi, 100}, {128 * gibi, 60}, {1 << 60, 20}}
+)
+
+// evictionThresholdBytes is the memory that the kubelet keeps free by eviction.
+const evictionThresholdBytes = 100 << 20
+
+func computeReservation(amount int64, tiers []reservationTier) (computeReservation int64) {
+	from := int64(0)
+	for _, t := range tiers {
+		if amount <= from {
+			break
+		}
+		computeReservation += (min(amount, t.upTo) - from) * t.thousandths / 1000
+		from = t.upTo
+	}
+	return computeReservation
+}
+
+// computeAllocatable returns what pods may use of an instance: the capacity minus the declared reservation, or an
+// estimate.
+func computeAllocatable(s *cloud.Shape) corev1.ResourceList {
+	if s.Reserved == nil {
+		return guessAllocatable(s.Capacity)
+	}
+	out := s.Capacity.DeepCopy()
+	for name, reserved := range s.Reserved {
+		if has, ok := out[name]; ok && reserved.Sign() > 0 {
+			if has.Sub(reserved); has.Sign() < 0 {
+				has = resource.Quantity{Format: has.Format}
+			}
+			out[name] = has
+		}
+	}
+	return out
+}
+
+// guessAllocatable estimates what pods may use from the capacity alone.
+func guessAllocatable(capacity corev1.ResourceList) corev1.ResourceList {
+	out := capacity.DeepCopy()
+	if cpu, ok := out[corev1.ResourceCPU]; ok {
+		out[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu.MilliValue()-computeReservation(cpu.MilliValue(), cpuReservationTiers), resource.DecimalSI)
+	}
+	if memory, ok := out[corev1.ResourceMemory]; ok {
+		bytes := memory.Value()
+		out[corev1.ResourceMemory] = *resource.NewQuantity(max(0, bytes-computeReservation(bytes, memoryReservationTiers)-evictionThresholdBytes), resource.BinarySI)
+	}
+	return out
+}
+
+// deductDaemonSets subtracts the requests of the DaemonSet pods that placement would put on the node.
+func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node, error) {
+	const name = "new"
+	out := n.DeepCopy()
+	empty := snapshot.New()
+	whole := n.DeepCopy()
+	whole.Name = name
+	if err := empty.SetNode(whole); err != nil {
+		return nil, err
+	}
+	for _, d := range daemons {
+		p := newDaemonSetPod(d)
+		verdict, err := empty.Judge(p, name)
+		if err != nil {
+			return nil, fmt.Errorf("DaemonSet %s/%s: %w", d.Namespace, d.Name, err)
+		}
+		if verdict.Outcome == placement.Blocked {
+			continue
+		}
+		requests := componentresource.PodRequests(p, componentresource.PodResourcesOptions{})
+		requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+		for resourceName, taken := range requests {
+			if has, ok := out.Status.Allocatable[resourceName]; ok {
+				has.Sub(taken)
+				out.Status.Allocatable[resourceName] = has
+			}
+		}
+	}
+	return out, nil
+}
+
+// newDaemonSetPod returns the pod of a DaemonSet, with the tolerations that its controller adds
+// (https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations).
+func newDaemonSetPod(d *appsv1.DaemonSet) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
+	p.Namespace, p.Name = d.Namespace, d.Name
+	for _, key := range []string{
+		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeDiskPressure, corev1.TaintNodeMemoryPressure,
+		corev1.TaintNodePIDPressure, corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable,
+	} {
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+	}
+	return p
+}

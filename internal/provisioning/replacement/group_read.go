@@ -1,0 +1,57 @@
+package replacement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// maxGroupReads is how often a group is read again if it changes during the read.
+const maxGroupReads = 3
+
+// readGroup reads a group's size and instances at one moment. The cloud returns them in two answers, and an instance
+// deleted in between would count only once. So it reads the list before and after the size, until both lists are equal.
+func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (Survey, error) {
+	before, err := c.listInstances(ctx, p, group)
+	if err != nil {
+		return Survey{}, err
+	}
+	for range maxGroupReads {
+		size, err := c.readSize(ctx, p, group)
+		if err != nil {
+			return Survey{}, fmt.Errorf("group %s: %w", group, err)
+		}
+		after, err := c.listInstances(ctx, p, group)
+		if err != nil {
+			return Survey{}, err
+		}
+		s := Survey{Group: size, Machines: after}
+		if slices.Equal(Survey{Machines: before}.Names(), s.Names()) {
+			return s, nil
+		}
+		before = after
+	}
+	return Survey{}, fmt.Errorf("group %s: its instances changed during the read", group)
+}
+
+func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group string) (cloud.Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	size, err := p.Group(ctx, group)
+	c.options.Asked(p.Name(), "Group", err)
+	return size, err
+}
+
+// listInstances lists the instances that are not being deleted. The others are not in the group's size any more.
+func (c *Controller) listInstances(ctx context.Context, p cloud.Provider, group string) ([]cloud.Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	all, err := p.Instances(ctx, group)
+	c.options.Asked(p.Name(), "Instances", err)
+	if err != nil {
+		return nil, fmt.Errorf("instances of group %s: %w", group, err)
+	}
+	return slices.DeleteFunc(all, func(m cloud.Instance) bool { return m.State == cloud.Deleting }), nil
+}

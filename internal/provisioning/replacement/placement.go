@@ -1,0 +1,169 @@
+package replacement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// Room finds the pods that would be unschedulable without a node. It reads the cluster for each call, and decides like
+// the scheduler.
+type Room struct {
+	// Cached and Pods read Nodes, Namespaces and Pods from caches. Live reads the Pods of the node without a cache, and
+	// the storage objects for pods with volumes.
+	Cached, Live client.Reader
+	Pods         live.Pods
+}
+
+// Homeless lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
+// node's would take: a running drain has evicted them from the node. A pod that cannot be decided is in the list.
+func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
+	o, err := r.readCluster(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := planner.NewCluster(o)
+	if err != nil {
+		return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
+	}
+	rules := planner.Options{Now: o.Time, Pods: podrules.Forced()}
+	var unschedulable []Homeless
+	this := findNode(o, node)
+	if this != nil {
+		answer, err := cluster.Evacuate(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
+		if err != nil {
+			return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
+		}
+		unschedulable = findUnschedulable(answer)
+	}
+	waiting, err := r.findPending(cluster, this)
+	return append(unschedulable, waiting...), err
+}
+
+// findUnschedulable lists the pods that fit nowhere else or cannot be decided.
+func findUnschedulable(e *planner.Evacuation) []Homeless {
+	var unschedulable []Homeless
+	for _, r := range e.Refusals {
+		if r.Pod != "" && (r.Rule == "no-room" || r.Rule == "undecidable") {
+			unschedulable = append(unschedulable, Homeless{Pod: r.Pod, Why: r.String()})
+		}
+	}
+	return unschedulable
+}
+
+// findPending lists the pending pods that fit only on a new instance like the node's.
+func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless, error) {
+	if like == nil {
+		return nil, nil
+	}
+	flavours := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{like}})
+	if len(flavours) == 0 {
+		return nil, nil
+	}
+	answer, err := cluster.Plan(planner.PlanOptions{Policy: planner.LeastPods})
+	if err != nil || answer.Launch == nil {
+		return nil, err
+	}
+	var unschedulable []Homeless
+	for _, m := range answer.Launch.Machines {
+		if m.Flavour != flavours[0].Name {
+			continue
+		}
+		for _, pod := range m.Pods {
+			unschedulable = append(unschedulable, Homeless{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
+		}
+	}
+	return unschedulable, nil
+}
+
+func findNode(o *saved.Objects, name string) *corev1.Node {
+	for _, n := range o.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// readCluster reads the input of placement. It leaves out finished pods.
+func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
+	o := &saved.Objects{Time: time.Now()}
+	var nodes corev1.NodeList
+	var namespaces corev1.NamespaceList
+	for list, kind := range map[client.ObjectList]string{&nodes: "Nodes", &namespaces: "Namespaces"} {
+		if err := r.Cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("placement of the pods of node %s: %s: %w", node, kind, err)
+		}
+	}
+	pods, err := r.Pods.Select(ctx, metav1.NamespaceAll, labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("placement of the pods of node %s: Pods: %w", node, err)
+	}
+	own, err := live.ListedPods(r.Live).On(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("pods on node %s: %w", node, err)
+	}
+	volumes, known := false, map[types.UID]bool{}
+	for _, p := range append(own, pods...) {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || known[p.UID] {
+			continue
+		}
+		known[p.UID] = true // the uncached version counts
+		o.Pods = append(o.Pods, p)
+		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && usesVolumes(p)
+	}
+	o.Nodes, o.Namespaces = toPointers(nodes.Items), toPointers(namespaces.Items)
+	if !volumes {
+		return o, nil
+	}
+	return o, r.readStorage(ctx, o)
+}
+
+// usesVolumes reports whether a pod has volumes that restrict where it can run.
+func usesVolumes(p *corev1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (r Room) readStorage(ctx context.Context, o *saved.Objects) error {
+	var (
+		claims      corev1.PersistentVolumeClaimList
+		volumes     corev1.PersistentVolumeList
+		classes     storagev1.StorageClassList
+		nodes       storagev1.CSINodeList
+		drivers     storagev1.CSIDriverList
+		attachments storagev1.VolumeAttachmentList
+	)
+	for _, list := range []client.ObjectList{&claims, &volumes, &classes, &nodes, &drivers, &attachments} {
+		if err := r.Live.List(ctx, list); err != nil {
+			return fmt.Errorf("placement of pods with volumes: %T: %w", list, err)
+		}
+	}
+	o.Claims, o.Volumes, o.StorageClasses = toPointers(claims.Items), toPointers(volumes.Items), toPointers(classes.Items)
+	o.CSINodes, o.CSIDrivers, o.Attachments = toPointers(nodes.Items), toPointers(drivers.Items), toPointers(attachments.Items)
+	return nil
+}
+
+func toPointers[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
+}

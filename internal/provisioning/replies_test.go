@@ -1,0 +1,441 @@
+package provisioning
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+)
+
+// blockReads blocks launches in the cloud until the returned function is called.
+func (f *fixture) blockReads() (answer func()) {
+	f.t.Helper()
+	return f.block(func(until chan struct{}) { f.pool.busy = until })
+}
+
+// blockLaunches blocks reads in the cloud until the returned function is called.
+func (f *fixture) blockLaunches() (answer func()) {
+	f.t.Helper()
+	return f.block(func(until chan struct{}) { f.pool.silent = until })
+}
+
+// blockDeletions blocks reads of single instances until the returned function is called. Other calls are answered.
+func (f *fixture) blockDeletions() (answer func()) {
+	f.t.Helper()
+	answer = f.block(func(until chan struct{}) { f.pool.stuck = until })
+	f.answerTimeout = time.Minute
+	return answer
+}
+
+func (f *fixture) block(set func(chan struct{})) (release func()) {
+	f.t.Helper()
+	until := make(chan struct{})
+	f.pool.change(func() { set(until) })
+	f.answerTimeout = 0
+	release = sync.OnceFunc(func() {
+		f.pool.change(func() { set(nil) })
+		close(until)
+		f.calls.Wait()
+		f.answerTimeout = time.Minute
+	})
+	f.t.Cleanup(release)
+	return release
+}
+
+func (f *fixture) deletionChecks() []string {
+	defer f.pool.lock()()
+	return slices.Clone(f.pool.looked)
+}
+
+func (f *fixture) reads() int { defer f.pool.lock()(); return f.pool.reads }
+
+func (f *fixture) readCount() int { defer f.pool.lock()(); return f.pool.asked }
+
+func (f *fixture) reconcileAfterRead() {
+	f.t.Helper()
+	f.reconcile() // the group is known
+	f.calls.Wait()
+}
+
+func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	answer := f.blockReads()
+	for i, pod := range []string{"a", "b", "c"} {
+		f.addUnschedulable(pod)
+		f.reconcile()
+		f.reconcileUntil("a machine for pod "+pod+" is asked for", func() bool { return f.readCount() == i+1 })
+	}
+	f.reconcile()
+	if s := f.status(); s.OnTheWay != 3 || f.readCount() != 3 {
+		t.Errorf("%d launches, and status is %+v: want three, with an instance each provisioning", f.readCount(), s)
+	}
+	answer()
+	for range 2 {
+		f.reconcile()
+	}
+	if got := f.pool.launches(); len(got) != 3 || f.readCount() != 3 {
+		t.Errorf("launches are %v", got)
+	}
+	if s := f.status(); s.OnTheWay != 3 || len(s.Awaited) != 3 {
+		t.Errorf("status is %+v, want three instances that are ours", s)
+	}
+	if notes := f.eventNotes(eventBackedOff); len(notes) > 0 {
+		t.Errorf("Events are %q", notes)
+	}
+}
+
+func TestI5UnansweredLaunchesCountTowardsMaxSize(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(2)) })
+	f.reconcileAfterRead()
+	answer := f.blockReads()
+	f.addUnschedulable("a", "b")
+	f.reconcile()
+	f.addUnschedulable("c")
+	for range 3 {
+		f.reconcile()
+		f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+	}
+	answer()
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
+		t.Errorf("launches are %v, want one of 2", got)
+	}
+}
+
+func TestLateRefusalLaunchesNextTemplate(t *testing.T) {
+	f := newFixtureWithoutSpot(t)
+	f.reconcileAfterRead()
+	answer := f.blockReads()
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.reconcile()
+	if s := f.status(); s.OnTheWay != 1 || len(s.BackOffs) != 0 {
+		t.Fatalf("status is %+v before the answer", s)
+	}
+	answer()
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
+		t.Errorf("launches are %v, want one of m4", got)
+	}
+	if s := f.status(); s.OnTheWay != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" {
+		t.Errorf("status is %+v, want spot backed off", s)
+	}
+}
+
+func TestI7FailedLaunchRereadsGroupBeforeTheNext(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	f.pool.change(func() { f.pool.refuse["m4"] = &cloud.ThrottledError{Err: errors.New("429")} })
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as after their end
+	f.pool.change(func() { f.pool.refuse = nil })
+	answer := f.blockLaunches()
+	f.reconcile()
+	if got := f.readCount(); got != 1 {
+		t.Fatalf("%d launches, the second before the group was read", got)
+	}
+	answer()
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 {
+		t.Errorf("launches are %v once it has been read", got)
+	}
+}
+
+func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
+	const wish = 7 * time.Minute
+	throttled := fmt.Errorf("creating a server: %w", &cloud.ThrottledError{After: wish, Err: errors.New("429")})
+	for name, set := range map[string]func(*pool){
+		"when the group is read":       func(p *pool) { p.unread = throttled },
+		"when templates are listed":    func(p *pool) { p.unlisted = throttled },
+		"when an instance is launched": func(p *pool) { p.refuse["m4"] = throttled },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.pool.change(func() { set(f.pool) })
+			f.addUnschedulable("a")
+			from := time.Now()
+			for range 3 {
+				f.reconcile()
+			}
+			if f.reads() != 1 {
+				t.Errorf("the cloud was read %d times", f.reads())
+			}
+			m := f.states["web"]
+			if b, there := m.backOffs["m4"]; there != (f.readCount() > 0) || there && b.Until.Before(&metav1.Time{Time: from.Add(wish)}) {
+				t.Errorf("after %d launches the template is backed off until %s, want %s at the least from %s", f.readCount(), b.Until, wish, from)
+			}
+			f.pool.change(func() { f.pool.unread, f.pool.unlisted, f.pool.refuse = nil, nil, nil })
+			m.quietUntil, m.backOffs = time.Now(), map[string]v1alpha1.BackOff{} // as after their end
+			f.reconcile()
+			if got := f.pool.launches(); len(got) != 1 {
+				t.Errorf("launches are %v after that", got)
+			}
+		})
+	}
+}
+
+func TestBackOffStartsWhenTheLaunchIsRefused(t *testing.T) {
+	f := newFixtureWithoutSpot(t)
+	f.reconcileAfterRead()
+	answer := f.blockReads()
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+	answered := time.Now()
+	answer()
+	f.reconcile()
+	b := f.states["web"].backOffs["spot"]
+	if least := answered.Add(launch.Pause(b.Reason, 1)); b.Until.Before(&metav1.Time{Time: least}) {
+		t.Errorf("it is backed off until %s, want %s at the least", b.Until, least)
+	}
+}
+
+func TestSlowCloudReadDelaysNoLaunch(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	answer := f.blockLaunches()
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.reconcileUntil("a machine is asked for", func() bool { return f.readCount() == 1 })
+	f.reconcile()
+	answer()
+	for range 2 {
+		f.reconcile()
+	}
+	if got := f.pool.launches(); len(got) != 1 {
+		t.Errorf("launches are %v, want one", got)
+	}
+	if notes := f.eventNotes(eventBackedOff); len(notes) > 0 {
+		t.Errorf("Events are %q", notes)
+	}
+}
+
+func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
+	f := newFixtureWithoutSpot(t)
+	f.reconcileAfterRead()
+	answer := f.blockReads()
+	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
+	for range 3 {
+		f.reconcile()
+		f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+	}
+	answer()
+	f.reconcile()
+	f.reconcile()
+	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
+		t.Errorf("launches are %v, want one of m4", got)
+	}
+	f.reconcile()
+	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
+		t.Errorf("open is %v after %d launches", open, f.readCount())
+	}
+}
+
+// isRequeued reports whether the next reconcile starts soon, and resets that.
+func (f *fixture) isRequeued() bool {
+	select {
+	case <-f.wake:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestLateReplyTriggersReconcile(t *testing.T) {
+	f := newFixtureWithoutSpot(t)
+	answer := f.blockLaunches()
+	f.reconcile() // the group was never read
+	f.isRequeued()
+	answer()
+	if !f.isRequeued() {
+		t.Error("a group that has been read at last waits for the next reconcile")
+	}
+	f.reconcile()
+	answer = f.blockLaunches()
+	f.reconcile()
+	f.isRequeued()
+	answer()
+	if f.isRequeued() {
+		t.Error("a group that was read again has a reconcile begin")
+	}
+	f.reconcile()
+	answer = f.blockReads()
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.isRequeued()
+	answer()
+	if !f.isRequeued() {
+		t.Error("a launch that was refused at last waits for the next reconcile")
+	}
+}
+
+func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
+	f := newFixtureWithFailedInstance(t)
+	f.pool.change(func() { f.pool.templates = []string{"m4", "m8"} }) // m4 is in a back-off
+	answer := f.blockDeletions()
+	for i, pod := range []string{"b", "c", "d"} {
+		f.addUnschedulable(pod)
+		f.reconcile()
+		f.reconcileUntil("a machine for pod "+pod+" is asked for", func() bool { return f.readCount() == i+2 })
+	}
+	f.reconcileUntil("the machine is asked for", func() bool { return len(f.deletionChecks()) > 0 })
+	if got := f.deletionChecks(); len(got) != 1 {
+		t.Errorf("instances that are deleted: %q", got)
+	}
+	answer()
+	if !f.isRequeued() {
+		t.Error("what may come in the place of an instance that is deleted waits for the next reconcile")
+	}
+	f.reconcile()
+	if notes := f.eventNotes(eventInstanceDeleted); !slices.Equal(f.pool.deleted, []string{"id-0"}) || len(notes) != 1 {
+		t.Errorf("deleted is %v, Events are %q", f.pool.deleted, notes)
+	}
+}
+
+func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+		g.Spec.Minimum, g.Spec.Maximum = 2*maxConcurrentDeletions+1, new(int32(100))
+	})
+	f.reconcile()
+	f.reconcile() // finds and records the instances
+	f.pool.change(func() {
+		for i := range f.pool.machines {
+			f.pool.machines[i].State = cloud.Failed
+		}
+	})
+	answer := f.blockDeletions()
+	for range 3 {
+		f.reconcile()
+		f.reconcileUntil("machines are asked for", func() bool { return len(f.deletionChecks()) == maxConcurrentDeletions })
+	}
+	answer()
+	for range 2 {
+		f.reconcile()
+		f.calls.Wait()
+	}
+	if got := len(f.pool.deleted); got != 2*maxConcurrentDeletions+1 {
+		t.Errorf("%d instances are deleted, want %d", got, 2*maxConcurrentDeletions+1)
+	}
+}
+
+func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	f.pool.change(func() { f.pool.refuse["m4"] = &cloud.ThrottledError{Err: errors.New("429")} })
+	read := f.blockLaunches()
+	f.addUnschedulable("a")
+	f.reconcile() // the cloud is being read, and then refuses the launch
+	f.reconcileUntil("the order is refused", func() bool { f.applyReplies(f.lastGroups); return f.states["web"].needsReread() })
+	f.reconcile()
+	f.isRequeued()
+	read()
+	if !f.isRequeued() {
+		t.Error("a group that nothing is launched for until it has been read waits for the next reconcile")
+	}
+	f.applyReplies(f.lastGroups)
+	if !f.isRequeued() {
+		t.Error("what was read is older than the refusal, and the next reconcile does not begin soon")
+	}
+}
+
+func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.reconcile()
+	if s := f.status(); s.OnTheWay != 1 {
+		t.Fatalf("status is %+v, want the instance", s)
+	}
+	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
+	f.blockLaunches()
+	f.reconcile()
+	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
+	}
+}
+
+// TestInstanceThatJoinsDuringTheReadCountsAsProvisioning has an instance with a Node that joins after the reconcile
+// began.
+func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
+	f := newFixture(t, nil)
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.reconcile()
+	answer := f.blockLaunches()
+	f.answerTimeout = time.Minute
+	reads, looked := f.reads(), make(chan error)
+	go func() {
+		_, err := f.Controller.reconcile(t.Context(), f.sources, true)
+		looked <- err
+	}()
+	f.reconcileUntil("the cloud is being read", func() bool { return f.reads() > reads })
+	f.setNode(newRegisteredNode(func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	}))
+	answer()
+	if err := <-looked; err != nil {
+		t.Fatal(err)
+	}
+	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
+	}
+}
+
+// TestLaunchesAfterAJoinHaveTheirOwnNames does not read the cloud meanwhile, so that no instance is listed yet.
+func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
+	f := newFixture(t, nil)
+	f.addUnschedulable("a")
+	f.reconcileTimes(2)
+	f.blockLaunches()
+	f.addUnschedulable("b")
+	f.reconcile()
+	f.reconcileUntil("a second machine is asked for", func() bool { return f.readCount() == 2 })
+	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
+	f.addUnschedulable("c")
+	f.reconcile()
+	f.reconcileUntil("a third machine is asked for", func() bool { return f.readCount() == 3 })
+	f.reconcileTimes(2)
+	seen := map[string]bool{}
+	for _, w := range f.states["web"].tracking.Awaited {
+		if seen[w.ID] {
+			t.Errorf("two instances that are awaited are called %s", w.ID)
+		}
+		seen[w.ID] = true
+	}
+	if f.readCount() != 3 || len(seen) != 2 {
+		t.Errorf("%d launches, and %v provisioning: want three, and the two that have no Node", f.readCount(), seen)
+	}
+}
+
+func TestReplyForARecreatedGroupIsDropped(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	earlier := f.lastGroups[0]
+	anew := earlier.Group.DeepCopy()
+	anew.UID, anew.ResourceVersion = "anew", ""
+	if err := f.client.Delete(t.Context(), earlier.Group.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	f.reconcile()
+	if err := f.client.Create(t.Context(), anew); err != nil {
+		t.Fatal(err)
+	}
+	f.reconcile()
+	f.queueReply(earlier, false, func(*managedGroup) { t.Error("the new group of this name got it") })
+	f.reconcile()
+	if f.states["web"] == earlier.state {
+		t.Error("the new group has the memory of the earlier one")
+	}
+}

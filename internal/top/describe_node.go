@@ -1,0 +1,244 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+const started = notice.Started
+
+// describeNode returns the activity of a node. If several apply, it returns the one that matters most for the next
+// minutes.
+func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
+	records, unreadable := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
+	notices := readNotices(n)
+	slices.SortStableFunc(notices, compareDue)
+	rt := b.findRetirement(n)
+	others := budget.Others(n)
+	switch {
+	case rt != nil && rt.Spec.Notice == nil:
+		return describeRetirement(rt)
+	case len(notices) > 0:
+		return b.describeNotice(n, notices[0])
+	case rt != nil:
+		return describeRetirement(rt)
+	case len(others) > 0:
+		return Doing{Mood: Moving, Text: "being removed by " + strings.Join(others, ", ")}
+	case n.DeletionTimestamp != nil:
+		return Doing{Mood: Moving, Text: "its Node is being deleted", Since: n.DeletionTimestamp.Time}
+	case !budget.Ready(n):
+		return Doing{Mood: Trouble, Text: "not Ready", Since: findNotReadyTime(n)}
+	case n.Spec.Unschedulable:
+		return describeCordon(n, records, unreadable)
+	}
+	if key := nodegroup.HeldBy(n, b.Now); key != "" {
+		return Doing{Mood: Held, Text: "protected", Detail: key}
+	}
+	return b.describeNodeInService(n, g)
+}
+
+// describeNodeInService returns the activity of a node that is not being removed.
+func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
+	d, known := b.Idle[n.Name]
+	if known && d.IdleSince != nil && d.MayLeaveAt != nil {
+		idle := Doing{Mood: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
+		if d.Verdict == nodegroup.Refused && len(d.Reasons) > 0 {
+			idle.Detail = "stays: " + d.Reasons[0].Message
+		}
+		return idle
+	}
+	if g != nil {
+		cooldown, asked := plan.UnderusedCooldown(g)
+		if since := plan.Since(n, b.Now); asked && !since.IsZero() {
+			return Doing{Mood: Waiting, Text: "underutilized", Since: since, Until: since.Add(cooldown)}
+		}
+	}
+	if known && len(d.Reasons) > 0 && d.Reasons[0].Rule == nodegroup.KeepingPod {
+		return Doing{Text: "in use", Detail: d.Reasons[0].Message}
+	}
+	switch load, known := b.Loads[n.Name]; {
+	case !known:
+		return Doing{Text: "in service"} // its pods are unknown
+	case load.Pods == 0:
+		return Doing{Text: "empty"}
+	}
+	return Doing{Text: "in use"}
+}
+
+// describeRetirement returns the progress of a retirement.
+func describeRetirement(rt *v1alpha1.NodeRetirement) Doing {
+	switch rt.Status.Phase {
+	case "":
+		return Doing{Mood: Moving, Text: "retirement requested", Detail: "no manager has processed it yet"}
+	case v1alpha1.Pending:
+		return Doing{Mood: moodOfRetirement(rt), Text: "retirement pending", Detail: rt.Status.Message}
+	case v1alpha1.Cordoned:
+		return Doing{Mood: moodOfRetirement(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
+	case v1alpha1.Draining:
+		return describeDraining(rt)
+	case v1alpha1.Drained:
+		return Doing{Mood: moodOfRetirement(rt), Text: "drained", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
+	case v1alpha1.NodeDeleted:
+		d := Doing{Mood: moodOfRetirement(rt), Text: "VM deleting", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
+		if op := rt.Status.Operation; op != nil && op.RetryAfter != nil {
+			d.Mood, d.Detail = Trouble, cmp.Or(d.Detail, fmt.Sprintf("%d attempts have failed", op.Attempts))
+		}
+		return d
+	case v1alpha1.InstanceDeleted:
+		return Doing{Mood: Moving, Text: "VM deleted, last checks", Detail: formatFirstReason(rt)}
+	}
+	return Doing{Mood: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
+}
+
+// describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
+func describeDraining(rt *v1alpha1.NodeRetirement) Doing {
+	d := Doing{Mood: moodOfRetirement(rt), Text: "draining"}
+	p := rt.Status.Drain
+	if p == nil {
+		return d
+	}
+	d.Text = fmt.Sprintf("draining %d of %d", p.Gone, p.Total)
+	switch budgets := parsePDBs(p.Summary); {
+	case len(budgets) > 0:
+		d.Mood, d.Detail = Trouble, "waiting for PDB "+strings.Join(budgets, ", ")
+	case len(rt.Status.Reasons) > 0:
+		d.Detail = "waiting for " + formatFirstReason(rt)
+	case p.Stopping > 0:
+		d.Detail = fmt.Sprintf("%d stopping", p.Stopping)
+	}
+	return d
+}
+
+// parsePDBs returns the PodDisruptionBudgets in the summary of a drain; see [drain.Progress].
+func parsePDBs(summary string) (names []string) {
+	_, obstacles, _ := strings.Cut(summary, "(")
+	for _, obstacle := range strings.Split(strings.TrimSuffix(obstacles, ")"), ", ") {
+		what, _, _ := strings.Cut(obstacle, ": ")
+		if name, is := strings.CutPrefix(what, string(drain.Budget)+" "); is {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// formatFirstReason returns the first reason that blocks a retirement, or an empty string.
+func formatFirstReason(rt *v1alpha1.NodeRetirement) string {
+	if len(rt.Status.Reasons) == 0 {
+		return ""
+	}
+	r := rt.Status.Reasons[0]
+	s := r.Message
+	if r.Object != "" {
+		s = r.Object + ": " + s
+	}
+	if more := len(rt.Status.Reasons) - 1; more > 0 {
+		s += fmt.Sprintf(" (and %d more)", more)
+	}
+	return s
+}
+
+func moodOfRetirement(rt *v1alpha1.NodeRetirement) Mood {
+	if len(rt.Status.Reasons) > 0 {
+		return Trouble
+	}
+	return Moving
+}
+
+// describeNotice returns what the agent does about a notice. If something blocks its drain, it shows the agent's
+// progress. Otherwise it counts the pods on the node.
+func (b *builder) describeNotice(n *corev1.Node, of Notice) Doing {
+	d := Doing{Mood: Moving, Due: of.Due, Text: cmp.Or(of.Phase, "noticed") + " for " + of.Type}
+	if of.Type == string(notice.Condition) {
+		d.Text = cmp.Or(of.Phase, "noticed") + " for condition " + of.ID
+	}
+	if of.Started {
+		d.Due, d.Detail = time.Time{}, "started"
+	}
+	load, known := b.Loads[n.Name]
+	switch summary := BlockedDrain(n); {
+	case of.Phase != "draining":
+	case summary != "":
+		d.Mood, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type
+	case known:
+		d.Detail = formatCount(load.Pods, "pod") + " on it"
+	}
+	if of.Phase == "not-drained" {
+		d.Mood = Trouble
+	}
+	return d
+}
+
+// BlockedDrain returns the summary of a blocked drain from the node's conditions, or an empty string.
+func BlockedDrain(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == cordon.DrainInProgress && c.Status == corev1.ConditionTrue {
+			return report.Blocked(c.Message)
+		}
+	}
+	return ""
+}
+
+// formatBlockedDrain converts the summary of a drain to a text such as "draining 7 of 12, waiting for PDB shop/web".
+func formatBlockedDrain(summary string) string {
+	gone, _, _ := strings.Cut(summary, " gone")
+	if budgets := parsePDBs(summary); len(budgets) > 0 {
+		return "draining " + gone + ", waiting for PDB " + strings.Join(budgets, ", ")
+	}
+	_, obstacles, _ := strings.Cut(summary, " (")
+	return "draining " + gone + ", blocked by " + strings.TrimSuffix(obstacles, ")")
+}
+
+// describeCordon names who cordoned the node: the owner of a cordon claim, or else the last writer of
+// spec.unschedulable.
+func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error) Doing {
+	d := Doing{Mood: Held, Text: "cordoned"}
+	if len(unreadable) > 0 {
+		d.Mood, d.Detail = Trouble, unreadable[0].Error()
+	}
+	for _, r := range records {
+		if r.Cordon == cordon.Own {
+			d.Text, d.Since, d.Detail = "cordoned by "+r.Owner, r.Since, cmp.Or(r.Reason, d.Detail)
+			return d
+		}
+	}
+	if by := findUnschedulableManager(n); by != "" {
+		d.Text = "cordoned by " + by
+	}
+	return d
+}
+
+// findUnschedulableManager returns the field manager of spec.unschedulable, such as kubectl-cordon, or an empty
+// string.
+func findUnschedulableManager(n *corev1.Node) string {
+	for _, f := range n.ManagedFields {
+		if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+			return f.Manager
+		}
+	}
+	return ""
+}
+
+func findNotReadyTime(n *corev1.Node) time.Time {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return n.CreationTimestamp.Time
+}
