@@ -183,12 +183,12 @@ func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
 		return nil, invalidArgument(fmt.Errorf("pod of the event: %w", err))
 	}
-	wishes, err := ask(ctx, &pod)
+	recommendations, err := ask(ctx, &pod)
 	if err == nil {
-		err = advice.Validate(wishes)
+		err = advice.Validate(recommendations)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return wire.FromWishes(wishes), nil
+	return wire.FromWishes(recommendations), nil
 }

@@ -1,4 +1,4 @@
-// Package crds holds the CustomResourceDefinitions of package v1alpha1 as the API server takes them.
+// Package crds embeds the CustomResourceDefinitions of package v1alpha1.
 package crds
 
 import (
@@ -10,12 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Files are the definitions, one YAML file for each type.
+// Files holds one YAML file for each definition.
 //
 //go:embed *.yaml
 var Files embed.FS
 
-// All returns the definitions, in the order of their names.
+// All returns the definitions, sorted by name.
 func All() ([]*unstructured.Unstructured, error) {
 	files, err := Files.ReadDir(".")
 	if err != nil {
@@ -36,7 +36,7 @@ func All() ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// IsEstablished reports whether the API server serves a definition.
+// IsEstablished reports whether the API server serves the definition.
 func IsEstablished(definition *unstructured.Unstructured) bool {
 	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
 	for _, c := range conditions {
@@ -47,12 +47,12 @@ func IsEstablished(definition *unstructured.Unstructured) bool {
 	return false
 }
 
-// GenerationAnnotation is the annotation of a definition with the number that is raised with each change of it. It is
-// written from a marker of the type in package v1alpha1.
+// GenerationAnnotation is the annotation with the schema generation of a definition: a number that is raised with each
+// change. A marker of the type in package v1alpha1 sets it.
 const GenerationAnnotation = "slipway.dev/schema-generation"
 
-// Generation is the number among a definition's annotations. One that has none, or none that can be read, is older than
-// all that have: it is 0.
+// Generation returns the schema generation in the annotations of a definition. It is 0, lower than all others, if the
+// annotation is missing or is not a number.
 func Generation(annotations map[string]string) uint64 {
 	generation, err := strconv.ParseUint(annotations[GenerationAnnotation], 10, 64)
 	if err != nil {

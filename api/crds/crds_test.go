@@ -19,23 +19,23 @@ import (
 	"github.com/slipway-dev/slipway/api/crds"
 )
 
-var update = flag.Bool("update", false, "write the golden file anew, for the definitions whose number was raised")
+var update = flag.Bool("update", false, "write the golden file for definitions with a higher generation")
 
-// kept has the number and the hash of each definition as they were last.
-const kept = "testdata/generations.golden"
+// goldenFile has the last generation and hash of each definition.
+const goldenFile = "testdata/generations.golden"
 
-// state is what a number was given to.
+// state is the generation and the hash of one definition.
 type state struct {
 	generation uint64
 	hash       string
 }
 
-// TestADefinitionThatChangesHasItsNumberRaised: a program leaves a definition alone that has a higher number, so that one
-// that was changed without would be put back by an older program.
-func TestADefinitionThatChangesHasItsNumberRaised(t *testing.T) {
-	was, now := recorded(t), generated(t)
+// A program does not replace a definition with a higher generation. So a changed definition with the same generation would
+// be replaced by an older program.
+func TestChangedDefinitionHasHigherGeneration(t *testing.T) {
+	was, now := readGolden(t), readDefinitions(t)
 	for name, is := range now {
-		if err := judge(was[name], is); err != nil {
+		if err := checkGeneration(was[name], is); err != nil {
 			t.Errorf("%s: %v", name, err)
 			delete(now, name)
 			if before, ok := was[name]; ok {
@@ -44,28 +44,29 @@ func TestADefinitionThatChangesHasItsNumberRaised(t *testing.T) {
 		}
 	}
 	if *update {
-		record(t, now)
+		writeGolden(t, now)
 	} else if !maps.Equal(was, now) {
-		t.Errorf("%s is not of these definitions: go test ./api/crds -update", kept)
+		t.Errorf("%s does not match the definitions: run go test ./api/crds -update", goldenFile)
 	}
 }
 
-// judge says why a definition may not take the place of what it was. One that was not there yet is zero.
-func judge(was, is state) error {
+// checkGeneration returns an error if a definition may not replace its former state. The former state of a new definition is
+// zero.
+func checkGeneration(was, is state) error {
 	const raise = "raise the number in +kubebuilder:metadata:annotations=\"" + crds.GenerationAnnotation + "=%d\" of the type in " +
 		"api/v1alpha1 to %d, then: go generate ./api/v1alpha1; go test ./api/crds -update"
 	switch {
 	case is.generation == 0:
-		return fmt.Errorf("it has no number that can be read: "+raise, is.generation, was.generation+1)
+		return fmt.Errorf("the generation is missing or not a number: "+raise, is.generation, was.generation+1)
 	case is.generation < was.generation:
-		return fmt.Errorf("its number was %d: "+raise, was.generation, is.generation, was.generation+1)
+		return fmt.Errorf("the generation was %d: "+raise, was.generation, is.generation, was.generation+1)
 	case is.generation == was.generation && is.hash != was.hash:
-		return fmt.Errorf("its spec has changed, and its number has not: "+raise, is.generation, was.generation+1)
+		return fmt.Errorf("the spec has changed, the generation has not: "+raise, is.generation, was.generation+1)
 	}
 	return nil
 }
 
-func TestOnlyAHigherNumberMakesUpForAChange(t *testing.T) {
+func TestGenerationIsCompared(t *testing.T) {
 	for name, c := range map[string]struct {
 		was, is state
 		good    bool
@@ -81,14 +82,14 @@ func TestOnlyAHigherNumberMakesUpForAChange(t *testing.T) {
 		"changed back, and not raised": {state{2, "b"}, state{2, "a"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := judge(c.was, c.is); (err == nil) != c.good {
+			if err := checkGeneration(c.was, c.is); (err == nil) != c.good {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-func TestANumberThatCannotBeReadIsTheLowest(t *testing.T) {
+func TestUnreadableGenerationIsZero(t *testing.T) {
 	for value, want := range map[string]uint64{
 		"1": 1, "12": 12, "": 0, "v2": 0, "-1": 0, "+3": 0, "1.5": 0, "1 2": 0, "99999999999999999999": 0,
 	} {
@@ -101,8 +102,8 @@ func TestANumberThatCannotBeReadIsTheLowest(t *testing.T) {
 	}
 }
 
-// generated are the definitions as they are. What is hashed is the spec in JSON, whose order is fixed.
-func generated(t *testing.T) map[string]state {
+// readDefinitions returns the state of each definition by name. It hashes the spec in JSON, because its order is fixed.
+func readDefinitions(t *testing.T) map[string]state {
 	t.Helper()
 	files, err := fs.Glob(crds.Files, "*.yaml")
 	if err != nil || len(files) == 0 {
@@ -133,9 +134,9 @@ func generated(t *testing.T) map[string]state {
 	return all
 }
 
-func recorded(t *testing.T) map[string]state {
+func readGolden(t *testing.T) map[string]state {
 	t.Helper()
-	file, err := os.Open(kept)
+	file, err := os.Open(goldenFile)
 	if errors.Is(err, fs.ErrNotExist) && *update {
 		return nil
 	}
@@ -149,7 +150,7 @@ func recorded(t *testing.T) map[string]state {
 		var name string
 		var s state
 		if _, err := fmt.Sscan(lines.Text(), &name, &s.generation, &s.hash); err != nil {
-			t.Fatalf("%s: %q: %v: want a definition's name, number and hash", kept, lines.Text(), err)
+			t.Fatalf("%s: %q: %v: want a definition's name, number and hash", goldenFile, lines.Text(), err)
 		}
 		all[name] = s
 	}
@@ -159,13 +160,13 @@ func recorded(t *testing.T) map[string]state {
 	return all
 }
 
-func record(t *testing.T, all map[string]state) {
+func writeGolden(t *testing.T, all map[string]state) {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(&b, "%s %d %s\n", name, all[name].generation, all[name].hash)
 	}
-	if err := os.WriteFile(kept, []byte(b.String()), 0o644); err != nil {
+	if err := os.WriteFile(goldenFile, []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

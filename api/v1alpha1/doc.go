@@ -1,12 +1,14 @@
-// Package v1alpha1 holds the types of the API group slipway.dev: a NodeGroup says which nodes there are to be and how
-// they may come and go, a NodeRetirement records one node's way out, a PoolUpdate one change of a cloudpool.
+// Package v1alpha1 defines the API group slipway.dev. A NodeGroup defines a set of nodes and when nodes are added and
+// retired. A NodeRetirement takes one node out of service. A PoolUpdate is one update of a cloudpool.
 //
-// The API server checks what can be told from one object alone (the markers and CEL rules here); what takes a look at
-// the cluster or the cloud is checked by the manager and said in the status.
+// The markers and CEL rules here let the API server check each object. The manager checks what depends on the
+// cluster or the cloud, and reports it in the status.
 //
-// Each type has a marker with a number, slipway.dev/schema-generation, which orders its CustomResourceDefinitions whatever
-// version a program is of. Whoever changes anything of a type raises it, descriptions included, so that no older program
-// puts its own definition back and has the API server drop the new fields; a test of package crds asks for it.
+// The marker slipway.dev/schema-generation numbers the versions of each CustomResourceDefinition. Raise it with every change
+// of a type, also of a description. Otherwise an older program could install its own definition again, and the API server
+// would drop the new fields. A test in package crds checks this.
+//
+// Old names of fields, reasons and states are read for one release: see old_names.go.
 //
 // +kubebuilder:object:generate=true
 // +groupName=slipway.dev

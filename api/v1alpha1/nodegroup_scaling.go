@@ -7,23 +7,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ScaleUpPolicy says which kind of machine is taken when several would help.
+// ScaleUpPolicy defines how the template of a launch is chosen if several templates help.
 //
 // +kubebuilder:validation:Enum=LeastWaste;LeastCost;Priority
 type ScaleUpPolicy string
 
 // The policies.
 const (
-	LeastWaste ScaleUpPolicy = "LeastWaste" // leaves the least cpu and memory unused
-	LeastCost  ScaleUpPolicy = "LeastCost"  // costs the least for what the pods ask
-	ByPriority ScaleUpPolicy = "Priority"   // the first of the list that helps
+	LeastWaste ScaleUpPolicy = "LeastWaste" // the least unused cpu and memory
+	LeastCost  ScaleUpPolicy = "LeastCost"  // the lowest cost for the requests of the pods
+	ByPriority ScaleUpPolicy = "Priority"   // the first template in the list that helps
 )
 
-// ScaleUp has a group get machines for the pods that find no room. Groups of a higher priority are asked first; those of
-// one priority and one policy compete with each other.
+// ScaleUp launches instances for unschedulable pods. Groups of a higher priority are tried first. Groups with the same
+// priority and policy compete with each other.
+//
+// enforceMinSize has no default in the schema, for the reason that minSize has none.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.enforceMinSize) || !has(self.keepMinimum) || self.keepMinimum || self.keepMinimum == self.enforceMinSize",message="keepMinimum is the old name of enforceMinSize and has another value: remove keepMinimum"
+// +kubebuilder:validation:XValidation:rule="!has(self.headroom) || !has(self.headRoom) || dyn(self.headRoom) == dyn(self.headroom)",message="headRoom is the old name of headroom and has another value: remove headRoom"
 type ScaleUp struct {
-	// Templates are the kinds of machines that the group may get, the preferred one first; none is all that the cloud has
-	// for it, in the cloud's order.
+	// templates are the instance types that the group may launch, in order of preference. If not set, all instance types
+	// that the cloud has for the group are used, in the order of the cloud.
 	//
 	// +optional
 	// +listType=map
@@ -31,45 +36,53 @@ type ScaleUp struct {
 	// +kubebuilder:validation:MaxItems=64
 	Templates []MachineTemplate `json:"templates,omitempty"`
 
-	// Policy says which kind of machine is taken when several would help.
+	// policy defines how a template is chosen if several templates help.
 	//
 	// +optional
 	// +kubebuilder:default=LeastWaste
 	Policy ScaleUpPolicy `json:"policy,omitempty"`
 
-	// Priority orders the groups: a group is asked when those of a higher one cannot help.
+	// priority orders the groups. A group is tried if no group of a higher priority helps.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
 
-	// KeepMinimum orders machines while the group has fewer than spec.minimum. Without it machines are ordered for pods alone, and
-	// the minimum keeps nodes from leaving.
+	// enforceMinSize launches instances while the group has fewer nodes than minSize; true if not set. If false, instances
+	// are launched only for pods, and minSize only limits scale-down.
 	//
 	// +optional
-	// +kubebuilder:default=true
-	KeepMinimum *bool `json:"keepMinimum,omitempty"`
+	KeepMinimum *bool `json:"enforceMinSize,omitempty"`
 
-	// Limits are the most that the group's machines may have together.
+	// keepMinimum is the old name of enforceMinSize. Deprecated: use enforceMinSize.
+	//
+	// +optional
+	DeprecatedKeepMinimum *bool `json:"keepMinimum,omitempty"`
+
+	// limits are the highest total resources of the instances in the group.
 	//
 	// +optional
 	Limits ScaleUpLimits `json:"limits,omitempty"`
 
-	// JoinTimeout is how long a machine may take from the order until its Node is Ready. After that it is no help any
-	// more: one that never had a Node is deleted, and its kind left alone for a while.
+	// joinTimeout is how long an instance may take from the request until its Node is Ready. After that it does not count
+	// as provisioning. An instance that never had a Node is deleted, and its template is not used for a while.
 	//
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s')",message="must be at least 10s"
 	JoinTimeout *metav1.Duration `json:"joinTimeout,omitempty"`
 
-	// HeadRoom is room that is kept free for pods to come.
+	// headroom is spare capacity that is kept free for future pods.
 	//
 	// +optional
-	HeadRoom *HeadRoom `json:"headRoom,omitempty"`
+	HeadRoom *HeadRoom `json:"headroom,omitempty"`
 
-	// StartupTaints are the keys of taints that a node has only while it starts: pods are counted on it though they do not
-	// tolerate them.
+	// headRoom is the old name of headroom. Deprecated: use headroom.
+	//
+	// +optional
+	DeprecatedHeadRoom *HeadRoom `json:"headRoom,omitempty"`
+
+	// startupTaints are the keys of taints that a node has only while it starts. Scale-up assumes that pods tolerate them.
 	//
 	// +optional
 	// +listType=set
@@ -79,48 +92,52 @@ type ScaleUp struct {
 	StartupTaints []string `json:"startupTaints,omitempty"`
 }
 
-// MachineTemplate is a kind of machine, and what is known of its nodes before there is one.
+// MachineTemplate is an instance type, and what its nodes offer before the first one exists.
 type MachineTemplate struct {
-	// Name is the cloud's own, a size or a flavour.
+	// name is the name of the instance type in the cloud, such as a VM size or a flavor.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Allocatable is what pods may take of a node of this kind, that of DaemonSets included. It counts until a node of the
-	// kind has shown what it has; without it a careful guess is made from what the cloud says of the machine.
+	// allocatable is what a node of this template offers to pods, including DaemonSet pods. It is used until the first
+	// node of the template has joined. If not set, it is estimated from the data of the cloud.
 	//
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 }
 
-// ScaleUpLimits are the most that a group's machines may have together.
+// ScaleUpLimits are the highest total resources of the instances in a group.
 type ScaleUpLimits struct {
+	// cpu is the highest total number of CPUs.
+	//
 	// +optional
 	CPU *resource.Quantity `json:"cpu,omitempty"`
+	// memory is the highest total memory.
+	//
 	// +optional
 	Memory *resource.Quantity `json:"memory,omitempty"`
 }
 
-// HeadRoom is room that is kept free on a group's nodes: so many pods that request so much would find a place at once.
+// HeadRoom is spare capacity on the nodes of a group: room for a number of pods of one size.
 type HeadRoom struct {
-	// Slots is for how many pods.
+	// slots is the number of pods that must fit.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Slots int32 `json:"slots"`
 
-	// Requests are those of each of the pods.
+	// requests are the resource requests of each of these pods.
 	//
-	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="want what each pod requests, such as cpu and memory"
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="must have at least one resource, such as cpu or memory"
 	Requests corev1.ResourceList `json:"requests"`
 }
 
-// UnderusedNodes retires nodes that are used little, when the pods on them fit on other nodes, and no machine would have to
-// come back for them. A node is used little when the requests for cpu and for memory are both below their thresholds, or
-// when it has few pods of its own. Pods of DaemonSets, pods of the node's own, and finished ones do not count.
+// UnderusedNodes retires little-used nodes if their pods fit on other nodes, so that no new instance is needed for
+// them. A node is underutilized if its cpu and memory requests are both below their thresholds, or if it runs few pods.
+// DaemonSet pods, static pods and finished pods do not count.
 type UnderusedNodes struct {
-	// CPUBelow is the share of the allocatable cpu, in percent.
+	// cpuBelow is the threshold for cpu requests, in percent of the allocatable cpu.
 	//
 	// +optional
 	// +kubebuilder:default=50
@@ -128,7 +145,7 @@ type UnderusedNodes struct {
 	// +kubebuilder:validation:Maximum=100
 	CPUBelow *int32 `json:"cpuBelow,omitempty"`
 
-	// MemoryBelow is the share of the allocatable memory, in percent.
+	// memoryBelow is the threshold for memory requests, in percent of the allocatable memory.
 	//
 	// +optional
 	// +kubebuilder:default=50
@@ -136,24 +153,24 @@ type UnderusedNodes struct {
 	// +kubebuilder:validation:Maximum=100
 	MemoryBelow *int32 `json:"memoryBelow,omitempty"`
 
-	// PodsAtMost makes a node with so few pods one that is used little, whatever they request.
+	// podsAtMost makes a node with at most this number of pods underutilized, regardless of their requests.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PodsAtMost *int32 `json:"podsAtMost,omitempty"`
 
-	// AllOf takes the place of cpuBelow, memoryBelow and podsAtMost: a node is used little when each bound that is given here holds.
+	// allOf replaces cpuBelow, memoryBelow and podsAtMost. A node is underutilized if it is within all limits given here.
 	//
 	// +optional
 	AllOf *UnderusedBounds `json:"allOf,omitempty"`
 
-	// Consolidate retires a node whenever its pods fit on others, however much it is used.
+	// consolidate retires a node if its pods fit on other nodes, even if it is not underutilized.
 	//
 	// +optional
 	Consolidate bool `json:"consolidate,omitempty"`
 
-	// Cooldown is how long a node has to be one that could go. Since when it is so is written on the Node, and counts for the manager that
-	// observed it: another one begins the cooldown anew.
+	// cooldown is how long a node must be removable before it is retired. The start time is stored on the Node. It is
+	// valid only for the manager that wrote it: a new manager restarts the cooldown.
 	//
 	// +optional
 	// +kubebuilder:default="10m"
@@ -161,40 +178,41 @@ type UnderusedNodes struct {
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
 }
 
-// UnderusedBounds are what a node that is used little has at most. One that is not given does not count.
+// UnderusedBounds are the limits within which a node is underutilized. A limit that is not set does not count.
 //
 // +kubebuilder:validation:MinProperties=1
 type UnderusedBounds struct {
-	// CPUAtMost is the share of the allocatable cpu that pods may request, in percent.
+	// cpuAtMost is the limit for cpu requests, in percent of the allocatable cpu.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	CPUAtMost *int32 `json:"cpuAtMost,omitempty"`
 
-	// MemoryAtMost is the share of the allocatable memory that pods may request, in percent.
+	// memoryAtMost is the limit for memory requests, in percent of the allocatable memory.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	MemoryAtMost *int32 `json:"memoryAtMost,omitempty"`
 
-	// PodsAtMost is how many pods there may be.
+	// podsAtMost is the limit for the number of pods.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PodsAtMost *int32 `json:"podsAtMost,omitempty"`
 }
 
-// ProvisioningStatus is what is known of the instances that are provisioning. It holds the only record of launches.
+// ProvisioningStatus describes the instances that are provisioning. It holds the only record of launches.
 type ProvisioningStatus struct {
-	// Provisioning is how many instances were requested and have no usable Node yet.
+	// provisioning is the number of requested instances that have no usable Node yet.
 	//
 	// +optional
 	Provisioning int32 `json:"provisioning"`
 
-	// Launches are the requests whose instances are not all usable yet, or whose result their NodeRetirement has not noted. Each is written before the cloud is asked. The write fails if
-	// another process has written since, and then the cloud is not asked.
+	// launches are the requests that are not finished. A launch is finished when all of its instances are usable and its
+	// owner has recorded the result. Each launch is written before the cloud is asked. If the write fails because another
+	// process wrote first, the cloud is not asked.
 	//
 	// +optional
 	// +listType=map
@@ -202,7 +220,7 @@ type ProvisioningStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	Launches []Launch `json:"launches,omitempty"`
 
-	// BackOffs are the templates that are not requested for a while.
+	// backOffs are the templates that are not launched for a while.
 	//
 	// +optional
 	// +listType=map
@@ -210,7 +228,7 @@ type ProvisioningStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	BackOffs []BackOff `json:"backOffs,omitempty"`
 
-	// Learned is what nodes of the group have shown that their template has.
+	// learned describes the nodes of each template, as observed on existing nodes.
 	//
 	// +optional
 	// +listType=map
@@ -219,71 +237,73 @@ type ProvisioningStatus struct {
 	Learned []LearnedTemplate `json:"learned,omitempty"`
 }
 
-// MaxLaunches is how many launches the status of a NodeGroup holds.
+// MaxLaunches is the highest number of launches in the status of a NodeGroup.
 const MaxLaunches = 256
 
-// LaunchState is how far a launch is.
+// LaunchState is the progress of a launch.
 //
 // +kubebuilder:validation:Enum=Requested;Provisioning;Ready;Failed
 type LaunchState string
 
 // The states of a launch.
 const (
-	LaunchRequested    LaunchState = "Requested"    // the cloud is asked, and its answer is not known
-	LaunchProvisioning LaunchState = "Provisioning" // the cloud has accepted it
-	LaunchReady        LaunchState = "Ready"        // its instances are usable; kept until its owner has noted that
-	LaunchFailed       LaunchState = "Failed"       // the cloud has refused it or could not make all of it
+	LaunchRequested    LaunchState = "Requested"    // the cloud is asked, and its answer is not known yet
+	LaunchProvisioning LaunchState = "Provisioning" // the cloud has accepted the request
+	LaunchReady        LaunchState = "Ready"        // its instances are usable; kept until its owner has recorded that
+	LaunchFailed       LaunchState = "Failed"       // the cloud has refused it, or could not create all instances
 )
 
 // Launch is one request for instances.
 type Launch struct {
-	// ID tells it from others.
+	// id identifies the launch.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	ID    string      `json:"id"`
+	ID string `json:"id"`
+	// state is the progress of the launch.
 	State LaunchState `json:"state"`
-	// Template is the cloud's own name of what is launched; empty for a group without spec.scaleUp.
+	// template is the name of the instance type in the cloud. It is empty for a group without scaleUp.
 	//
 	// +optional
 	Template string `json:"template,omitempty"`
-	// Count is how many of its instances have not been seen.
+	// count is the number of its instances that were not observed yet.
 	//
 	// +optional
 	Count int32 `json:"count"`
-	// For is the object that wants it; not set for pods, the minimum and headroom.
+	// for is the object that requested the launch. It is not set for pods, minSize and headroom.
 	//
 	// +optional
 	For *LaunchOwner `json:"for,omitempty"`
-	// RequestedAt is when the cloud was asked.
+	// requestedAt is when the cloud was asked.
 	RequestedAt metav1.Time `json:"requestedAt"`
-	// AnsweredAt is when the cloud had answered; not set until then.
+	// answeredAt is when the cloud answered. It is not set before that.
 	//
 	// +optional
 	AnsweredAt *metav1.Time `json:"answeredAt,omitempty"`
-	// Named are those of its instances that the cloud has named and that have not been seen, by provider ID.
+	// named are the provider IDs that the cloud has announced and that were not observed yet.
 	//
 	// +optional
 	// +listType=atomic
 	Named []string `json:"named,omitempty"`
-	// Unrequested says that the cloud was not asked: it fills a group whose size counts an instance that is not there. The launch is open for
-	// as long as the size counts it.
+	// unrequested means that the cloud was not asked, because the size of its group already counts an instance that does
+	// not exist. The launch is open while the size counts it.
 	//
 	// +optional
 	Unrequested bool `json:"unrequested,omitempty"`
-	// OperationID is the cloud's name for its work on the launch. It is empty once that is over.
+	// operationID is the ID of the operation in the cloud. It is empty once the operation has ended.
 	//
 	// +optional
 	OperationID string `json:"operationID,omitempty"`
-	// Reason is one word, such as NoQuota, NeverJoined or InstanceVanished, on why the cloud could not make its instances or none of them is
-	// usable.
+	// reason is one word, such as NoQuota, NeverJoined or InstanceVanished. It says why the cloud could not create its
+	// instances, or why none of them is usable.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
+	// message describes the reason.
+	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Instances are those of its instances that have been seen, and whose Nodes have not been usable yet. Of a launch that is Ready it is the
-	// one that is.
+	// instances are the observed instances without a usable Node. In the state Ready it is the usable one.
 	//
 	// +optional
 	// +listType=map
@@ -291,15 +311,19 @@ type Launch struct {
 	Instances []LaunchedInstance `json:"instances,omitempty"`
 }
 
-// LaunchOwner is the object that wants a launch.
+// LaunchOwner is the object that requested a launch.
 type LaunchOwner struct {
-	// Kind is NodeRetirement for a replacement, or PoolUpdate for a cloudpool.
+	// kind is NodeRetirement for a replacement, or PoolUpdate for a cloudpool.
 	Kind string `json:"kind"`
+	// name is the name of the object.
+	//
 	// +optional
 	Name string `json:"name,omitempty"`
+	// uid is the UID of the object.
+	//
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
-	// NodeUID is the UID of the Node whose instance is replaced.
+	// nodeUID is the UID of the Node of the replaced instance.
 	//
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
@@ -307,43 +331,56 @@ type LaunchOwner struct {
 
 // LaunchedInstance is an instance of a launch.
 type LaunchedInstance struct {
+	// providerID identifies the instance.
 	ProviderID string `json:"providerID"`
-	// Since is when it was first seen.
+	// since is when the instance was first observed.
 	Since metav1.Time `json:"since"`
 }
 
-// IsForRetirement reports whether a NodeRetirement wants a launch, and notes its result.
+// IsForRetirement reports whether a NodeRetirement requested the launch, and so records its result.
 func (l *Launch) IsForRetirement() bool { return l.For != nil && l.For.Kind == LaunchForRetirement }
 
 // LaunchForRetirement is the kind of the owner of a replacement.
 const LaunchForRetirement = "NodeRetirement"
 
-// Open reports whether instances of a launch may still come.
+// Open reports whether more instances of a launch may still appear.
 func (l *Launch) Open() bool { return l.State != LaunchReady && l.State != LaunchFailed }
 
-// LearnedTemplate is what the nodes of one kind of machine have in common.
+// LearnedTemplate is what the nodes of one template have in common.
 type LearnedTemplate struct {
+	// name is the name of the template.
 	Name string `json:"name"`
+	// allocatable is status.allocatable of its nodes.
+	//
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// capacity is status.capacity of its nodes.
+	//
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// labels are the labels that all of its nodes have.
+	//
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
+	// taints are the taints that all of its nodes have.
+	//
 	// +optional
 	// +listType=atomic
 	Taints []corev1.Taint `json:"taints,omitempty"`
 }
 
-// BackOff is a kind of machine that is left alone for a while.
+// BackOff is a template that is not launched for a while.
 type BackOff struct {
-	// Template is the kind's name.
+	// template is the name of the template.
 	Template string `json:"template"`
-	// Reason is one word, such as NoQuota, NoCapacity, Invalid or NeverJoined.
+	// reason is one word, such as NoQuota, NoCapacity, Invalid or NeverJoined.
 	Reason string `json:"reason"`
+	// message describes the reason.
+	//
 	// +optional
-	Message string      `json:"message,omitempty"`
-	Until   metav1.Time `json:"until"`
-	// Failures is how many orders have failed in a row.
+	Message string `json:"message,omitempty"`
+	// until is when the template may be launched again.
+	Until metav1.Time `json:"until"`
+	// failures is the number of consecutive failed launches.
 	Failures int32 `json:"failures"`
 }

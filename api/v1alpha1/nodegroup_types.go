@@ -5,26 +5,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
+// NodeGroup is a set of similar nodes. Their instances belong to one group of one cloud.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=8"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=9"
 // +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.minSize,statuspath=.status.nodes
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
-// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Cloud",type=string,JSONPath=`.spec.cloud.provider`
 // +kubebuilder:printcolumn:name="Group",type=string,JSONPath=`.spec.cloud.group`
-// +kubebuilder:printcolumn:name="Min",type=integer,JSONPath=`.spec.minimum`
-// +kubebuilder:printcolumn:name="Max",type=integer,JSONPath=`.spec.maximum`
+// +kubebuilder:printcolumn:name="Min",type=integer,JSONPath=`.spec.minSize`
+// +kubebuilder:printcolumn:name="Max",type=integer,JSONPath=`.spec.maxSize`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
-// +kubebuilder:printcolumn:name="Leaving",type=integer,JSONPath=`.status.leaving`
+// +kubebuilder:printcolumn:name="Retiring",type=integer,JSONPath=`.status.retiring`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].message`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type NodeGroup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// spec is the desired behavior of the group.
 	Spec NodeGroupSpec `json:"spec"`
+	// status is the last observed state of the group.
+	//
 	// +optional
 	Status NodeGroupStatus `json:"status,omitempty"`
 }
@@ -39,208 +44,235 @@ type NodeGroupList struct {
 	Items []NodeGroup `json:"items"`
 }
 
-// NodeGroupSpec says which nodes belong together and how they may come and go.
+// NodeGroupSpec defines which nodes belong to the group, and when nodes are added and retired.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.maximum) || self.minimum <= self.maximum",message="minimum must not be above maximum"
-// +kubebuilder:validation:XValidation:rule="!has(self.scaleUp) || has(self.maximum)",message="scaleUp needs maximum: how many nodes the group may have"
+// Fields with the prefix Deprecated are old names. Only [NodeGroupSpec.UnmarshalJSON] reads them.
+//
+// minSize has no default in the schema: the API server would set it beside the old name minimum, and the object would
+// contradict itself. The value 0 counts where neither is set.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.maxSize) || has(self.maximum)) || (has(self.minSize) ? self.minSize : has(self.minimum) ? self.minimum : 0) <= (has(self.maxSize) ? self.maxSize : self.maximum)",message="minSize must not be above maxSize"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleUp) || has(self.maxSize) || has(self.maximum)",message="scaleUp requires maxSize"
+// +kubebuilder:validation:XValidation:rule="!has(self.minSize) || !has(self.minimum) || self.minimum == 0 || self.minimum == self.minSize",message="minimum is the old name of minSize and has another value: remove minimum"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxSize) || !has(self.maximum) || self.maximum == self.maxSize",message="maximum is the old name of maxSize and has another value: remove maximum"
 type NodeGroupSpec struct {
-	// NodeSelector selects the group's nodes by their labels. A node belongs to one group at most, and control-plane nodes
-	// to none: a group whose selector says otherwise is not accepted.
+	// nodeSelector selects the nodes of the group by their labels. A node belongs to at most one group. A group that
+	// selects a control-plane node, or a node of an older group, is not accepted.
 	//
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="an empty selector would select every node: give matchLabels or matchExpressions"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || !self.matchLabels.exists(k, k == 'node-role.kubernetes.io/control-plane' || k == 'node-role.kubernetes.io/master')",message="control-plane nodes belong to no group"
 	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
 
-	// Cloud says where the group's machines are.
+	// cloud is the group of instances in the cloud.
 	Cloud CloudGroup `json:"cloud"`
 
-	// Minimum is how many nodes the group keeps at least. A retirement that would lead below it is not begun.
-	//
-	// +kubebuilder:default=0
-	// +kubebuilder:validation:Minimum=0
-	Minimum int32 `json:"minimum"`
-
-	// Maximum is how many nodes the group may have; none is no bound of Slipway's.
+	// minSize is the lowest number of nodes in the group; 0 if not set. Slipway does not start a retirement that would
+	// leave fewer nodes.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Maximum *int32 `json:"maximum,omitempty"`
+	Minimum int32 `json:"minSize"`
 
-	// ScaleUp has the group get machines for the pods that find no room; without it none come.
+	// maxSize is the highest number of nodes in the group; no limit if not set. scaleUp requires it.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Maximum *int32 `json:"maxSize,omitempty"`
+
+	// minimum is the old name of minSize. Deprecated: use minSize.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DeprecatedMinimum *int32 `json:"minimum,omitempty"`
+
+	// maximum is the old name of maxSize. Deprecated: use maxSize.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DeprecatedMaximum *int32 `json:"maximum,omitempty"`
+
+	// scaleUp launches instances for unschedulable pods. If not set, none are launched for them.
 	//
 	// +optional
 	ScaleUp *ScaleUp `json:"scaleUp,omitempty"`
 
-	// ScaleDown says which nodes leave by themselves; without it none do.
+	// scaleDown defines which nodes Slipway retires on its own. If not set, it retires none on its own.
 	//
 	// +optional
 	ScaleDown *ScaleDown `json:"scaleDown,omitempty"`
 
-	// DisruptionBudgets bound how many of the group's nodes may be unavailable at once, counting those that others make
-	// unavailable. Of those that apply the smallest counts. With an empty list one node leaves at a time; when there are some and
-	// none applies at the moment, none bounds it.
+	// disruptionBudgets limit how many nodes of the group may be unavailable at the same time. All unavailable
+	// nodes count. The smallest budget that applies now is used. If the list is empty, one node is
+	// retired at a time. If it has budgets and none applies now, any number is allowed.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	DisruptionBudgets []DisruptionBudget `json:"disruptionBudgets,omitempty"`
 
-	// Drain says how the pods of a leaving node are treated.
+	// drain configures how pods are evicted from a node that is retired.
 	//
 	// +optional
 	Drain DrainPolicy `json:"drain,omitempty"`
 
-	// Cooldowns are the times in which nobody leaves.
+	// cooldowns are periods without retirements by scaleDown.
 	//
 	// +optional
 	Cooldowns Cooldowns `json:"cooldowns,omitempty"`
 
-	// Replacement says when a machine is ordered in the place of one that the cloud takes away. Never is for groups that
-	// somebody else grows, such as the cluster autoscaler.
+	// replacement defines when a replacement is launched for an instance that the cloud takes away. Use Never if another
+	// autoscaler, such as the cluster autoscaler, adds nodes to the group.
 	//
 	// +optional
 	// +kubebuilder:default=Always
 	Replacement ReplacementPolicy `json:"replacement,omitempty"`
 
-	// ClusterAutoscalerScaleDownDisabled sets the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled on the
-	// group's nodes, so that cluster-autoscaler leaves their removal to Slipway. It is taken off when this is switched off
-	// or the group is deleted.
+	// clusterAutoscalerScaleDownDisabled sets the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled on the
+	// nodes of the group. The cluster autoscaler then does not remove them. Slipway removes the annotation when this field
+	// is set to false or the group is deleted.
 	//
 	// +optional
 	ClusterAutoscalerScaleDownDisabled bool `json:"clusterAutoscalerScaleDownDisabled,omitempty"`
 }
 
-// CloudGroup names a group of machines in a cloud.
+// CloudGroup identifies a group of instances in a cloud.
 type CloudGroup struct {
-	// Provider is azure, openstack, cloudpool or the name of a plugin.
+	// provider is azure, openstack, cloudpool or the name of a plugin.
 	//
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	Provider string `json:"provider"`
 
-	// Group is the group's name as its cloud has it, such as that of a scale set or an agent pool; the provider's
-	// documentation says what it takes.
+	// group is the name of the group in the cloud, such as a scale set or an agent pool. The documentation of the provider
+	// describes the format.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Group string `json:"group"`
 }
 
-// ScaleDown says which nodes leave by themselves.
+// ScaleDown defines which nodes Slipway retires on its own.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.underutilized) || !has(self.underused) || dyn(self.underused) == dyn(self.underutilized)",message="underused is the old name of underutilized and has another value: remove underused"
 type ScaleDown struct {
-	// IdleByLabel retires nodes without a pod of a kind.
+	// idleByLabel retires nodes that run no pod that matches a selector.
 	//
 	// +optional
 	IdleByLabel *IdleByLabel `json:"idleByLabel,omitempty"`
 
-	// Underused retires nodes that are used little and whose pods fit elsewhere.
+	// underutilized retires little-used nodes if their pods fit on other nodes.
 	//
 	// +optional
-	Underused *UnderusedNodes `json:"underused,omitempty"`
+	Underused *UnderusedNodes `json:"underutilized,omitempty"`
+
+	// underused is the old name of underutilized. Deprecated: use underutilized.
+	//
+	// +optional
+	DeprecatedUnderused *UnderusedNodes `json:"underused,omitempty"`
 }
 
-// IdleByLabel keeps a node for as long as a pod of a kind is on it. A node is idle when it has had none for the
-// cooldown, or in so many checks in a row. A node on which such a pod was seen is never idle before the cooldown: the
-// checks are for those that never had one, or whose last one ended while no manager looked.
+// IdleByLabel keeps a node while a selected pod is on it. A node is idle when it had no selected pod for the cooldown, or
+// in a number of consecutive checks. If the manager saw a selected pod on the node, the cooldown always counts. The checks
+// find nodes that never had one, or had the last one while no manager was running.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.checks) || self.checks == 0 || has(self.checkEvery)",message="checks needs checkEvery, the time between two of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.checks) || self.checks == 0 || has(self.checkEvery)",message="checks requires checkEvery, the time between two checks"
 type IdleByLabel struct {
-	// PodSelector selects the pods that keep a node, Pending or Running.
+	// podSelector selects the pods that keep a node. Only Pending and Running pods count.
 	//
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="an empty selector would let every DaemonSet pod keep its node: give matchLabels or matchExpressions"
 	PodSelector metav1.LabelSelector `json:"podSelector"`
 
-	// Namespaces are where the pods are looked for; none is all.
+	// namespaces are the namespaces of the selected pods; all namespaces if not set.
 	//
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// Cooldown is how long a node has to be without such a pod, counted from when the last one ended, or from when the
-	// manager first found it without. That time is written on the Node, so that a restart does not begin it anew.
+	// cooldown is how long a node must have no selected pod before it is retired. It starts when the last pod ends, or when
+	// the manager first finds the node without one. The start time is stored on the Node, so it survives a restart.
 	//
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	Cooldown metav1.Duration `json:"cooldown,omitempty"`
 
-	// CheckEvery is the time between two checks that look at every node of the group, those that never had such a pod
-	// included; none is no checks.
+	// checkEvery is the time between two checks. A check covers every node of the group, also nodes that never had a
+	// selected pod. If not set, the cooldown alone counts.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
 	CheckEvery *metav1.Duration `json:"checkEvery,omitempty"`
 
-	// Checks is how many checks in a row have to find a node idle. 0 with checkEvery is 2.
+	// checks is how many consecutive checks must find a node idle. If it is 0 and checkEvery is set, 2 checks are needed.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Checks int32 `json:"checks,omitempty"`
 
-	// KeepUnused keeps the nodes that have not had such a pod yet, such as those that wait for the first one.
+	// keepUnused keeps nodes that never had a selected pod, such as nodes that wait for their first one.
 	//
 	// +optional
 	KeepUnused bool `json:"keepUnused,omitempty"`
 
-	// KeepForPending keeps the nodes while a selected pod is Pending that only this group could run: one that would fit
-	// an empty node of the group, and that no other node takes as it is now.
+	// keepForPending keeps the nodes of the group while a selected pod is Pending that only this group can run. Such a pod
+	// fits on an empty node of the group, and on no other node as it is now.
 	//
 	// +optional
 	// +kubebuilder:default=true
 	KeepForPending *bool `json:"keepForPending,omitempty"`
 }
 
-// ReplacementPolicy is when a machine is ordered in the place of one that the cloud takes away.
+// ReplacementPolicy defines when a replacement is launched for an instance that the cloud takes away.
 //
 // +kubebuilder:validation:Enum=Always;WhenNeeded;Never
 type ReplacementPolicy string
 
-// When a machine is ordered in the place of another.
+// The replacement policies.
 const (
-	// ReplaceAlways orders one for each: before the node is drained if its pods would have nowhere to go, or else once
-	// the machine is gone.
+	// ReplaceAlways replaces each instance. The replacement is launched before the drain if the pods fit on no other node,
+	// and otherwise after the instance is gone.
 	ReplaceAlways ReplacementPolicy = "Always"
-	// ReplaceWhenNeeded orders one only if pods have nowhere to go, or the group falls below its minimum.
+	// ReplaceWhenNeeded replaces an instance if its pods fit on no other node, or if the group falls below minSize.
 	ReplaceWhenNeeded ReplacementPolicy = "WhenNeeded"
 	ReplaceNever      ReplacementPolicy = "Never"
 )
 
-// DisruptionBudget bounds how many of a group's nodes may be unavailable at once.
+// DisruptionBudget limits how many nodes of a group may be unavailable at the same time.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.schedule) == has(self.duration)",message="schedule and duration belong together: when the window opens, and for how long"
-// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || has(self.schedule)",message="timeZone is that of schedule, which is missing"
+// +kubebuilder:validation:XValidation:rule="has(self.schedule) == has(self.duration)",message="schedule and duration must be set together"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || has(self.schedule)",message="timeZone requires schedule"
 type DisruptionBudget struct {
-	// Nodes is a count, or a percentage of the group's nodes, rounded up so that a small group can move at all; 0 and 0%
-	// forbid every disruption.
+	// nodes is a number, or a percentage of the nodes of the group. A percentage is rounded up, so that a small group can
+	// be retired at all. 0 and 0% forbid every disruption.
 	//
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
-	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0",message="want a count from 0 on, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0",message="must be a number of at least 0, or a percentage from 0% to 100%"
 	Nodes intstr.IntOrString `json:"nodes"`
 
-	// Reasons are those of the retirements that this budget bounds; none is all of them.
+	// reasons are the retirement reasons that this budget limits; all reasons if not set.
 	//
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	Reasons []Reason `json:"reasons,omitempty"`
 
-	// Schedule is when the budget's window opens, as five fields of cron (minute, hour, day of month, month, day of week) or
-	// one of @hourly, @daily, @weekly, @monthly, @yearly. Without one the budget always applies.
+	// schedule is when the budget starts to apply. It has five cron fields (minute, hour, day of month, month, day of
+	// week), or is one of @hourly, @daily, @weekly, @monthly, @yearly. If not set, the budget always applies.
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|\S+\s+\S+\s+\S+\s+\S+\s+\S+)$`
 	// +kubebuilder:validation:MaxLength=128
 	Schedule string `json:"schedule,omitempty"`
 
-	// Duration is for how long the window stays open.
+	// duration is how long the budget applies each time.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="must be at least 1m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
 
-	// TimeZone is the schedule's, as the IANA database names it, such as Europe/Stockholm. None is UTC.
+	// timeZone is the time zone of the schedule in the IANA database, such as Europe/Stockholm; UTC if not set.
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`
@@ -248,71 +280,71 @@ type DisruptionBudget struct {
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// Protection is what becomes of pods that ask not to be evicted.
+// Protection defines whether protected pods may be evicted.
 //
 // +kubebuilder:validation:Enum=Respect;Evict
 type Protection string
 
-// What becomes of pods that ask not to be evicted.
+// The values of Protection.
 const (
-	RespectProtection Protection = "Respect" // the node stays for as long as one is on it
-	EvictProtected    Protection = "Evict"   // they leave like any other
+	RespectProtection Protection = "Respect" // a node with a protected pod is not retired
+	EvictProtected    Protection = "Evict"   // protected pods are evicted like other pods
 )
 
-// DrainPolicy says how the pods of a leaving node are treated. Disruption budgets of pods are always honoured.
+// DrainPolicy configures how pods are evicted. PodDisruptionBudgets are always respected.
 type DrainPolicy struct {
-	// Timeout is how long a drain may take before the node is given back.
+	// timeout is how long a drain may take. After that Slipway stops the drain and restores the node.
 	//
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// GraceSeconds replaces every pod's own time to stop; none keeps it.
+	// graceSeconds replaces terminationGracePeriodSeconds of every pod. If not set, each pod keeps its own.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	GraceSeconds *int64 `json:"graceSeconds,omitempty"`
 
-	// DeleteLocalStorage lets pods with an emptyDir be evicted, whose content is lost.
+	// deleteLocalStorage allows Slipway to evict pods with emptyDir volumes. The data in them is lost.
 	//
 	// +optional
 	DeleteLocalStorage bool `json:"deleteLocalStorage,omitempty"`
 
-	// EvictUnmanaged lets pods be evicted that no controller will replace.
+	// evictUnmanaged allows Slipway to evict pods without a controller. Nothing recreates such a pod.
 	//
 	// +optional
 	EvictUnmanaged bool `json:"evictUnmanaged,omitempty"`
 
-	// Protection is what becomes of pods with one of the annotations slipway.dev/do-not-evict,
-	// karpenter.sh/do-not-disrupt and cluster-autoscaler.kubernetes.io/safe-to-evict: "false".
+	// protection defines whether protected pods may be evicted. A pod is protected by one of the annotations
+	// slipway.dev/do-not-evict, karpenter.sh/do-not-disrupt and cluster-autoscaler.kubernetes.io/safe-to-evict: "false".
 	//
 	// +optional
 	// +kubebuilder:default=Respect
 	Protection Protection `json:"protection,omitempty"`
 
-	// PlaceholderPods selects pods that hold room and do no work. They keep no node, whatever protects them: they stay
-	// where they are, and go with the machine.
+	// placeholderPods selects pods that only reserve capacity. They do not keep a node, even if they are protected. They
+	// are not evicted and end together with the instance.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="an empty selector would make every pod a placeholder: give matchLabels or matchExpressions"
 	PlaceholderPods *metav1.LabelSelector `json:"placeholderPods,omitempty"`
 
-	// WaitForDetach makes the retirement wait until the volumes of the evicted pods are detached from the machine.
+	// waitForDetach makes a retirement wait until the volumes of the evicted pods are detached from the instance.
 	//
 	// +optional
 	WaitForDetach bool `json:"waitForDetach,omitempty"`
 }
 
-// Cooldowns are the times in which nobody leaves by a scale-down rule.
+// Cooldowns are periods without retirements by scaleDown.
 type Cooldowns struct {
-	// AfterScaleUp is counted from when the group last got a node.
+	// afterScaleUp starts when the group last got a node.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	AfterScaleUp *metav1.Duration `json:"afterScaleUp,omitempty"`
 
-	// AfterFailure is counted from when a retirement of the node last was aborted or refused.
+	// afterFailure starts when a retirement of the same node was last aborted or refused.
 	//
 	// +optional
 	// +kubebuilder:default="5m"
@@ -322,14 +354,20 @@ type Cooldowns struct {
 
 // Conditions of a NodeGroup.
 const (
-	// GroupAccepted says whether the group is acted on; if not, its reason and message say what is wrong with it.
+	// GroupReady summarizes the other conditions for kubectl wait, Argo CD and Flux: True if the group is accepted, its cloud
+	// was read, and nothing stops scale-up. It has the reason and the message of the condition that is not True.
+	GroupReady = "Ready"
+	// GroupAccepted is True if Slipway manages the group. Otherwise its reason and message say what is wrong.
 	GroupAccepted = "Accepted"
-	// GroupCloudReachable says whether the cloud was last read without an error.
+	// GroupCloudReachable is True if the last read from the cloud succeeded.
 	GroupCloudReachable = "CloudReachable"
-	// GroupScaleUpAllowed is False while the Node of an instance that was launched for the group does not match its selector: no more
-	// are launched then. A group that this has never happened to does not have it.
+	// GroupScaleUpAllowed is False while the Node of an instance that was launched for the group does not match nodeSelector.
+	// No more instances are launched then. A group where this never happened does not have the condition.
 	GroupScaleUpAllowed = "ScaleUpAllowed"
 )
+
+// ReadyReason is the reason of the condition Ready while it is True.
+const ReadyReason = "Ready"
 
 // Reasons of the condition Accepted.
 const (
@@ -349,63 +387,71 @@ const (
 	NodeNotSelected      = "NodeNotSelected"
 )
 
-// NodeGroupStatus is how the manager finds a NodeGroup.
+// NodeGroupStatus is the last observed state of a NodeGroup.
 type NodeGroupStatus struct {
-	// ObservedGeneration is the metadata.generation that the rest of the status is about.
+	// observedGeneration is the metadata.generation that the status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Nodes is how many Node objects the group has.
+	// nodes is the number of Nodes in the group.
 	//
 	// +optional
 	Nodes int32 `json:"nodes"`
 
-	// Ready is how many of them are Ready and take pods.
+	// ready is the number of Nodes that are Ready and schedulable.
 	//
 	// +optional
 	Ready int32 `json:"ready"`
 
-	// Leaving is how many are on their way out.
+	// retiring is the number of Nodes that are being retired.
 	//
 	// +optional
-	Leaving int32 `json:"leaving"`
+	Leaving int32 `json:"retiring"`
 
-	// Unavailable is how many are not to be counted on, for whatever reason, those that are leaving included.
+	// unavailable is the number of Nodes that count as unavailable in disruption budgets. It includes retiring Nodes.
 	//
 	// +optional
 	Unavailable int32 `json:"unavailable"`
 
-	// CloudSize is how many machines the cloud means the group to have; none is not known.
+	// cloudSize is the desired number of instances in the cloud. It is not set while it is unknown.
 	//
 	// +optional
 	CloudSize *int32 `json:"cloudSize,omitempty"`
 
-	// CloudMinimum is the cloud's own minimum, such as an agent pool's, below which no node leaves either; none is 0.
+	// cloudMinSize is the minimum that the cloud itself enforces, such as the minimum of an agent pool. The higher
+	// one of minSize and cloudMinSize counts.
 	//
 	// +optional
-	CloudMinimum int32 `json:"cloudMinimum,omitempty"`
+	CloudMinimum int32 `json:"cloudMinSize,omitempty"`
 
-	// AllowedDisruptions is how many more nodes may leave now.
+	// cloudMinimum is the old name of cloudMinSize. Deprecated: use cloudMinSize.
+	//
+	// +optional
+	DeprecatedCloudMinimum int32 `json:"cloudMinimum,omitempty"`
+
+	// allowedDisruptions is how many more nodes may be retired now.
 	//
 	// +optional
 	AllowedDisruptions int32 `json:"allowedDisruptions"`
 
-	// LastScaleUp is when the group last got a node.
+	// lastScaleUp is when the group last got a node.
 	//
 	// +optional
 	LastScaleUp *metav1.Time `json:"lastScaleUp,omitempty"`
 
-	// LastScaleDown is when the group last lost one by a retirement.
+	// lastScaleDown is when the last retirement of a node of the group succeeded.
 	//
 	// +optional
 	LastScaleDown *metav1.Time `json:"lastScaleDown,omitempty"`
 
-	// Provisioning is what is known of the instances that are provisioning, with the record of launches.
+	// provisioning describes the instances that are provisioning, and holds the launch records.
 	//
 	// +optional
 	Provisioning *ProvisioningStatus `json:"provisioning,omitempty"`
 
+	// conditions are Ready, Accepted, CloudReachable and ScaleUpAllowed.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PoolUpdate is one change of a cloudpool. Its name is the pool's with a number: a replica of slipway cloudpool creates the next one
-// only when the one before is complete. Deleting one that is under way stops further removals; the NodeRetirements that it has
-// created go on.
+// PoolUpdate is one update of a cloudpool. Its name is the name of the pool with a number. A replica of slipway cloudpool
+// creates the next one only after the previous one is complete. Deleting a PoolUpdate in progress stops further removals.
+// The NodeRetirements that it has created continue.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=1"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=2"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Namespaced,shortName=pu,categories=slipway
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
@@ -27,7 +27,10 @@ type PoolUpdate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// spec is the requested update.
 	Spec PoolUpdateSpec `json:"spec"`
+	// status is the progress of the update.
+	//
 	// +optional
 	Status PoolUpdateStatus `json:"status,omitempty"`
 }
@@ -55,53 +58,56 @@ const (
 	SetMachineMembership PoolUpdateType = "SetMembership"
 )
 
-// PoolUpdateSpec is what was asked for. It cannot be changed.
+// PoolUpdateSpec is the requested update. It is immutable.
 //
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PoolUpdate cannot be changed: ask the cloudpool for another one"
-// +kubebuilder:validation:XValidation:rule="(self.type == 'SetSize') == has(self.desiredSize)",message="desiredSize belongs to the type SetSize, and to no other"
-// +kubebuilder:validation:XValidation:rule="(self.type != 'SetSize') == has(self.machineID)",message="machineID belongs to all types but SetSize"
-// +kubebuilder:validation:XValidation:rule="(self.type == 'SetMembership') == has(self.membership)",message="membership belongs to the type SetMembership, and to no other"
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a PoolUpdate is immutable: request another update from the cloudpool"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'SetSize') == has(self.desiredSize)",message="desiredSize is required for the type SetSize, and not allowed for other types"
+// +kubebuilder:validation:XValidation:rule="(self.type != 'SetSize') == has(self.machineID)",message="machineID is required for all types but SetSize"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'SetMembership') == has(self.membership)",message="membership is required for the type SetMembership, and not allowed for other types"
 type PoolUpdateSpec struct {
-	// Pool is the cloudpool's name, and the NodeGroup's where one is served natively.
+	// pool is the name of the cloudpool. If the pool is a NodeGroup, it is the name of the NodeGroup.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Pool string         `json:"pool"`
+	Pool string `json:"pool"`
+	// type is what the update does.
 	Type PoolUpdateType `json:"type"`
-	// DesiredSize is how many machines the pool is to have.
+	// desiredSize is the requested number of machines in the pool.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	DesiredSize *int32 `json:"desiredSize,omitempty"`
-	// MachineID is the machine's ID in the pool.
+	// machineID is the ID of the machine in the pool.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	MachineID string `json:"machineID,omitempty"`
-	// Decrement lowers the desired size by the machine that is terminated or detached.
+	// decrement lowers the desired size by one when the machine is terminated or detached.
 	//
 	// +optional
 	Decrement bool `json:"decrement,omitempty"`
-	// Membership is the machine's new membership status. A machine that is neither active nor evictable any more stays; one that is
-	// evictable and not active is terminated.
+	// membership is the new membership status of the machine. A machine that is evictable and not active is terminated. A
+	// machine that is not active and not evictable stays.
 	//
 	// +optional
 	Membership *PoolMembership `json:"membership,omitempty"`
-	// RequestedBy is the client, as far as it is known.
+	// requestedBy is the client, as far as it is known.
 	//
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	RequestedBy string `json:"requestedBy,omitempty"`
 }
 
-// PoolMembership says whether a machine counts, and whether its pool may terminate it.
+// PoolMembership is the membership status of a machine.
 type PoolMembership struct {
-	Active    bool `json:"active"`
+	// active says whether the machine counts as part of the pool.
+	Active bool `json:"active"`
+	// evictable says whether the pool may terminate the machine.
 	Evictable bool `json:"evictable"`
 }
 
-// MaxPoolMachines and MaxPoolPassed are how many machines of each kind a PoolUpdate's status holds.
+// The highest numbers of machines in the status of a PoolUpdate.
 const (
 	MaxPoolMachines = 500
 	MaxPoolPassed   = 50
@@ -109,86 +115,95 @@ const (
 
 // The conditions of a PoolUpdate.
 const (
-	// PoolUpdateAccepted is True as soon as a replica works on it.
+	// PoolUpdateAccepted is True as soon as a replica works on the update.
 	PoolUpdateAccepted = "Accepted"
-	// PoolUpdateBlocked is True while it cannot come to its end, and its clients have been told so. Its reason is a PoolUpdateResult.
+	// PoolUpdateBlocked is True while the update cannot complete, and its clients were told so. The reason is a PoolUpdateResult.
 	PoolUpdateBlocked = "Blocked"
-	// PoolUpdateComplete is set at the end: True if all that was asked for is done, and False otherwise. Its reason is a
-	// PoolUpdateResult.
+	// PoolUpdateComplete is set at the end: True if everything was done, False otherwise. The reason is a PoolUpdateResult.
 	PoolUpdateComplete = "Complete"
 )
 
-// PoolUpdateResult is how a PoolUpdate ended: the reason of its condition Complete.
+// PoolUpdateResult is the result of a PoolUpdate: the reason of its condition Complete.
 type PoolUpdateResult string
 
 // The results.
 const (
 	PoolUpdateDone               PoolUpdateResult = "Done"
-	PoolUpdatePartial            PoolUpdateResult = "Partial"            // some machines were removed, fewer than asked for
-	PoolUpdateNotFound           PoolUpdateResult = "NotFound"           // there is no such machine
+	PoolUpdatePartial            PoolUpdateResult = "Partial"            // fewer machines were removed than requested
+	PoolUpdateNotFound           PoolUpdateResult = "NotFound"           // the machine does not exist
 	PoolUpdateNotPossible        PoolUpdateResult = "NotPossible"        // no machine may be removed
-	PoolUpdateBackendUnavailable PoolUpdateResult = "BackendUnavailable" // the pool's server, or its cloud, does not do what it is asked
+	PoolUpdateBackendUnavailable PoolUpdateResult = "BackendUnavailable" // the server of the pool, or its cloud, fails
 	PoolUpdateClusterUnavailable PoolUpdateResult = "ClusterUnavailable" // the API server does not answer, or no manager retires the nodes
 	PoolUpdateFailed             PoolUpdateResult = "Failed"
 )
 
-// PoolUpdateStatus is how far a PoolUpdate is.
+// PoolUpdateStatus is the progress of a PoolUpdate.
 type PoolUpdateStatus struct {
-	// StartedAt is when a replica began to work on it, and CompletedAt when it ended.
+	// startedAt is when a replica started the update.
 	//
 	// +optional
 	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
+	// completedAt is when the update ended.
+	//
 	// +optional
 	CompletedAt *metav1.MicroTime `json:"completedAt,omitempty"`
-	// SizeBefore is the pool's desired size at the start.
+	// sizeBefore is the desired size of the pool at the start.
 	//
 	// +optional
 	SizeBefore int32 `json:"sizeBefore,omitempty"`
-	// ObservedAt is when the pool's server had observed the machines by which the update began.
+	// observedAt is when the server of the pool observed the machines that the update started with.
 	//
 	// +optional
 	ObservedAt *metav1.MicroTime `json:"observedAt,omitempty"`
-	// Machines are those that are planned to go, go, went, or stay although they were to go.
+	// machines are the machines that were chosen for removal.
 	//
 	// +kubebuilder:validation:MaxItems=500
 	// +listType=map
 	// +listMapKey=id
 	// +optional
 	Machines []PoolMachine `json:"machines,omitempty"`
-	// Passed are machines that could not go when the update began.
+	// skipped are machines that could not be removed when the update started.
 	//
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	// +optional
-	Passed []PoolPassed `json:"passed,omitempty"`
-	// Removed is how many machines are gone.
+	Passed []PoolPassed `json:"skipped,omitempty"`
+	// passed is the old name of skipped. Deprecated: use skipped.
+	//
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=atomic
+	// +optional
+	DeprecatedPassed []PoolPassed `json:"passed,omitempty"`
+	// removed is the number of machines that are removed.
 	//
 	// +optional
 	Removed int32 `json:"removed,omitempty"`
-	// Progress is how many machines are gone of how many are to go.
+	// progress is the number of removed machines and of machines to remove, such as 2/5.
 	//
 	// +optional
 	Progress string `json:"progress,omitempty"`
-	// Message says what is being done or waited for.
+	// message says what is being done, or why the update waits.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// MadeEvictable says that the machine was made evictable for its removal: that is undone if it stays.
+	// madeEvictable means that the machine was made evictable for its removal. This is undone if the machine stays.
 	//
 	// +optional
 	MadeEvictable bool `json:"madeEvictable,omitempty"`
-	// Launch says that an instance has to be launched when the machine is gone, since the NodeGroup's cloud lowers its size with each
-	// deletion. LaunchTo is the desired size that is set for it.
+	// launch means that an instance must be launched when the machine is gone, because the cloud of the NodeGroup lowers
+	// its size with each deletion.
 	//
 	// +optional
 	Launch bool `json:"launch,omitempty"`
+	// launchTo is the desired size that is set for the launch.
+	//
 	// +optional
 	LaunchTo int32 `json:"launchTo,omitempty"`
-	// Answer is what the pool's server said to a request that was passed on, if it refused it.
+	// answer is the error that the server of the pool returned to a forwarded request.
 	//
 	// +optional
 	Answer *PoolAnswer `json:"answer,omitempty"`
-	// Conditions are Accepted, Blocked and Complete.
+	// conditions are Accepted, Blocked and Complete.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -196,87 +211,108 @@ type PoolUpdateStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PoolAnswer is an answer of a pool's server, or of its cloud.
+// PoolAnswer is an error of the server of a pool, or of its cloud.
 type PoolAnswer struct {
-	// Code is the HTTP status of the server's own answer; 0 without one.
+	// code is the HTTP status that the server returned; 0 if it did not answer.
 	//
 	// +optional
 	Code int32 `json:"code,omitempty"`
+	// message is the message in the answer.
+	//
 	// +optional
 	Message string `json:"message,omitempty"`
+	// detail is the detail in the answer.
+	//
 	// +optional
 	Detail string `json:"detail,omitempty"`
 }
 
-// PoolMachineState is how far a machine's removal is.
+// PoolMachineState is the progress of the removal of a machine. Earlier versions wrote Leaving for Removing, and Gone for
+// Removed.
 //
-// +kubebuilder:validation:Enum=Planned;Leaving;Gone;Refused
+// +kubebuilder:validation:Enum=Planned;Removing;Removed;Refused;Leaving;Gone
 type PoolMachineState string
 
 // The states of a machine.
 const (
 	MachinePlanned PoolMachineState = "Planned"
-	MachineLeaving PoolMachineState = "Leaving"
-	MachineLeft    PoolMachineState = "Gone"
+	MachineLeaving PoolMachineState = "Removing"
+	MachineLeft    PoolMachineState = "Removed"
 	MachineRefused PoolMachineState = "Refused" // it stays
 )
 
 // PoolMachine is one machine of a PoolUpdate.
 type PoolMachine struct {
-	// ID is the machine's ID in the pool.
+	// id is the ID of the machine in the pool.
 	ID string `json:"id"`
-	// Node, NodeUID and ProviderID are of its node, if it has one.
+	// node is the name of its Node, if any.
 	//
 	// +optional
 	Node string `json:"node,omitempty"`
+	// nodeUID is the UID of its Node, if any.
+	//
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
+	// providerID is the provider ID of its Node, if any.
+	//
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// Retirement is the name of its NodeRetirement; empty for a machine without a node.
+	// retirement is the name of its NodeRetirement. It is empty for a machine without a Node.
 	//
 	// +optional
 	Retirement string `json:"retirement,omitempty"`
-	// Created says that the NodeRetirement was seen, and Adopted that another origin has created it.
+	// created means that the NodeRetirement exists.
 	//
 	// +optional
 	Created bool `json:"created,omitempty"`
+	// adopted means that another program created the NodeRetirement.
+	//
 	// +optional
 	Adopted bool `json:"adopted,omitempty"`
-	// Operation is the deletion of a machine without a node; not set until the cloud has taken it.
+	// operation is the deletion of a machine without a Node. It is not set before the cloud has accepted the request.
 	//
 	// +optional
 	Operation *CloudOperation `json:"operation,omitempty"`
-	// DeletionRequested says that its cloud was asked to delete it since the update began.
+	// deletionRequested means that the cloud was asked to delete the machine since the update started.
 	//
 	// +optional
-	DeletionRequested bool             `json:"deletionRequested,omitempty"`
-	State             PoolMachineState `json:"state"`
-	// Phase is the NodeRetirement's.
+	DeletionRequested bool `json:"deletionRequested,omitempty"`
+	// state is the progress of the removal.
+	State PoolMachineState `json:"state"`
+	// phase is the phase of the NodeRetirement.
 	//
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
-	// Reason is why it stays.
+	// reason is why the machine stays.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Since is when its removal began.
+	// since is when the removal started.
 	//
 	// +optional
 	Since *metav1.MicroTime `json:"since,omitempty"`
 }
 
-// PoolPassed is a machine that could not go, and why.
+// PoolPassed is a machine that could not be removed, and why.
 type PoolPassed struct {
+	// machine is the ID of the machine in the pool.
 	Machine string `json:"machine"`
+	// node is the name of its Node, if any.
+	//
 	// +optional
 	Node string `json:"node,omitempty"`
-	// Rule names the rule, and Pod the pod that it concerns, as namespace/name.
+	// rule is the rule that keeps the machine.
 	Rule string `json:"rule"`
+	// pod is the pod that the rule is about, as namespace/name.
+	//
 	// +optional
 	Pod string `json:"pod,omitempty"`
+	// message describes the cause.
+	//
 	// +optional
 	Message string `json:"message,omitempty"`
+	// remedy says what to do about it.
+	//
 	// +optional
 	Remedy string `json:"remedy,omitempty"`
 }
@@ -284,13 +320,13 @@ type PoolPassed struct {
 // Finished reports whether the update has ended.
 func (u *PoolUpdate) Finished() bool { return u.Status.CompletedAt != nil }
 
-// Disposes reports whether the update makes a machine disposable, which terminates it.
+// Disposes reports whether the update makes a machine disposable: evictable and not active. Such a machine is terminated.
 func (u *PoolUpdate) Disposes() bool {
 	m := u.Spec.Membership
 	return u.Spec.Type == SetMachineMembership && m != nil && !m.Active && m.Evictable
 }
 
-// Machine returns a machine that goes, went or stays; nil for one that is planned only, or not there.
+// Machine returns the machine with the ID, or nil if there is none or it is only planned.
 func (u *PoolUpdate) Machine(id string) *PoolMachine {
 	for i := range u.Status.Machines {
 		if m := &u.Status.Machines[i]; m.ID == id && m.State != MachinePlanned {
@@ -300,7 +336,7 @@ func (u *PoolUpdate) Machine(id string) *PoolMachine {
 	return nil
 }
 
-// SetMachine puts a machine in the place of the one with its ID, or adds it.
+// SetMachine replaces the machine with the same ID, or adds it.
 func (u *PoolUpdate) SetMachine(m PoolMachine) {
 	all := u.Status.Machines
 	if i := slices.IndexFunc(all, func(other PoolMachine) bool { return other.ID == m.ID }); i >= 0 {
@@ -310,7 +346,7 @@ func (u *PoolUpdate) SetMachine(m PoolMachine) {
 	u.Status.Machines = append(all, m)
 }
 
-// CountMachines counts the machines in a state.
+// CountMachines returns the number of machines in a state.
 func (u *PoolUpdate) CountMachines(s PoolMachineState) int {
 	n := 0
 	for i := range u.Status.Machines {

@@ -41,7 +41,7 @@ func manCommand() *cobra.Command {
 // ofTheMachine are the flags whose default comes from the machine that the program runs on, from its environment, or from who
 // runs it, and the default that a page for everybody has. Those without one say in their usage which variable it is.
 var ofTheMachine = map[string]string{
-	"holder":                    "$HOSTNAME",
+	"identity":                  "$HOSTNAME",
 	"requested-by":              "$USER",
 	"cache-dir":                 "$HOME/.kube/cache",
 	"node-name":                 "",

@@ -23,20 +23,20 @@ import (
 // clusterStatus is what slipway status says.
 type clusterStatus struct {
 	Groups  []groupStatus   `json:"groups"`
-	Leaving []leavingStatus `json:"leaving"`
+	Leaving []leavingStatus `json:"retiring"`
 	Notices []noticeStatus  `json:"notices"`
 }
 
 type groupStatus struct {
 	Name        string `json:"name"`
 	Cloud       string `json:"cloud"`
-	Minimum     int32  `json:"minimum"`
-	Maximum     *int32 `json:"maximum,omitempty"`
+	Minimum     int32  `json:"minSize"`
+	Maximum     *int32 `json:"maxSize,omitempty"`
 	Nodes       int    `json:"nodes"`
 	Unavailable int    `json:"unavailable"`
-	Leaving     int    `json:"leaving"`
+	Leaving     int    `json:"retiring"`
 	// MayLeave is how many more nodes may leave now.
-	MayLeave int `json:"mayLeave"`
+	MayLeave int `json:"allowedDisruptions"`
 	// Unlisted says that the group has no object, so that its bounds, its cloud and its rules are not known here.
 	Unlisted bool              `json:"unlisted,omitempty"`
 	Away     map[string]string `json:"unavailableNodes,omitempty"` // node to why

@@ -15,17 +15,17 @@ import (
 // scalingStatus is what slipway status says of the machines that come to a group, and of its nodes that are used little.
 type scalingStatus struct {
 	// OnTheWay is how many machines were asked for and have no Ready node yet.
-	OnTheWay int32 `json:"onTheWay"`
+	OnTheWay int32 `json:"provisioning"`
 	// BackOffs are the kinds of machines that are left alone now.
 	BackOffs []v1alpha1.BackOff `json:"backOffs,omitempty"`
 	// Underused are the nodes that could go, as a manager has written on them.
-	Underused []underusedNode `json:"underused,omitempty"`
+	Underused []underusedNode `json:"underutilized,omitempty"`
 }
 
 type underusedNode struct {
 	Node       string    `json:"node"`
 	Since      time.Time `json:"since"`
-	MayLeaveAt time.Time `json:"mayLeaveAt"`
+	MayLeaveAt time.Time `json:"removableAt"`
 }
 
 func scalingOf(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {

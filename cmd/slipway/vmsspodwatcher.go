@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // placeEvery is the time between two looks at which scale set the pool's nodes are of.
@@ -50,7 +51,7 @@ func vmssPodWatcherCommand() *cobra.Command {
 				return err
 			}
 			if minimum < 0 {
-				return fmt.Errorf("--minimum: %d: want 0 or more", minimum)
+				return fmt.Errorf("--min-size: %d: want 0 or more", minimum)
 			}
 			log, err := observe.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
 			if err != nil {
@@ -66,7 +67,8 @@ func vmssPodWatcherCommand() *cobra.Command {
 		},
 	}
 	c.AddFlags(cmd.Flags())
-	cmd.Flags().Int32Var(&minimum, "minimum", 0, "how many nodes the pool keeps at least")
+	cmd.Flags().Int32Var(&minimum, "min-size", 0, "lowest number of nodes in the pool")
+	renamed.Flag(cmd.Flags(), "minimum", "min-size")
 	// The tool was one process for each pool, which competed with nobody.
 	c.InstallCRDs, cmd.Flags().Lookup("install-crds").DefValue = true, "true"
 	c.LeaderElect, cmd.Flags().Lookup("leader-elect").DefValue = false, "false"

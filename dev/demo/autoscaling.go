@@ -156,8 +156,8 @@ func (s *stage) createCrowdGroup(ctx context.Context) error {
 		return err
 	}
 	return s.CreateNodeGroup(ctx, crowd, map[string]string{crowdLabel: "true"}, fmt.Sprintf(
-		"nodeSelector: {matchLabels: %s}\ncloud: {provider: %s, group: %s}\nmaximum: 20\nscaleUp: {}\n"+
-			"scaleDown: {underused: {cooldown: %s}}\ndisruptionBudgets: [{nodes: 100%%}]\n", nodes, provider, name, crowdCooldown))
+		"nodeSelector: {matchLabels: %s}\ncloud: {provider: %s, group: %s}\nmaxSize: 20\nscaleUp: {}\n"+
+			"scaleDown: {underutilized: {cooldown: %s}}\ndisruptionBudgets: [{nodes: 100%%}]\n", nodes, provider, name, crowdCooldown))
 }
 
 // startCrowdManager starts a manager for this step only, which no other step kills.

@@ -30,7 +30,7 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 	if err := agent.Revive(ctx); err != nil {
 		return "", err
 	}
-	const resumed = "going on where an earlier agent stopped"
+	const resumed = "continuing a notice of an earlier agent"
 	if err := testbed.Poll(ctx, "the new agent resumes", func() bool { return agent.Logged(resumed) }); err != nil {
 		return "", err
 	}

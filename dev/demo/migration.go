@@ -40,7 +40,7 @@ func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, er
 	if r, err = s.awaitEventVanished(ctx, r); err != nil {
 		return "", err
 	}
-	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeOver"); err != nil {
+	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeEnded"); err != nil {
 		return "", err
 	}
 	a.print(r.VanishedAt, "the migration, started at %.1f s, has ended", r.StartedAt.Sub(r.VisibleAt).Seconds())

@@ -164,7 +164,7 @@ func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Rec
 		return err
 	}
 	a.print(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
-	const admitted = "1 deleted past a disruption budget"
+	const admitted = "1 deleted despite a disruption budget"
 	return firstError(
 		check(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
 		check(strings.Contains(drainedEvent.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", drainedEvent.Message),

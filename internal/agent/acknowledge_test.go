@@ -16,9 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// Approving an event approves it for every machine that it names: one that is not known to be drained must hold it
-// back, whatever the reason that it is not known (I7).
-func TestI7OnlyMachinesKnownToBeDrainedCount(t *testing.T) {
+// An approval covers every instance of an event. So an instance that is not known to be drained blocks the approval,
+// for any reason (I7).
+func TestI7OnlyInstancesKnownToBeDrainedCount(t *testing.T) {
 	machine := func(id string) (string, error) {
 		if id == "" {
 			return "", errors.New("no provider ID")
@@ -35,65 +35,65 @@ func TestI7OnlyMachinesKnownToBeDrainedCount(t *testing.T) {
 		"alone, in another letter case":        {[]string{"POOL_1"}, nil, nil},
 		"another is not drained":               {[]string{"pool_1", "pool_2"}, nil, []string{"pool_2"}},
 		"another is drained":                   {[]string{"pool_1", "pool_2"}, []kubeapi.Node{node("Pool_2")}, nil},
-		"a machine that is no node":            {[]string{"pool_1", "stranger"}, []kubeapi.Node{node("pool_2")}, []string{"stranger"}},
+		"an instance without a Node":           {[]string{"pool_1", "stranger"}, []kubeapi.Node{node("pool_2")}, []string{"stranger"}},
 		"a drained node without a provider ID": {[]string{"pool_1", "pool_2"}, []kubeapi.Node{node("")}, []string{"pool_2"}},
 		"_1 drained is not _10 drained":        {[]string{"pool_1", "pool_10"}, []kubeapi.Node{node("pool_1")}, []string{"pool_10"}},
 		"one of two others":                    {[]string{"pool_1", "pool_2", "pool_3"}, []kubeapi.Node{node("pool_3")}, []string{"pool_2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check.Equal(t, tt.left, undrained(tt.resources, "pool_1", tt.drained, machine))
+			check.Equal(t, tt.left, listUndrained(tt.resources, "pool_1", tt.drained, machine))
 		})
 	}
 }
 
-// slowEvents is an API server that takes its time to write an Event.
-type slowEvents struct {
+// slowEventAPI writes each Event after a delay.
+type slowEventAPI struct {
 	API
 
-	takes time.Duration
+	delay time.Duration
 }
 
-func (s slowEvents) CreateEvent(ctx context.Context, _ kubeapi.Event) error {
+func (s slowEventAPI) CreateEvent(ctx context.Context, _ kubeapi.Event) error {
 	select {
-	case <-time.After(s.takes):
+	case <-time.After(s.delay):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// approvals notes when the platform was told to begin.
-type approvals struct{ at []time.Time }
+// approvalRecorder records the times of the approvals.
+type approvalRecorder struct{ at []time.Time }
 
-func (a *approvals) Approve(context.Context, ...string) error {
+func (a *approvalRecorder) Approve(context.Context, ...string) error {
 	a.at = append(a.at, time.Now())
 	return nil
 }
 
-func TestI2ResultIsWrittenBeforeTheAcknowledgement(t *testing.T) {
+func TestI2EventsAreWrittenBeforeApproval(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		takes, want time.Duration
 	}{
-		{"at once when nothing is left to say", 0, 0},
+		{"at once if all Events are written", 0, 0},
 		{"as soon as the Event is written", 300 * time.Millisecond, 300 * time.Millisecond},
-		{"without it after a moment", time.Minute, lastWords},
+		{"without the Event after a timeout", time.Minute, flushTimeout},
 	} {
 		t.Run(c.name, virtual.Time(func(t *testing.T) {
-			told := approvedAfter(t, c.takes)
-			if told < c.want || told > c.want+2*listenEvery {
-				t.Errorf("acknowledged after %s, want %s", told, c.want)
+			told := timeToApproval(t, c.takes)
+			if told < c.want || told > c.want+2*shortPollInterval {
+				t.Errorf("approved after %s, want %s", told, c.want)
 			}
 		}))
 	}
 }
 
-// approvedAfter lets an agent emit an Event and acknowledge a drained node's notice, and says how long that took.
-func approvedAfter(t *testing.T, eventTakes time.Duration) time.Duration {
+// timeToApproval queues an Event, approves the notice of a drained node, and returns how long that took.
+func timeToApproval(t *testing.T, eventTakes time.Duration) time.Duration {
 	t.Helper()
-	var told approvals
+	var told approvalRecorder
 	a := New(Options{
-		Node: "node", Resource: "vmss_0", API: slowEvents{takes: eventTakes}, Approver: &told, DryRun: true,
+		Node: "node", Resource: "vmss_0", API: slowEventAPI{delay: eventTakes}, Approver: &told, DryRun: true,
 		Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(t.Context())
@@ -103,11 +103,11 @@ func approvedAfter(t *testing.T, eventTakes time.Duration) time.Duration {
 		Notice: notice.Notice{ID: "id", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"}},
 		Phase:  Drained,
 	}
-	a.events.emit(normal(DrainDone, "said"))
+	a.events.emit(newNormalEvent(DrainDone, "message"))
 	synctest.Wait()
 	began := time.Now()
 	for len(told.at) == 0 {
-		wait, err := a.approve(ctx, h, time.Now())
+		wait, err := a.approveNotice(ctx, h, time.Now())
 		must.NoError(t, err)
 		if len(told.at) == 0 {
 			time.Sleep(wait)

@@ -1,12 +1,12 @@
-// Package agent guards one node: it hears that the machine is about to be interrupted, cordons, drains in time, lets
-// the platform begin early, and gives the node back when the machine lived.
+// Package agent guards one node. It reads notices that the instance will be interrupted, cordons the node and drains
+// it in time. It lets the platform begin early, and restores the node if the instance survives.
 //
-// It works alone. What it must not forget is on its own Node object (package cordon), so that a restarted agent goes on
-// where the last one was killed, and a manager, where there is one, can read it.
+// The agent needs no manager. It records its state on its own Node object (package cordon). A restarted agent
+// continues from there, and a manager can read it.
 //
-// One goroutine owns all state. Whatever happens (a new snapshot of the notices, an end of the drain, a change of the
-// Node, a timer) leads to one reconciliation: for each notice, a list of steps, each of them idempotent, stopping at
-// the first that is not done.
+// One goroutine owns all state. Every change triggers one reconcile: a new snapshot of the notices, the end of the
+// drain, a change of the Node, or a timer. A reconcile runs a list of idempotent steps for each notice, and stops at
+// the first step that is not done.
 package agent
 
 import (
@@ -27,370 +27,374 @@ import (
 )
 
 const (
-	// DefaultMargin before a deadline covers the kubelet's report of a pod's end and the API server's answer.
+	// DefaultMargin is the time kept free before a deadline. It covers the kubelet's report of a pod's end and the
+	// API server's answer.
 	DefaultMargin = 2 * time.Second
-	// firstRetry and lastRetry bound the pause after a failed step: a Spot notice may be of 30 s or less.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 2 * time.Second
-	// whenAsked stands for "not by itself": something else wakes the agent. It is also how often an idle agent shows
-	// that it is alive.
-	whenAsked = time.Minute
+	// minRetryDelay and maxRetryDelay limit the pause after a failed step. A Spot notice may give 30 s or less.
+	minRetryDelay = 100 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
+	// idleInterval is when the agent reconciles if nothing else triggers it. An idle agent beats its heartbeat at
+	// this interval.
+	idleInterval = time.Minute
 )
 
-// API is what the agent asks of the API server. *kubeapi.Client is one.
+// API lists the agent's requests to the API server. *kubeapi.Client implements it.
 type API interface {
 	drain.API
 	cordon.API
 	EventAPI
 	NodeLister
 	PodLister
-	// FollowNode begins after a version of the Node that is known; with none it tells the Node first.
+	// FollowNode watches the Node from resourceVersion since. If since is empty, it first calls h with the present
+	// Node.
 	FollowNode(ctx context.Context, name, since string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
-// Source tells of notices. *azure.Source and *condition.Source are such.
+// Source reads notices. *azure.Source and *condition.Source implement it.
 type Source interface {
-	// Name is the Source of its notices, which no other source has.
+	// Name is the Source field of its notices. No two sources share a name.
 	Name() string
 	Run(ctx context.Context, emit func(notice.Snapshot))
 	LastRead() time.Time
 }
 
-// Resumer is a Source that needs to know which of its notices an earlier agent was handling.
+// Resumer is a Source that needs the notices that an earlier agent was handling.
 type Resumer interface {
 	Source
-	// Resume tells of them, before the first See of a [NodeSource].
+	// Resume passes these notices. It is called before the first See of a [NodeSource].
 	Resume(notices []notice.Notice)
 }
 
-// NodeSource is a Source that reads its notices off the agent's own Node. With one, the agent follows the Node from its
-// start and hands it on: there is never more than one watch.
+// NodeSource is a Source that reads its notices from the agent's own Node. With a NodeSource the agent watches the
+// Node from the start and passes each state to it. So there is never more than one watch.
 type NodeSource interface {
 	Resumer
-	// See takes in a newer state of the Node, and does not block.
+	// See passes a newer state of the Node. It does not block.
 	See(node *kubeapi.Node)
 }
 
-// Approver lets the platform begin. *azure.Client is one.
+// Approver tells the platform that it may begin. *azure.Client implements it.
 type Approver interface {
 	Approve(ctx context.Context, ids ...string) error
 }
 
-// Options are an agent's parts and settings. All are needed but those with a default.
+// Options configures an agent. A field is required unless its comment names a default.
 type Options struct {
 	Node     string
-	Resource string // this machine's name as its notices spell it
-	// Machine gives the name of another node's machine, from its spec.providerID.
+	Resource string // the instance's name as its notices spell it
+	// Machine returns the name of an instance from its Node's spec.providerID.
 	Machine func(providerID string) (string, error)
 	API     API
-	// Found is the Node as it was read just before; nil has the agent read it.
+	// Found is the Node as just read; nil makes the agent read it.
 	Found *kubeapi.Node
-	// Sources differ in name. Whether a notice is over is for its own source to say.
+	// Sources have different names. Only a notice's own source can report that the notice ended.
 	Sources  []Source
-	Approver Approver // of interruptions; nil never approves
+	Approver Approver // approves interruptions; nil never approves
 	Volumes  drain.VolumeAPI
 	Impact   Impact
 	Margin   time.Duration
-	// ConditionDrain is for how long pods are asked to leave on account of a condition; 0 is for as long as it holds.
+	// ConditionDrain limits a drain for a node condition; 0 lets it continue while the condition is true.
 	ConditionDrain time.Duration
-	// Slots limits how many nodes are drained at once for what can wait; nil does not.
+	// Slots limits how many nodes are drained at once for notices that can wait; nil disables the limit.
 	Slots Slots
-	// Taint is put on the node, and Labels are, while a notice holds it.
+	// Taint and Labels are set on the node while a notice has a claim on it.
 	Taint  Taint
 	Labels map[string]string
-	// LabelOwnCordon has the Labels be there only while the cordon is the agent's own.
+	// LabelOwnCordon sets Labels only while the cordon is the agent's own.
 	LabelOwnCordon bool
-	// GraceSeconds replaces every pod's own grace; negative or nil keeps it.
+	// GraceSeconds replaces the grace period of every pod, in seconds; nil or negative keeps the pod's own.
 	GraceSeconds *int64
-	// DisableEviction deletes the pods from the start, past all disruption budgets: the user's own option (I2).
+	// DisableEviction deletes the pods from the start, despite PodDisruptionBudgets. It is the user's explicit option
+	// (I2).
 	DisableEviction bool
-	// StopGrace is how long the end of Run waits for a drain under way. An agent that is started anew goes on anyway.
+	// StopGrace limits how long the end of Run waits for a running drain. A restarted agent continues the drain in
+	// any case.
 	StopGrace time.Duration
-	// ExitAfterDrain ends Run once a notice of its time is handled: drained, acknowledged where that is wanted, said.
+	// ExitAfterDrain ends Run once a notice with a deadline is handled: drained, approved if configured, and
+	// reported.
 	ExitAfterDrain bool
-	// Voice puts the Kubernetes Events into other words; nil has none.
+	// Voice formats Kubernetes Events differently; nil keeps the agent's own format.
 	Voice  Voice
 	DryRun bool
-	// Notifier is told of the moments of every notice that something is done about; nil tells nobody.
+	// Notifier receives the moments of every notice that is not ignored; nil sends nothing.
 	Notifier Notifier
 	Metrics  *Metrics
-	// Heartbeat is beaten at every turn of the agent's loop.
+	// Heartbeat beats at every iteration of the agent's loop.
 	Heartbeat interface{ Beat() }
-	Tracer    observe.Tracer // nil keeps no spans
+	Tracer    observe.Tracer // nil records no spans
 	Log       *slog.Logger
 }
 
-// Agent guards one node. Run it once.
+// Agent guards one node. Run may be called once.
 type Agent struct {
-	o      Options
-	log    *slog.Logger
-	events *events
+	options Options
+	log     *slog.Logger
+	events  *eventWriter
 
-	announcer *announcer
+	notifications *notificationSender
 
-	// wake brings news to the one goroutine that owns what is below.
-	wake chan func(ctx context.Context)
+	// updates passes changes to the goroutine that owns the fields below.
+	updates chan func(ctx context.Context)
 
 	ready atomic.Bool // the node has been read
 
 	requests interrupter
 
-	keeper   *cordon.Keeper
-	restored bool
-	// snapshots are the latest by source; a source that has not been read since the start has none.
-	snapshots map[string]notice.Snapshot
-	handled   map[string]*noticeState    // by owner
-	garbled   map[string]map[string]bool // by source, what is not understood and was said to be
-	drain     *drainRun
-	overtime  overtime
-	// drainedHere is true while the node is drained by this process, and not only by an earlier one.
-	drainedHere bool
-	node        *nodeWatch
-	since       string // the version of the Node that was last read or made here
-	retry       time.Duration
-	others      []string // other tools at work on the node
-	looked      bool     // others is known
-	// unschedulable is true while the Node is known to take no new pods.
+	claimWriter *cordon.Keeper
+	recordsRead bool
+	// snapshots holds the latest snapshot of each source that has been read since the start.
+	snapshots          map[string]notice.Snapshot
+	notices            map[string]*noticeState    // by claim owner
+	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
+	drain              *drainRun
+	extension          deadlineExtension
+	// drainedByThisProcess is true once this process has drained the node, and not only an earlier one.
+	drainedByThisProcess bool
+	nodeWatch            *nodeWatch
+	nodeVersion          string // resourceVersion of the Node when last read or written
+	retryDelay           time.Duration
+	otherTools           []string // other tools that take the node out of service
+	otherToolsKnown      bool     // otherTools is known
+	// unschedulable is true while the Node is known to be unschedulable.
 	unschedulable bool
-	// conditions is what is known of failures to write the node's.
-	conditions conditionTrouble
+	// conditionBackoff tracks failures to write the node's conditions.
+	conditionBackoff conditionBackoff
 }
 
-// New prepares an agent.
 func New(o Options) *Agent {
 	a := &Agent{
-		o: o, log: o.Log, handled: map[string]*noticeState{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]map[string]bool{},
-		wake: make(chan func(context.Context), 16),
+		options: o, log: o.Log, notices: map[string]*noticeState{}, snapshots: map[string]notice.Snapshot{}, reportedUnreadable: map[string]map[string]bool{},
+		updates: make(chan func(context.Context), 16),
 	}
-	a.events = newEvents(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
-	a.announcer = newAnnouncer(&a.o)
+	a.events = newEventWriter(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
+	a.notifications = newNotificationSender(&a.options)
 	return a
 }
 
-// waitForEvents waits until all Events are written, for a moment.
+// waitForEvents waits until all Events are written, at most for flushTimeout.
 func (a *Agent) waitForEvents() {
-	for end := time.Now().Add(lastWords); !a.events.said() && time.Now().Before(end); {
-		time.Sleep(listenEvery)
+	for end := time.Now().Add(flushTimeout); !a.events.isIdle() && time.Now().Before(end); {
+		time.Sleep(shortPollInterval)
 	}
 }
 
-// ErrDrained is what Run returns when it was to end after a drain. Nothing is wrong.
+// ErrDrained is the error of Run when Options.ExitAfterDrain ended it. It is not a failure.
 var ErrDrained = errors.New("the node is drained")
 
-// Run guards the node until ctx ends. It returns nothing but ctx's end, or ErrDrained where that was asked for: whatever
-// fails is tried again.
+// Run guards the node until ctx ends. It returns the error of ctx, or ErrDrained if Options.ExitAfterDrain is set.
+// Everything that fails is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
 	group.Go(func() { a.events.run(work) })
-	group.Go(func() { a.announcer.run(work) })
-	for _, source := range a.o.Sources {
+	group.Go(func() { a.notifications.run(work) })
+	for _, source := range a.options.Sources {
 		group.Go(func() {
 			var last *notice.Snapshot
 			source.Run(work, func(s notice.Snapshot) {
-				tell := a.tell
-				if last == nil || !sameMoments(*last, s) {
-					tell = a.interrupt
+				enqueue := a.enqueue
+				if last == nil || !hasSameNotices(*last, s) {
+					enqueue = a.enqueueUrgent
 				}
 				last = &s
-				tell(work, func(context.Context) { a.read(source.Name(), s) })
+				enqueue(work, func(context.Context) { a.handleSnapshot(source.Name(), s) })
 			})
 		})
 	}
-	if a.o.Slots != nil {
-		group.Go(func() { a.followSlots(work) })
+	if a.options.Slots != nil {
+		group.Go(func() { a.followDrainSlots(work) })
 	}
-	defer context.AfterFunc(ctx, func() { a.interrupt(work, func(context.Context) {}) })()
-	defer a.waitForEvents() // of which the drain that is stopped now may make one
+	defer context.AfterFunc(ctx, func() { a.enqueueUrgent(work, func(context.Context) {}) })()
+	defer a.waitForEvents() // stopping the drain may queue one more
 	defer a.stopDrain()
-	defer a.stopWatching()
+	defer a.stopNodeWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	asked := ctx.Done()
-	var graceOver <-chan time.Time
+	stopRequested := ctx.Done()
+	var stopTimeout <-chan time.Time
 	for {
 		select {
-		case <-asked:
-			if !a.underWay() || a.o.StopGrace <= 0 {
+		case <-stopRequested:
+			if !a.isDrainRunning() || a.options.StopGrace <= 0 {
 				return ctx.Err()
 			}
-			a.log.Info("asked to stop: waiting for the drain under way", "atMost", a.o.StopGrace.String())
-			asked, graceOver = nil, time.After(a.o.StopGrace)
-		case <-graceOver:
+			a.log.Info("stopping: waiting for the running drain", "atMost", a.options.StopGrace.String())
+			stopRequested, stopTimeout = nil, time.After(a.options.StopGrace)
+		case <-stopTimeout:
 			return ctx.Err()
-		case news := <-a.wake:
-			news(work)
+		case update := <-a.updates:
+			update(work)
 		case <-timer.C:
 		}
-		if asked != nil && ctx.Err() != nil {
-			continue // no more requests before that is seen
+		if stopRequested != nil && ctx.Err() != nil {
+			continue // send no more requests before the stop is handled
 		}
-		a.o.Heartbeat.Beat()
+		a.options.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
 		switch {
-		case asked == nil && !a.underWay():
+		case stopRequested == nil && !a.isDrainRunning():
 			return ctx.Err()
-		case a.o.ExitAfterDrain && a.handledOne() && a.events.said() && a.told():
+		case a.options.ExitAfterDrain && a.isDrainHandled() && a.events.isIdle() && a.areNotificationsSent():
 			return ErrDrained
 		}
 	}
 }
 
-// followSlots has the agent have a turn whenever something is new of its drain slot. Only the loss of it is urgent: on a large
-// cluster the others take turns all the time, and each turn would end a slow request of ours.
-func (a *Agent) followSlots(ctx context.Context) {
+// followDrainSlots triggers a reconcile whenever the drain slot changes. Only the loss of the slot is urgent. In a large
+// cluster other nodes take slots all the time, and each urgent update would interrupt a slow request of this agent.
+func (a *Agent) followDrainSlots(ctx context.Context) {
 	held := false
-	a.o.Slots.Run(ctx, func() {
+	a.options.Slots.Run(ctx, func() {
 		had := held
-		held = a.o.Slots.Held()
-		tell := a.tell
+		held = a.options.Slots.Held()
+		enqueue := a.enqueue
 		if had && !held {
-			tell = a.interrupt
+			enqueue = a.enqueueUrgent
 		}
-		tell(ctx, func(context.Context) {})
+		enqueue(ctx, func(context.Context) {})
 	})
 }
 
-// Ready says what the agent has not read yet since it started: the node, or the notices. Until both are read it
-// guards nothing. It may be called from any goroutine.
+// Ready returns an error that names what the agent has not read since its start: the node, or the notices of a
+// source. Until both are read the agent guards nothing. It may be called from any goroutine.
 func (a *Agent) Ready() error {
 	if !a.ready.Load() {
-		return fmt.Errorf("node %s: what is on it has not been read yet", a.o.Node)
+		return fmt.Errorf("node %s has not been read yet", a.options.Node)
 	}
-	for _, source := range a.o.Sources {
+	for _, source := range a.options.Sources {
 		if source.LastRead().IsZero() {
-			return fmt.Errorf("the notices have not been read yet: source %s", source.Name())
+			return fmt.Errorf("source %s: the notices have not been read yet", source.Name())
 		}
 	}
 	return nil
 }
 
-// handledOne reports that a notice has been handled as far as it can be from here: the node is drained and its record
-// says so, and the notice is acknowledged, or cannot be, or waits for other machines, whose agents see to it; or that it has
-// ended since. No other notice with a deadline may still wait for its drain.
-func (a *Agent) handledOne() bool {
-	for _, h := range a.handled {
-		approved := a.o.Approver == nil || h.recorded == Acknowledged || !approvable(h.Notice) || h.waitsFor != ""
+// isDrainHandled reports that this process drained the node, recorded it, and has nothing left to do for its notices.
+// A notice is approved, or cannot be, or waits for other instances, or has ended. No other notice with a deadline
+// still waits for its drain.
+func (a *Agent) isDrainHandled() bool {
+	for _, h := range a.notices {
+		approved := a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
 		switch {
-		case h.Phase.isDraining(), h.Decision.Forced && h.wantsDrain():
+		case h.Phase.isDraining(), h.Decision.Forced && h.needsDrain():
 			return false
 		case h.Phase.isDrained() && !(h.claim.isCurrent() && approved):
 			return false
 		}
 	}
-	return a.drainedHere
+	return a.drainedByThisProcess
 }
 
-// tell brings news to the agent's goroutine.
-func (a *Agent) tell(ctx context.Context, news func(context.Context)) {
+// enqueue runs update in the agent's goroutine.
+func (a *Agent) enqueue(ctx context.Context, update func(context.Context)) {
 	select {
-	case a.wake <- news:
+	case a.updates <- update:
 	case <-ctx.Done():
 	}
 }
 
-// interrupt brings news to the agent's goroutine that must not wait for its requests: a notice came, changed or ended, a
-// drain slot is lost, or the agent is to end.
-func (a *Agent) interrupt(ctx context.Context, news func(context.Context)) {
+// enqueueUrgent interrupts the agent's requests and runs update in its goroutine. An update is urgent if a notice
+// came, changed or ended, a drain slot was lost, or the agent has to stop.
+func (a *Agent) enqueueUrgent(ctx context.Context, update func(context.Context)) {
 	a.requests.interrupt()
-	a.tell(ctx, func(ctx context.Context) {
-		news(ctx)
-		a.requests.taken()
+	a.enqueue(ctx, func(ctx context.Context) {
+		update(ctx)
+		a.requests.markHandled()
 	})
 }
 
-// reconcile brings the node to where the notices want it, and returns when to look again if nothing happens before.
+// reconcile makes the node match its notices. It returns when to reconcile again if nothing triggers it before.
 func (a *Agent) reconcile(ctx context.Context) time.Duration {
-	pass, end := a.requests.pass(ctx)
+	pass, end := a.requests.startPass(ctx)
 	defer end()
-	next, err := a.advance(ctx, pass)
+	next, err := a.reconcileNotices(ctx, pass)
 	switch {
 	case err == nil:
-		a.retry = 0
+		a.retryDelay = 0
 	case ctx.Err() != nil:
-		return whenAsked
-	case interrupted(pass):
-		return listenEvery // what has interrupted it is about to be taken in
+		return idleInterval
+	case isInterrupted(pass):
+		return shortPollInterval // the update that interrupted it is about to be handled
 	default:
-		a.o.Metrics.StepsFailed.Inc()
-		a.log.Error("will try again", "err", err)
-		a.retry = min(max(2*a.retry, firstRetry), lastRetry)
-		next = a.retry
+		a.options.Metrics.StepsFailed.Inc()
+		a.log.Error("reconcile failed, will retry", "err", err)
+		a.retryDelay = min(max(2*a.retryDelay, minRetryDelay), maxRetryDelay)
+		next = a.retryDelay
 	}
-	if at := a.nextDrain(time.Now()); !at.IsZero() {
+	if at := a.nextForcedDrainStart(time.Now()); !at.IsZero() {
 		next = min(next, max(0, time.Until(at)))
 	}
-	if a.o.ExitAfterDrain && a.handledOne() {
-		next = min(next, listenEvery) // Events and notifications of it may be all that is left
+	if a.options.ExitAfterDrain && a.isDrainHandled() {
+		next = min(next, shortPollInterval) // only Events and notifications may be left to send
 	}
 	return next
 }
 
-// advance makes one pass over all notices, the most urgent first. What is started lives for as long as ctx; the requests
+// reconcileNotices handles all notices once, the most urgent first. What it starts lives as long as ctx. The requests
 // that it waits for end with pass.
-func (a *Agent) advance(ctx, pass context.Context) (time.Duration, error) {
-	if err := a.restore(pass); err != nil {
-		return whenAsked, err
+func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, error) {
+	if err := a.readRecords(pass); err != nil {
+		return idleInterval, err
 	}
-	a.absorb()
-	a.announce(time.Now())
-	next := a.markEnded(time.Now())
-	a.stopDrainUnlessNeeded() // before any request, which may take long
+	a.mergeSnapshots()
+	a.queueNotifications(time.Now())
+	next := a.markEndedNotices(time.Now())
+	a.stopUnneededDrain() // before any request, because a request may take long
 	var errs []error
-	for _, h := range a.inOrder() {
-		wait, err := a.advanceOne(ctx, pass, h)
+	for _, h := range a.noticesByUrgency() {
+		wait, err := a.reconcileNotice(ctx, pass, h)
 		next = min(next, wait)
 		errs = append(errs, err)
 	}
-	wait, err := a.release(pass)
+	wait, err := a.removeEndedClaims(pass)
 	next = min(next, wait)
 	errs = append(errs, err)
-	a.steer(ctx)
-	a.watchNode(ctx)
-	a.count()
-	if !a.o.DryRun && slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool { return h.claim.state == claimOutdated }) {
+	a.adjustDrain(ctx)
+	a.updateNodeWatch(ctx)
+	a.updateNoticeMetrics()
+	if !a.options.DryRun && slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.claim.state == claimOutdated }) {
 		next = 0
 	}
 	return next, errors.Join(errs...)
 }
 
-// advanceOne takes the steps of one notice, up to the first that is not done. An urgent drain does not wait for the steps of
-// other notices, nor for its own once it may start.
-func (a *Agent) advanceOne(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
-	steer := func() {
-		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.mayDrain(h, now) {
-			a.steer(ctx)
+// reconcileNotice runs the steps of one notice, up to the first that is not done. An urgent drain does not wait for
+// the steps of other notices. It does not wait for its own steps either, once it may start.
+func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
+	adjust := func() {
+		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
+			a.adjustDrain(ctx)
 		}
 	}
-	steer()
-	defer steer()
+	adjust()
+	defer adjust()
 	if h.Decision.Action == Ignore {
-		return whenAsked, nil
+		return idleInterval, nil
 	}
-	for _, step := range []step{a.awaitNode, a.writeClaim, a.awaitDrain, a.approve} {
-		bounded, cancel := a.bound(pass, h)
+	for _, step := range []step{a.awaitNodeAccess, a.writeClaim, a.awaitDrain, a.approveNotice} {
+		bounded, cancel := a.withStepTimeout(pass, h)
 		wait, err := step(bounded, h, time.Now())
 		cancel()
 		if err != nil {
-			return whenAsked, fmt.Errorf("%s %s: %w", h.Notice.Type, h.Notice.ID, err)
+			return idleInterval, fmt.Errorf("%s %s: %w", h.Notice.Type, h.Notice.ID, err)
 		}
 		if wait > 0 {
 			return wait, nil
 		}
 	}
-	return whenAsked, nil
+	return idleInterval, nil
 }
 
-// step is one thing to be done for a notice. It is done when it returns 0 and no error; until then the steps after
-// it wait. A positive duration is when to look again.
+// step does one thing for a notice. It is done when it returns 0 and no error; later steps wait until then. A
+// positive duration is when to check again.
 type step func(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error)
 
-// nodeSources are the sources that read the Node.
+// nodeSources returns the sources that read the Node.
 func (a *Agent) nodeSources() []NodeSource {
 	var all []NodeSource
-	for _, source := range a.o.Sources {
+	for _, source := range a.options.Sources {
 		if s, ok := source.(NodeSource); ok {
 			all = append(all, s)
 		}

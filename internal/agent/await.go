@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// awaitEvery is the pause between two looks at how far a notice is.
-const awaitEvery = 100 * time.Millisecond
+// awaitPollInterval is the pause between two checks of a notice's drain.
+const awaitPollInterval = 100 * time.Millisecond
 
-// Await waits until the node is drained on account of a notice, which may yet be read, and then returns nil. A drain of
-// it that was given up before is tried again; one that is given up now is an error. In a dry run there is nothing to wait
-// for once the notice is read. What is under way goes on when ctx ends. It may be called from any goroutine while Run
-// runs.
+// Await waits until the node is drained for a notice and then returns nil. The notice may be read after the call. If
+// an earlier drain for the notice gave up, Await retries it once; if that one gives up too, it returns an error. In a
+// dry run it returns once the notice is read. When ctx ends, the drain continues. Await may be called from any
+// goroutine while Run runs.
 func (a *Agent) Await(ctx context.Context, source, id string) error {
-	ticker := time.NewTicker(awaitEvery)
+	ticker := time.NewTicker(awaitPollInterval)
 	defer ticker.Stop()
 	again := true
 	for {
-		answer := make(chan outcome, 1)
-		a.tell(ctx, func(context.Context) { answer <- a.outcomeOf(source, id, again) })
+		answer := make(chan drainStatus, 1)
+		a.enqueue(ctx, func(context.Context) { answer <- a.checkDrainStatus(source, id, again) })
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -38,33 +38,33 @@ func (a *Agent) Await(ctx context.Context, source, id string) error {
 	}
 }
 
-// outcome is how far a notice is.
-type outcome struct {
+// drainStatus is the state of a notice's drain.
+type drainStatus struct {
 	known, ended bool
 	err          error
 }
 
-// outcomeOf looks at a notice; again has a drain that was given up tried once more.
-func (a *Agent) outcomeOf(source, id string, again bool) outcome {
-	h := a.handled[owner(source, id)]
+// checkDrainStatus returns the drain status of a notice; if retry is true, it retries a drain that gave up.
+func (a *Agent) checkDrainStatus(source, id string, again bool) drainStatus {
+	h := a.notices[claimOwner(source, id)]
 	if h == nil || h.Notice.Source != source || h.Decision.Reason == "" {
-		return outcome{}
+		return drainStatus{}
 	}
 	switch {
 	case h.Phase.isDrained() && h.claim.isCurrent():
-		return outcome{known: true, ended: true}
-	case a.o.DryRun:
-		return outcome{known: true, ended: true}
+		return drainStatus{known: true, ended: true}
+	case a.options.DryRun:
+		return drainStatus{known: true, ended: true}
 	case h.Phase == NotDrained && again:
-		a.take(h, inputAwaited, time.Now())
+		a.handleInput(h, inputAwaited, time.Now())
 	case h.Phase == NotDrained:
-		err := errors.New("time is over")
-		if h.account.receipt != nil {
-			err = errors.New(h.account.receipt.Summary())
+		err := errors.New("the drain timed out")
+		if h.drainResult.report != nil {
+			err = errors.New(h.drainResult.report.Summary())
 		}
-		return outcome{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %w", a.o.Node, err)}
-	case !h.Decision.Action.drains():
-		return outcome{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %s", a.o.Node, h.Decision.Reason)}
+		return drainStatus{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %w", a.options.Node, err)}
+	case !h.Decision.Action.includesDrain():
+		return drainStatus{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %s", a.options.Node, h.Decision.Reason)}
 	}
-	return outcome{known: true}
+	return drainStatus{known: true}
 }

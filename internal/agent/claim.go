@@ -14,108 +14,109 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// conditionReason is how our lifecycle conditions name their cause.
+// conditionReason is the reason field of Slipway's lifecycle conditions.
 const conditionReason = "Slipway"
 
-// claimState says what a notice has on the Node, as far as this process knows.
+// claimState says what a notice has set on the Node, as far as this process knows.
 type claimState int
 
 const (
 	claimNone      claimState = iota // nothing
-	claimUncertain                   // perhaps something: a request for it failed, or is not answered
+	claimUncertain                   // perhaps something: a request failed, or has no answer yet
 	claimWritten
-	claimOutdated          // written, and the record is older than what is known here
+	claimOutdated          // written, but the record is outdated
 	claimConditionsPending // written without its conditions: they can wait, or failed
 	claimConditionsLeft    // removed except for its conditions: that failed
 )
 
-// claim is what a notice has on the Node: the record, and what the record lists.
+// claim is what a notice has set on the Node: the record, and what the record lists.
 type claim struct {
 	state claimState
-	// cordons is true while the cordon is a part of it. Else the action cordons nothing, or another tool has the Node cordoned.
-	cordons bool
+	// hasCordon is true while the claim includes the cordon. It is false if the action does not cordon, or another
+	// tool has cordoned the Node.
+	hasCordon bool
 }
 
-// isWritten reports that the Node is as the notice wants it. The conditions and the newest record may be missing.
+// isWritten reports that the claim is on the Node. Its conditions and its newest record may be missing.
 func (c claim) isWritten() bool { return c.isCurrent() || c.state == claimOutdated }
 
 // isCurrent reports that the newest record is written. The conditions may be missing.
 func (c claim) isCurrent() bool { return c.state == claimWritten || c.state == claimConditionsPending }
 
-// outdate has the record be written anew.
-func (c *claim) outdate() {
+// markOutdated makes a written claim be written again.
+func (c *claim) markOutdated() {
 	if c.isCurrent() {
 		c.state = claimOutdated
 	}
 }
 
-// owner is the name under which a notice holds the node.
-func owner(source, id string) string { return source + "-" + id }
+// claimOwner is the owner name of a notice's cordon claim.
+func claimOwner(source, id string) string { return source + "-" + id }
 
-// readyMark is the label value of a node on which nothing needs to be done before the notice's interruption.
-const readyMark cordon.Phase = "ready"
+// readyLabel is the label value of a node that needs no drain before the interruption.
+const readyLabel cordon.Phase = "ready"
 
-// drainedSelector selects the nodes that are drained on account of a notice, or need not be.
-func drainedSelector(source, id string) string {
-	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(owner(source, id)), cordon.Drained, readyMark)
+// drainedNodesSelector selects the nodes that are drained for a notice, or need no drain.
+func drainedNodesSelector(source, id string) string {
+	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(claimOwner(source, id)), cordon.Drained, readyLabel)
 }
 
-// request says how the node is to be while h holds it.
-func (a *Agent) request(h *noticeState) (cordon.Request, error) {
+// buildClaimSpec returns the cordon claim that h needs on the Node.
+func (a *Agent) buildClaimSpec(h *noticeState) (cordon.Request, error) {
 	recorded := *h
-	recorded.Phase = h.recorded
-	recorded.Notice = h.Notice.ForRecord(a.o.Resource)
+	recorded.Phase = h.recordedPhase
+	recorded.Notice = h.Notice.ForRecord(a.options.Resource)
 	state, err := json.Marshal(&recorded)
 	if err != nil {
-		return cordon.Request{}, fmt.Errorf("record: %w", err)
+		return cordon.Request{}, fmt.Errorf("encode the record of the cordon claim: %w", err)
 	}
 	r := cordon.Request{
 		Reason:        h.Decision.Reason,
-		Unschedulable: h.Decision.Action.cordons() && (h.claim.cordons || len(a.others) == 0 || a.endedCordons()),
-		Phase:         recorded.mark(),
+		Unschedulable: h.Decision.Action.includesCordon() && (h.claim.hasCordon || len(a.otherTools) == 0 || a.hasEndedCordon()),
+		Phase:         recorded.labelPhase(),
 		State:         state,
-		Conditions:    conditions(&recorded),
-		Labels:        a.o.Labels,
+		Conditions:    lifecycleConditions(&recorded),
+		Labels:        a.options.Labels,
 
-		LabelOwnCordon: a.o.LabelOwnCordon,
+		LabelOwnCordon: a.options.LabelOwnCordon,
 	}
-	if a.o.Taint.Effect != "" && r.Unschedulable && (a.o.Taint.Effect != noExecute || h.Phase.isDrained()) {
-		r.Taints = []cordon.Taint{a.o.Taint.For(h.Notice)}
+	if a.options.Taint.Effect != "" && r.Unschedulable && (a.options.Taint.Effect != noExecute || h.Phase.isDrained()) {
+		r.Taints = []cordon.Taint{a.options.Taint.For(h.Notice)}
 	}
 	return r, nil
 }
 
-// writeClaim cordons and keeps the record up to date, before others are told to rely on it. It sends nothing if nothing has
-// changed.
+// writeClaim cordons the Node and updates the record, before others are told to rely on it. It sends nothing if
+// nothing has changed.
 func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
-	if a.o.DryRun {
-		if h.isNews(NodeCordoned, h.Decision.Reason) {
-			a.log.Info("dry run: the node would be held", "id", h.Notice.ID, "action", h.Decision.Action)
+	if a.options.DryRun {
+		if h.setLastMessage(NodeCordoned, h.Decision.Reason) {
+			a.log.Info("dry run: the cordon claim would be written", "id", h.Notice.ID, "action", h.Decision.Action)
 		}
-		return whenAsked, nil
+		return idleInterval, nil
 	}
-	g := a.guard(h, now)
-	g.canStart = true // once the claim is written, so that one request says both
+	g := a.computeGuard(h, now)
+	g.canStartDrain = true // true once the claim is written, so one request records both
 	next := *h
-	next.move(inputChecked, g, now)
-	later := a.asksNow(&next, now) || a.isPressed(now)
+	next.applyTransition(inputChecked, g, now)
+	later := a.isThrottled(&next, now) || a.isForcedDrainPending(now)
 	shown := ""
 	if p := a.blockedProgress(h); p != nil {
-		shown = observe.Clip(p.String(), maxMessage)
+		shown = observe.Clip(p.String(), maxEventMessageBytes)
 	}
-	if h.shown != shown && !later {
-		h.shown = shown
-		h.claim.outdate()
+	if h.shownProgress != shown && !later {
+		h.shownProgress = shown
+		h.claim.markOutdated()
 	}
-	if !a.needsWrite(h, now, later) {
+	if !a.needsClaimWrite(h, now, later) {
 		return 0, nil
 	}
-	next.shown = h.shown
-	r, err := a.request(&next)
+	next.shownProgress = h.shownProgress
+	r, err := a.buildClaimSpec(&next)
 	if err != nil {
 		return 0, err
 	}
-	untilRetry := a.conditions.hung && a.conditions.next.After(now) // no conditions are written before
+	untilRetry := a.conditionBackoff.timedOut && a.conditionBackoff.next.After(now) // conditions are not written before the retry
 	r.Later = later || untilRetry
 	err = a.sendClaim(ctx, h, r)
 	if err != nil && !cordon.IsConditions(err) {
@@ -123,81 +124,80 @@ func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (
 	}
 	switch {
 	case err != nil:
-		a.conditionsFailed(err)
+		a.recordConditionFailure(err)
 	case !r.Later:
-		a.conditionsWritten()
+		a.resetConditionBackoff()
 		h.claim.state = claimWritten
 	}
-	h.recorded = next.recorded
-	a.take(h, inputChecked, now)
+	h.recordedPhase = next.recordedPhase
+	a.handleInput(h, inputChecked, now)
 	return 0, nil
 }
 
-// needsWrite reports that the claim has to be written; later is whether its conditions can wait.
-func (a *Agent) needsWrite(h *noticeState, now time.Time, later bool) bool {
+// needsClaimWrite reports that the claim has to be written. later says that its conditions can wait.
+func (a *Agent) needsClaimWrite(h *noticeState, now time.Time, later bool) bool {
 	switch h.claim.state {
 	case claimWritten:
 	case claimConditionsPending:
-		if !later && !now.Before(a.conditions.next) {
+		if !later && !now.Before(a.conditionBackoff.next) {
 			return true
 		}
 	default:
 		return true
 	}
-	if h.claim.cordons {
-		return a.node.uncordoned()
+	if h.claim.hasCordon {
+		return a.nodeWatch.isUncordoned()
 	}
-	return h.Decision.Action.cordons() && len(a.others) == 0 // another tool had it cordoned
+	return h.Decision.Action.includesCordon() && len(a.otherTools) == 0 // another tool had cordoned it
 }
 
-// sendClaim writes the claim of h.
 func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.Request) error {
 	ended := a.endedClaims()
 	if r.Unschedulable {
 		r.Replaces = slices.Sorted(maps.Keys(ended))
 	}
-	if h.asked.IsZero() {
-		h.asked = time.Now()
+	if h.cordonRequestedAt.IsZero() {
+		h.cordonRequestedAt = time.Now()
 	}
 	if !h.claim.isWritten() {
-		h.claim.state = claimUncertain // it takes several requests, and one that fails may have left something (I3)
+		h.claim.state = claimUncertain // the claim takes several requests, and a failed one may have had an effect (I3)
 	}
 	for _, name := range r.Replaces {
 		ended[name].claim.state = claimUncertain
 	}
-	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
+	out, err := a.claimWriter.Hold(ctx, claimOwner(h.Notice.Source, h.Notice.ID), r)
 	if out.Node != nil {
-		a.since, a.unschedulable = out.Node.ResourceVersion, out.Node.Spec.Unschedulable
+		a.nodeVersion, a.unschedulable = out.Node.ResourceVersion, out.Node.Spec.Unschedulable
 	}
 	if err != nil && !cordon.IsConditions(err) {
-		a.sayFailed(ctx, h, CordonFailed)
-		return a.checkReplaced(err)
+		a.reportChangeFailed(ctx, h, CordonFailed)
+		return a.resetIfNodeReplaced(err)
 	}
 	for _, name := range r.Replaces {
 		ended[name].claim = claim{}
 		a.log.Info("claim removed: the claim of another notice replaces it", "id", ended[name].Notice.ID, "by", h.Notice.ID)
 	}
-	delete(h.said, CordonFailed)
+	delete(h.lastMessages, CordonFailed)
 	cordons := out.Record.Cordon != ""
 	for _, problem := range out.Problems {
-		a.log.Warn("annotation on the node cannot be understood", "err", problem)
+		a.log.Warn("cannot parse an annotation of the node", "err", problem)
 	}
-	if cordons && !h.claim.cordons {
-		a.sayCordoned(h, out)
+	if cordons && !h.claim.hasCordon {
+		a.reportCordoned(h, out)
 	}
 	if out.Uncordoned {
-		a.log.Warn("somebody uncordoned the node; cordoned it again", "id", h.Notice.ID)
-		a.events.emit(cordonedAgain(h.Notice))
+		a.log.Warn("the node was uncordoned during a notice; cordoned it again", "id", h.Notice.ID)
+		a.events.emit(newCordonedAgainEvent(h.Notice))
 	}
 	h.claim = claim{claimConditionsPending, cordons}
-	a.node.cordonedNow()
+	a.nodeWatch.markCordoned()
 	return err
 }
 
-// endedClaims are the notices that are over and may have something on the node, by owner.
+// endedClaims returns the notices that have ended and may still have something set on the Node, by claim owner.
 func (a *Agent) endedClaims() map[string]*noticeState {
 	all := map[string]*noticeState{}
-	for name, h := range a.handled {
+	for name, h := range a.notices {
 		if h.Phase == Releasing && h.claim.state != claimNone {
 			all[name] = h
 		}
@@ -205,58 +205,57 @@ func (a *Agent) endedClaims() map[string]*noticeState {
 	return all
 }
 
-// endedCordons reports that a notice that is over has the node cordoned. Another takes that over, also where another tool has come meanwhile:
-// between the two the node takes no pods.
-func (a *Agent) endedCordons() bool {
+// hasEndedCordon reports that a notice that has ended still cordons the node. The next notice takes over that cordon,
+// even if another tool came meanwhile. So the node stays unschedulable between the two.
+func (a *Agent) hasEndedCordon() bool {
 	for _, h := range a.endedClaims() {
-		if h.claim.cordons {
+		if h.claim.hasCordon {
 			return true
 		}
 	}
 	return false
 }
 
-// sayFailed says once that the node cannot be changed, however often that is tried.
-func (a *Agent) sayFailed(ctx context.Context, h *noticeState, reason EventReason) {
-	if interrupted(ctx) {
+// reportChangeFailed reports once that the node cannot be changed, however often the change is retried.
+func (a *Agent) reportChangeFailed(ctx context.Context, h *noticeState, reason EventReason) {
+	if isInterrupted(ctx) {
 		return
 	}
-	if h.isNews(reason, "") {
-		a.events.emit(unspoken(reason, h.Notice))
+	if h.setLastMessage(reason, "") {
+		a.events.emit(newSilentEvent(reason, h.Notice))
 	}
 }
 
-// sayCordoned tells a cordon of ours from one that was there.
-func (a *Agent) sayCordoned(h *noticeState, out cordon.Outcome) {
+// reportCordoned reports a new cordon, or that the node was found cordoned.
+func (a *Agent) reportCordoned(h *noticeState, out cordon.Outcome) {
 	if out.Record.Cordon == cordon.Found {
-		a.log.Info("found cordoned by somebody else", "id", h.Notice.ID, "type", h.Notice.Type)
-		a.events.emit(foundCordoned(h.Notice))
+		a.log.Info("the node was already cordoned; it stays cordoned after the notice", "id", h.Notice.ID, "type", h.Notice.Type)
+		a.events.emit(newFoundCordonedEvent(h.Notice))
 		return
 	}
 	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.HeldBy)
-	a.events.emit(cordoned(h.Notice))
-	a.trace(h, observe.Span{Name: "cordon", Began: h.asked, Ended: time.Now()})
-	a.o.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
+	a.events.emit(newCordonedEvent(h.Notice))
+	a.recordSpan(h, observe.Span{Name: "cordon", Began: h.cordonRequestedAt, Ended: time.Now()})
+	a.options.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
 }
 
-// removeClaim removes the claim of h, if there is one.
 func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
-	if h.claim.state == claimNone || a.o.DryRun {
+	if h.claim.state == claimNone || a.options.DryRun {
 		return nil
 	}
 	began := time.Now()
 	h.claim.state = claimUncertain
-	out, err := a.keeper.Release(ctx, owner(h.Notice.Source, h.Notice.ID))
+	out, err := a.claimWriter.Release(ctx, claimOwner(h.Notice.Source, h.Notice.ID))
 	if cordon.IsUnreadable(err) {
-		a.log.Error("record of a notice that is over cannot be understood, and stays", "err", err)
+		a.log.Error("cannot parse the record of a notice that has ended; the record stays", "err", err)
 		err = nil
 	}
 	if err != nil && !cordon.IsConditions(err) {
-		a.sayFailed(ctx, h, UncordonFailed)
-		return a.checkReplaced(err)
+		a.reportChangeFailed(ctx, h, UncordonFailed)
+		return a.resetIfNodeReplaced(err)
 	}
-	delete(h.said, UncordonFailed)
-	wasCordoned := h.claim.cordons
+	delete(h.lastMessages, UncordonFailed)
+	wasCordoned := h.claim.hasCordon
 	h.claim = claim{}
 	if err != nil {
 		h.claim.state = claimConditionsLeft
@@ -270,79 +269,81 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 		a.log.Info("claim removed", "id", h.Notice.ID)
 	case !out.Node.Spec.Unschedulable:
 		a.log.Info("uncordoned", "id", h.Notice.ID)
-		a.events.emit(uncordoned())
-		a.trace(h, observe.Span{Name: "uncordon", Began: began, Ended: time.Now()})
+		a.events.emit(newUncordonedEvent())
+		a.recordSpan(h, observe.Span{Name: "uncordon", Began: began, Ended: time.Now()})
 	case len(out.HeldBy) > 0:
 		a.log.Info("claim removed; the node stays cordoned for other notices", "id", h.Notice.ID, "heldBy", out.HeldBy)
 	default:
-		a.log.Info("claim removed; the node stays cordoned as it was found", "id", h.Notice.ID)
-		a.events.emit(stillCordoned("somebody else had cordoned it before"))
+		a.log.Info("claim removed; the node stays cordoned, as before the notice", "id", h.Notice.ID)
+		a.events.emit(newLeftCordonedEvent("it was cordoned before the notice"))
 	}
 	return err
 }
 
-// checkReplaced looks at an error of the keeper: when the Node was deleted and registered anew, nothing of ours is on it, and
-// everything begins again with the new one.
-func (a *Agent) checkReplaced(err error) error {
+// resetIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new Node
+// has nothing from this agent, so handling starts again.
+func (a *Agent) resetIfNodeReplaced(err error) error {
 	if cordon.IsReplaced(err) || kubeapi.IsNotFound(err) {
-		a.restored, a.unschedulable = false, false
-		for _, h := range a.handled {
+		a.recordsRead, a.unschedulable = false, false
+		for _, h := range a.notices {
 			h.claim = claim{}
-			a.take(h, inputNodeReplaced, time.Now())
+			a.handleInput(h, inputNodeReplaced, time.Now())
 		}
 	}
 	return err
 }
 
-// release removes the claims of every notice that has ended or is ignored, and returns when to look again. It comes after all other claims
-// are written: between two notices for one machine the node takes no pods, and an urgent drain does not wait for it.
-func (a *Agent) release(pass context.Context) (time.Duration, error) {
-	if a.claimsPending() {
-		return whenAsked, nil // their steps say when they are tried again
+// removeEndedClaims removes the claims of every notice that has ended or is ignored. It returns when to check again.
+// It runs after all other claims are written. So the node stays unschedulable between two notices, and an urgent
+// drain does not wait for it.
+func (a *Agent) removeEndedClaims(pass context.Context) (time.Duration, error) {
+	if a.hasPendingClaim() {
+		return idleInterval, nil // their steps return when to retry
 	}
-	next := whenAsked
+	next := idleInterval
 	var errs []error
-	for key, h := range a.handled {
+	for key, h := range a.notices {
 		if h.Phase != Releasing {
 			continue
 		}
-		if wait := time.Until(a.conditions.next); h.claim.state == claimConditionsLeft && wait > 0 {
+		if wait := time.Until(a.conditionBackoff.next); h.claim.state == claimConditionsLeft && wait > 0 {
 			next = min(next, wait)
 			continue
 		}
-		bounded, cancel := a.bound(pass, nil)
+		bounded, cancel := a.withStepTimeout(pass, nil)
 		err := a.removeClaim(bounded, h)
 		cancel()
 		switch {
 		case cordon.IsConditions(err):
-			// What is left on the node is theirs and their record's, which is kept until they can be taken away (I3).
-			a.conditionsFailed(err)
-			next = min(next, a.conditions.pause)
+			// Only conditions and their record are left on the node. The record stays until the conditions can be
+			// removed (I3).
+			a.recordConditionFailure(err)
+			next = min(next, a.conditionBackoff.delay)
 		case err != nil:
 			errs = append(errs, err)
-		case h.missing.IsZero():
-			a.take(h, inputClaimRemoved, time.Now())
+		case h.missingSince.IsZero():
+			a.handleInput(h, inputClaimRemoved, time.Now())
 		default:
-			a.forget(h)
-			delete(a.handled, key)
+			a.reportEnded(h)
+			delete(a.notices, key)
 		}
 	}
 	return next, errors.Join(errs...)
 }
 
-// claimsPending reports that a notice wants the node cordoned and has no claim on it yet.
-func (a *Agent) claimsPending() bool {
-	takesOver := a.endedCordons()
-	return slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool {
+// hasPendingClaim reports that a notice needs a cordon and has no claim yet.
+func (a *Agent) hasPendingClaim() bool {
+	takesOver := a.hasEndedCordon()
+	return slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool {
 		leaves := h.Phase == Waiting || h.Phase == Yielded && !takesOver
-		return h.Decision.Action.cordons() && !h.claim.isWritten() && !leaves && !a.o.DryRun
+		return h.Decision.Action.includesCordon() && !h.claim.isWritten() && !leaves && !a.options.DryRun
 	})
 }
 
-// forget says that a notice has ended. Its claim is removed already.
-func (a *Agent) forget(h *noticeState) {
-	a.log.Info("notice is over", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.recorded)
-	a.events.emit(over(h.Notice))
-	a.announceOver(h)
-	a.o.Metrics.Over.With(string(h.Notice.Type)).Inc()
+// reportEnded reports that a notice has ended. Its claim is removed already.
+func (a *Agent) reportEnded(h *noticeState) {
+	a.log.Info("notice ended", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.recordedPhase)
+	a.events.emit(newNoticeOverEvent(h.Notice))
+	a.queueEndNotification(h)
+	a.options.Metrics.Over.With(string(h.Notice.Type)).Inc()
 }

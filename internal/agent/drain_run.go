@@ -15,135 +15,137 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// blockedEvery is the least time between two Events that say what blocks a drain, unless it is something new.
-const blockedEvery = 10 * time.Second
+// blockedEventInterval is the least time between two Events about a blocked drain, unless a new obstacle appears.
+const blockedEventInterval = 10 * time.Second
 
-// order is what all notices together ask of a drain.
-type order struct {
-	demands []demand // none twice, in order
+// drainSpec is the drain that all notices together need.
+type drainSpec struct {
+	demands []demand // sorted, without duplicates
 	terms   drain.Terms
 }
 
-// kinds names the types of the notices, for people.
-func (o order) kinds() []notice.Type {
+// noticeTypes returns the types of the notices, for log lines.
+func (o drainSpec) noticeTypes() []notice.Type {
 	var all []notice.Type
 	for _, c := range o.demands {
-		all = append(all, c.kind)
+		all = append(all, c.noticeType)
 	}
 	return slices.Compact(all)
 }
 
-// concerns reports that a pod has to leave for one of the notices, or would if policy did not keep it.
-func (o order) concerns(p kubeapi.Pod) bool {
-	_, ok := governingType(o.demands, &p)
+// matchesPod reports that a notice needs the pod to leave. A policy may still keep the pod.
+func (o drainSpec) matchesPod(p kubeapi.Pod) bool {
+	_, ok := mostSevereType(o.demands, &p)
 	return ok
 }
 
-// policyOf is what a pod gets by the gravest of the notices that concern it.
-func (o order) policyOf(p kubeapi.Pod) podrules.Policy {
-	kind, _ := governingType(o.demands, &p)
-	return drainPolicy(kind)
+// podPolicy returns the policy of the most severe notice that applies to the pod.
+func (o drainSpec) podPolicy(p kubeapi.Pod) podrules.Policy {
+	kind, _ := mostSevereType(o.demands, &p)
+	return policyForType(kind)
 }
 
-func (o order) equal(p order) bool {
+func (o drainSpec) equal(p drainSpec) bool {
 	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin &&
 		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.GiveUp.Equal(p.terms.GiveUp)
 }
 
-// drainRun is a drain that is under way.
+// drainRun is a running drain.
 type drainRun struct {
-	order  order
+	spec   drainSpec
 	drain  *drain.Drain
 	cancel context.CancelFunc
 	done   chan struct{}
-	// receipt is of all that has not been handed out by OnDrained, once done is closed.
-	receipt drain.Receipt
-	// handedOut is true from when OnDrained was called, though its receipt may not be in the books yet, until another pod comes.
-	handedOut atomic.Bool
-	// drained is true from when the node was drained until another pod comes to it.
+	// report covers what OnDrained has not delivered. It is valid once done is closed.
+	report drain.Receipt
+	// reportDelivered is true from the call of OnDrained until the next pod arrives. The agent may not have recorded
+	// the report yet.
+	reportDelivered atomic.Bool
+	// drained is true from the end of the drain until the next pod arrives.
 	drained bool
-	// asked is true once every pod has been asked; quietUntil is when what waits for that does no longer.
-	asked      atomic.Bool
-	quietUntil time.Time
-	// blocked is how far it was when that was said last; nil while nothing blocks it.
+	// allRequested is true once the eviction of every pod has been requested. Writes that wait for this wait at most
+	// until throttleEnd.
+	allRequested atomic.Bool
+	throttleEnd  time.Time
+	// blocked is the progress when the drain was last reported as blocked; nil while nothing blocks it.
 	blocked atomic.Pointer[drain.Progress]
 }
 
-// blockedProgress returns how far the drain under way for a notice is; nil while nothing blocks it.
+// blockedProgress returns the progress of the blocked drain for a notice; nil if nothing blocks it.
 func (a *Agent) blockedProgress(h *noticeState) *drain.Progress {
-	if !h.Phase.isDraining() || !a.underWay() {
+	if !h.Phase.isDraining() || !a.isDrainRunning() {
 		return nil
 	}
 	return a.drain.blocked.Load()
 }
 
-// setBlocked keeps what blocks a drain, for the node's conditions and notifications.
+// setBlocked stores what blocks a drain, for the node's conditions and notifications.
 func (a *Agent) setBlocked(run *drainRun, p *drain.Progress) {
 	if was := run.blocked.Swap(p); was != nil || p != nil {
-		a.wakeUp()
+		a.wakeLoop()
 	}
 }
 
-// wakeUp has the agent have a turn. It is called by the engine, and does not wait: when there is no room for the news, the
-// agent is about to have one.
-func (a *Agent) wakeUp() {
+// wakeLoop triggers a reconcile. The drain engine calls it, so it does not block. If the queue is full, a reconcile
+// is due anyway.
+func (a *Agent) wakeLoop() {
 	select {
-	case a.wake <- func(context.Context) {}:
+	case a.updates <- func(context.Context) {}:
 	default:
 	}
 }
 
-// overtime is the time that a drain gets whose deadline has passed although the machine still lives.
-type overtime struct {
-	passed time.Time // the deadline
-	until  time.Time
+// deadlineExtension is the extra time for a drain after its deadline, while the instance still runs.
+type deadlineExtension struct {
+	deadline time.Time // the passed deadline
+	until    time.Time
 }
 
-// steer starts, adjusts or stops the drain, so that it does what the notices ask for now.
-func (a *Agent) steer(ctx context.Context) {
+// adjustDrain starts, adjusts or stops the drain, so that it matches the notices.
+func (a *Agent) adjustDrain(ctx context.Context) {
 	now := time.Now()
-	a.check(now)
-	want, needed := a.wanted(now)
+	a.checkPhases(now)
+	want, needed := a.buildDrainSpec(now)
 	switch {
-	case a.o.DryRun || !needed:
+	case a.options.DryRun || !needed:
 		a.stopDrain()
 	case a.drain == nil:
 		a.startDrain(ctx, want)
-	case !slices.Equal(a.drain.order.demands, want.demands), a.drain.drained && a.anyWaits(now):
+	case !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
 		a.stopDrain()
 		a.startDrain(ctx, want)
-	case !a.drain.order.equal(want):
-		if a.underWay() {
-			a.log.Info("the drain's time has changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
+	case !a.drain.spec.equal(want):
+		if a.isDrainRunning() {
+			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
 		}
-		a.drain.order = want
+		a.drain.spec = want
 		a.drain.drain.SetTerms(want.terms)
 	}
-	a.claimSlot(now) // after the drain was stopped, if it was
+	a.updateSlotRequest(now) // after the drain was stopped, if it was
 }
 
-// mayDrain reports that the pods may go on account of a notice.
-func (a *Agent) mayDrain(h *noticeState, now time.Time) bool {
-	next, _ := transition(h.Phase, inputChecked, a.guard(h, now))
-	return next.isDraining() && a.canStart(h, now)
+// canDrain reports that the pods may be evicted now for a notice.
+func (a *Agent) canDrain(h *noticeState, now time.Time) bool {
+	next, _ := transition(h.Phase, inputChecked, a.computeGuard(h, now))
+	return next.isDraining() && a.canStartDrain(h, now)
 }
 
-// anyWaits reports that a notice is there for which the pods are to go and have not.
-func (a *Agent) anyWaits(now time.Time) bool {
-	return slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool { return a.mayDrain(h, now) })
+// needsDrainNow reports that a notice needs pods evicted that are still there.
+func (a *Agent) needsDrainNow(now time.Time) bool {
+	return slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return a.canDrain(h, now) })
 }
 
-// wanted adds up what the notices ask for, and the earliest end of time. A Freeze or a condition only limits how long
-// the drain tries, since nothing of the node is lost to it; of several, the one that has the most time. A drained node is
-// kept empty for as long as its notices last.
-func (a *Agent) wanted(now time.Time) (order, bool) {
-	o := order{terms: drain.Terms{Margin: a.o.Margin}}
+// buildDrainSpec combines what the notices need, with the earliest deadline. It reports false if no notice needs a
+// drain. A Freeze or a condition loses nothing of the node, so it only limits how long the drain tries; the longest
+// limit counts. A drained node is kept empty as long as its notices last.
+func (a *Agent) buildDrainSpec(now time.Time) (drainSpec, bool) {
+	o := drainSpec{terms: drain.Terms{Margin: a.options.Margin}}
 	endless := false
-	for _, h := range a.inOrder() {
-		if !a.mayDrain(h, now) && !h.wantsEmpty() {
+	for _, h := range a.noticesByUrgency() {
+		if !a.canDrain(h, now) && !h.keepsNodeEmpty() {
 			continue
 		}
-		if c := demandOf(h); !slices.Contains(o.demands, c) {
+		if c := newDemand(h); !slices.Contains(o.demands, c) {
 			o.demands = append(o.demands, c)
 		}
 		due := h.Decision.Deadline
@@ -154,9 +156,9 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 			}
 			continue
 		case h.Phase.isDrained() && h.Notice.Type == notice.Condition:
-			continue // a pod that comes to the node has it begin anew, and then has its own time
-		case due.IsZero() && a.o.ConditionDrain > 0:
-			due = h.Began.Add(a.o.ConditionDrain)
+			continue // a pod that arrives restarts the drain, with its own time limit
+		case due.IsZero() && a.options.ConditionDrain > 0:
+			due = h.Began.Add(a.options.ConditionDrain)
 		}
 		endless = endless || due.IsZero()
 		if due.After(o.terms.GiveUp) {
@@ -169,57 +171,58 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 	slices.SortFunc(o.demands, func(x, y demand) int { return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) })
 	if o.terms.Forced() {
 		o.terms.GiveUp = time.Time{}
-		if !o.terms.Deadline.After(a.overtime.passed) {
-			o.terms.Deadline = a.overtime.until
+		if !o.terms.Deadline.After(a.extension.deadline) {
+			o.terms.Deadline = a.extension.until
 		}
 	}
 	return o, len(o.demands) > 0
 }
 
-func (a *Agent) startDrain(ctx context.Context, o order) {
+func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
-	run := &drainRun{order: o, done: make(chan struct{}), quietUntil: now.Add(quietFor(o.terms.Deadline, now))}
-	a.events.throttle.until(run.quietUntil)
+	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now))}
+	a.events.throttle.setEnd(run.throttleEnd)
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
-	run.drain = drain.New(a.o.API, drain.Options{
-		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
-		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(run),
+	run.drain = drain.New(a.options.API, drain.Options{
+		Node: a.options.Node, PolicyOf: o.podPolicy, Select: o.matchesPod, Terms: o.terms, Volumes: a.options.Volumes, Logger: a.log,
+		GraceSeconds: a.options.GraceSeconds, DisableEviction: a.options.DisableEviction, OnProgress: a.newProgressHandler(run),
 		OnDrained: func(r drain.Receipt) {
-			run.handedOut.Store(true)
-			a.tell(work, func(context.Context) { a.nodeDrained(run, r) })
+			run.reportDelivered.Store(true)
+			a.enqueue(work, func(context.Context) { a.handleNodeDrained(run, r) })
 		},
 		OnArrival: func() {
-			run.handedOut.Store(false)
-			a.tell(work, func(context.Context) { a.podArrived(run) })
+			run.reportDelivered.Store(false)
+			a.enqueue(work, func(context.Context) { a.handlePodArrived(run) })
 		},
-		WasDrained: a.isReliedOn(),
+		WasDrained: a.isDrainedReported(),
 	})
 	a.drain = run
 	doing := "draining"
-	if !a.anyWaits(now) {
+	if !a.needsDrainNow(now) {
 		doing = "keeping the drained node empty"
 	}
-	a.log.Info(doing, "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	a.log.Info(doing, "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
-		run.receipt = receipt
-		a.tell(work, func(context.Context) { a.drainEnded(run, receipt, err) })
+		run.report = receipt
+		a.enqueue(work, func(context.Context) { a.handleDrainFailed(run, receipt, err) })
 	}()
 }
 
-// onProgress keeps the metrics current, and says what blocks: an obstacle that is new at once, since a Spot machine may
-// be gone in ten seconds, and how many pods still wait for those that are known now and then. That nothing blocks any
-// more is shown at once. It runs in the engine's goroutine.
-func (a *Agent) onProgress(run *drainRun) func(drain.Progress) {
-	var saidAt time.Time
-	var said string
+// newProgressHandler returns a handler that updates the metrics and reports what blocks the drain. It reports a new
+// obstacle at once, because a Spot instance may be gone in ten seconds. It reports changed numbers of known obstacles
+// at blockedEventInterval. It clears the report at once when nothing blocks the drain. The handler runs in the
+// engine's goroutine.
+func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
+	var reportedAt time.Time
+	var reported string
 	known := map[string]bool{}
 	return func(p drain.Progress) {
-		a.o.Metrics.progress(p)
-		if askedAll(p) {
-			a.askedEverybody(run)
+		a.options.Metrics.setDrainProgress(p)
+		if hasRequestedAll(p) {
+			a.endThrottle(run)
 		}
 		isNew, obstructed := false, p.Obstructed()
 		for _, b := range obstructed {
@@ -230,76 +233,77 @@ func (a *Agent) onProgress(run *drainRun) func(drain.Progress) {
 		if len(obstructed) == 0 {
 			a.setBlocked(run, nil)
 		}
-		if !isNew && (len(obstructed) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
+		if !isNew && (len(obstructed) == 0 || time.Since(reportedAt) < blockedEventInterval || p.String() == reported) {
 			return
 		}
-		saidAt, said = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", said, "blocked", first(obstructed, mostLogged))
-		a.events.emit(blocked(p))
+		reportedAt, reported = time.Now(), p.String()
+		a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
+		a.events.emit(newDrainBlockedEvent(p))
 		a.setBlocked(run, &p)
 	}
 }
 
-// drainEnded records how a drain ended that did not empty the node.
-func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
+// handleDrainFailed records a drain that ended without emptying the node.
+func (a *Agent) handleDrainFailed(run *drainRun, r drain.Receipt, err error) {
 	if a.drain != run {
-		return // it was stopped, and another may be under way
+		return // it was stopped, and another may be running
 	}
 	a.drain.cancel()
 	a.drain = nil
-	a.events.throttle.until(time.Time{})
-	a.log.Error("not drained", "summary", r.Summary(), "err", observe.Clip(err.Error(), maxMessage))
-	a.events.emit(notDrained(r, err))
+	a.events.throttle.setEnd(time.Time{})
+	a.log.Error("not drained", "summary", r.Summary(), "err", observe.Clip(err.Error(), maxEventMessageBytes))
+	a.events.emit(newNotDrainedEvent(r, err))
 	if r.Outcome == drain.DeadlinePassed {
-		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.
-		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
+		// The instance outlived its deadline. The drain is retried until the pods have left, the instance is gone or
+		// the notice has ended.
+		a.extension = deadlineExtension{deadline: run.spec.terms.Deadline, until: time.Now().Add(startedDrainTime)}
 	}
-	a.book(r, err)
+	a.recordDrainEnd(r, err)
 }
 
-// book takes a drain's end into the books: of the metrics, the log, the notifications and the notices.
-func (a *Agent) book(r drain.Receipt, err error) {
-	a.o.Metrics.receipt(r)
-	a.logPods(r)
-	a.noteEnd(r, err)
+// recordDrainEnd records the end of a drain in the metrics, the log, the notifications and the notices.
+func (a *Agent) recordDrainEnd(r drain.Receipt, err error) {
+	a.options.Metrics.recordDrain(r)
+	a.logAbnormalPods(r)
+	a.storeDrainResult(r, err)
 	now := time.Now()
-	for _, h := range a.inOrder() {
+	for _, h := range a.noticesByUrgency() {
 		if h.Phase.isDraining() {
-			a.trace(h, drainSpan(h.Notice.Type, r, err))
-			a.drainedHere = err == nil
+			a.recordSpan(h, newDrainSpan(h.Notice.Type, r, err))
+			a.drainedByThisProcess = err == nil
 		}
 		switch {
 		case err == nil:
-			a.take(h, inputEmptied, now)
+			a.handleInput(h, inputEmptied, now)
 		case r.Outcome != drain.DeadlinePassed:
-			a.take(h, inputFailed, now)
+			a.handleInput(h, inputFailed, now)
 		}
 	}
-	a.claimSlot(now)
+	a.updateSlotRequest(now)
 }
 
-// mostLogged bounds what is logged of the pods of one drain. A container runtime splits lines of more than 16 KiB.
-const mostLogged = 20
+// maxLoggedPods limits the logged pods of one drain. A container runtime splits lines of more than 16 KiB.
+const maxLoggedPods = 20
 
-// logPods logs the pods that did not end as they should have, a line each. After a drain that was stopped those that are
-// left do not count: nobody wants them to go any more, or another drain sees to them.
-func (a *Agent) logPods(r drain.Receipt) {
+// logAbnormalPods logs one line for each pod that was killed, force-deleted or left behind. After a cancelled drain,
+// pods that are left do not count: they may stay, or another drain evicts them.
+func (a *Agent) logAbnormalPods(r drain.Receipt) {
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReceipt) bool {
 		left := p.Left() && r.Outcome != drain.Cancelled
 		return p.Action == podrules.Leave || !left && p.End != drain.Killed && p.Asked != drain.Forced
 	})
-	for _, p := range first(odd, mostLogged) {
-		a.log.Warn("pod did not end in its own time", "namespace", p.Namespace, "pod", p.Name, "owner", p.Owner,
+	for _, p := range firstN(odd, maxLoggedPods) {
+		a.log.Warn("pod was killed, force-deleted or left behind", "namespace", p.Namespace, "pod", p.Name, "owner", p.Owner,
 			"asked", p.Asked, "end", p.End, "graceWanted", p.GraceWanted, "graceGiven", p.GraceGiven)
 	}
-	if more := len(odd) - mostLogged; more > 0 {
-		a.log.Warn("more pods did not end in their own time", "pods", more)
+	if more := len(odd) - maxLoggedPods; more > 0 {
+		a.log.Warn("more pods were killed, force-deleted or left behind", "pods", more)
 	}
 }
 
-func first[T any](all []T, most int) []T { return all[:min(len(all), most)] }
+func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// stopDrain ends the drain, if there is one, and waits until it sends nothing any more.
+// stopDrain stops a running drain and waits until it sends no more requests.
 func (a *Agent) stopDrain() {
 	if a.drain == nil {
 		return
@@ -308,26 +312,26 @@ func (a *Agent) stopDrain() {
 	a.drain = nil
 	run.cancel()
 	<-run.done
-	a.events.throttle.until(time.Time{})
-	a.log.Info("drain stopped", "for", run.order.kinds(), "summary", run.receipt.Summary())
-	if !run.handedOut.Load() || run.receipt.Touched() > 0 {
-		a.bookStopped(run.receipt)
+	a.events.throttle.setEnd(time.Time{})
+	a.log.Info("drain stopped", "for", run.spec.noticeTypes(), "summary", run.report.Summary())
+	if !run.reportDelivered.Load() || run.report.Touched() > 0 {
+		a.recordStoppedDrain(run.report)
 	}
 }
 
-// bookStopped takes into the books what a drain had done when it was stopped, and says so where a pod was deleted past what
-// blocked its eviction (I2).
-func (a *Agent) bookStopped(r drain.Receipt) {
-	a.o.Metrics.receipt(r)
-	a.logPods(r)
+// recordStoppedDrain records what a drain did before it was stopped. It emits an Event if a pod was deleted despite a
+// PDB (I2).
+func (a *Agent) recordStoppedDrain(r drain.Receipt) {
+	a.options.Metrics.recordDrain(r)
+	a.logAbnormalPods(r)
 	if slices.ContainsFunc(r.Pods, func(p drain.PodReceipt) bool { return p.Asked == drain.Forced }) {
-		a.events.emit(drainStopped(r))
+		a.events.emit(newDrainStoppedEvent(r))
 	}
 }
 
-// stopDrainUnlessNeeded ends the drain that no notice wants any more, or may have any more.
-func (a *Agent) stopDrainUnlessNeeded() {
-	if _, needed := a.wanted(time.Now()); !needed {
+// stopUnneededDrain stops the drain if no notice needs it, or none may have it now.
+func (a *Agent) stopUnneededDrain() {
+	if _, needed := a.buildDrainSpec(time.Now()); !needed {
 		a.stopDrain()
 	}
 }

@@ -7,72 +7,73 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// longestLead is how long before its deadline a notice stops waiting at the earliest, for its turn or for another tool.
-// It is what Azure promises for the shortest of the notices that wait; with the usual graces, a node is drained in half.
-const longestLead = 10 * time.Minute
+// maxDrainLead is the longest time before its deadline when a notice stops waiting, for a drain slot or for
+// another tool. It is what Azure promises for the shortest notice that can wait. With usual grace periods a drain
+// takes half of it.
+const maxDrainLead = 10 * time.Minute
 
-// Slots limits how many nodes of the cluster are drained at once. *slots.Keeper is one.
+// Slots limits how many nodes of the cluster are drained at once. *slots.Keeper implements it.
 type Slots interface {
-	// Want says whether a slot is wanted from now on, and until when it is waited for; zero is for ever. It does not block.
+	// Want sets whether a slot is needed, and until when it is waited for; zero waits without limit. It does not block.
 	Want(wanted bool, until time.Time)
-	// Held reports whether one is ours at this moment.
+	// Held reports whether this node has a slot now.
 	Held() bool
-	// GivenBack reports that none bears our name any more.
+	// GivenBack reports that no slot names this node any more.
 	GivenBack() bool
-	// Holders names who has the slots, while none is ours.
+	// Holders returns the nodes that have the slots, while this node has none.
 	Holders() []string
-	// Run contends until ctx ends, and calls changed when one of the above may answer otherwise.
+	// Run competes for a slot until ctx ends. It calls changed when a method above may return something else.
 	Run(ctx context.Context, changed func())
 }
 
-// canWait reports a notice whose drain can be put off: a Preempt or Terminate comes with too little time for that.
+// canWait reports that the drain of a notice can be delayed. A Preempt or Terminate gives too little time for that.
 func (h *noticeState) canWait() bool {
 	return h.Notice.Type != notice.Preempt && h.Notice.Type != notice.Terminate
 }
 
-// latestWait is until when a voluntary notice waits, for its turn or for another tool: for half of the time that it had,
-// and longer where ten minutes are left even so. Zero is for as long as it takes: nothing is due for a condition.
-func (h *noticeState) latestWait() time.Time {
+// waitDeadline is until when a notice waits for a drain slot or for another tool. It waits for half of its time, and
+// longer if ten minutes still remain then. Zero is no limit: a condition has no deadline.
+func (h *noticeState) waitDeadline() time.Time {
 	due := h.Decision.Deadline
 	if due.IsZero() {
 		return time.Time{}
 	}
-	return due.Add(-min(max(0, due.Sub(h.Seen.First))/2, longestLead))
+	return due.Add(-min(max(0, due.Sub(h.Seen.First))/2, maxDrainLead))
 }
 
-// isUrgent reports that a notice waits for nothing any more.
+// isUrgent reports that a notice does not wait any longer.
 func (h *noticeState) isUrgent(now time.Time) bool {
-	until := h.latestWait()
+	until := h.waitDeadline()
 	return !h.canWait() || !until.IsZero() && !now.Before(until)
 }
 
-// untilLatestWait is when to look at a waiting notice again.
-func (h *noticeState) untilLatestWait(now time.Time) time.Duration {
-	if until := h.latestWait(); !until.IsZero() {
-		return min(until.Sub(now), whenAsked)
+// untilWaitDeadline returns when to check a waiting notice again.
+func (h *noticeState) untilWaitDeadline(now time.Time) time.Duration {
+	if until := h.waitDeadline(); !until.IsZero() {
+		return min(until.Sub(now), idleInterval)
 	}
-	return whenAsked
+	return idleInterval
 }
 
-// waitsForSlot reports that the node's pods may not go yet: as many nodes as are allowed at once are being drained.
-func (a *Agent) waitsForSlot(h *noticeState, now time.Time) bool {
-	return a.o.Slots != nil && !a.o.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.o.Slots.Held()
+// isWaitingForSlot reports that the drain has to wait, because the limit of concurrent drains is reached.
+func (a *Agent) isWaitingForSlot(h *noticeState, now time.Time) bool {
+	return a.options.Slots != nil && !a.options.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.options.Slots.Held()
 }
 
-// wantsSlot reports that a slot is needed, and until when it is waited for. A drain keeps the one that it has until it
-// ends, also when it would no longer wait for one.
-func (a *Agent) wantsSlot(now time.Time) (wanted bool, until time.Time) {
-	if a.o.DryRun {
+// needsSlot reports that a slot is needed, and until when it is waited for. A drain keeps its slot until it ends,
+// even when it would no longer wait for one.
+func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
+	if a.options.DryRun {
 		return false, time.Time{}
 	}
-	for _, h := range a.handled {
-		if !h.canWait() || !h.wantsDrain() || h.Phase == Yielded || h.Phase == Redraining || h.isUrgent(now) && !a.o.Slots.Held() {
+	for _, h := range a.notices {
+		if !h.canWait() || !h.needsDrain() || h.Phase == Yielded || h.Phase == Redraining || h.isUrgent(now) && !a.options.Slots.Held() {
 			continue
 		}
-		if !a.isConfirmed(h, now) && (h.recorded != Draining || h.isUrgent(now)) {
-			continue // a slot that an earlier agent had is kept until the notices are read, and no new one is asked for
+		if !a.isConfirmed(h, now) && (h.recordedPhase != Draining || h.isUrgent(now)) {
+			continue // keep an earlier agent's slot until the notices are read, but take no new one
 		}
-		if p := h.latestWait(); !p.IsZero() && (until.IsZero() || p.Before(until)) {
+		if p := h.waitDeadline(); !p.IsZero() && (until.IsZero() || p.Before(until)) {
 			until = p
 		}
 		wanted = true
@@ -80,23 +81,23 @@ func (a *Agent) wantsSlot(now time.Time) (wanted bool, until time.Time) {
 	return wanted, until
 }
 
-// claimSlot asks for a slot while one is needed, and gives it back as soon as it is not.
-func (a *Agent) claimSlot(now time.Time) {
-	if a.o.Slots != nil {
-		a.o.Slots.Want(a.wantsSlot(now))
+// updateSlotRequest requests a slot while one is needed, and releases it otherwise.
+func (a *Agent) updateSlotRequest(now time.Time) {
+	if a.options.Slots != nil {
+		a.options.Slots.Want(a.needsSlot(now))
 	}
 }
 
-// slotGivenBack reports that nobody has to wait for a slot of ours.
-func (a *Agent) slotGivenBack() bool { return a.o.Slots == nil || a.o.Slots.GivenBack() }
+// isSlotReleased reports that other nodes do not wait for a slot of this node.
+func (a *Agent) isSlotReleased() bool { return a.options.Slots == nil || a.options.Slots.GivenBack() }
 
-// sayWaitingForTurn says once for each notice that it waits, and for whom.
-func (a *Agent) sayWaitingForTurn(h *noticeState) {
-	holders := a.o.Slots.Holders()
-	if len(holders) == 0 || !h.isNews(WaitingForTurn, "") {
+// reportWaitingForSlot reports once for each notice that it waits, and for which nodes.
+func (a *Agent) reportWaitingForSlot(h *noticeState) {
+	holders := a.options.Slots.Holders()
+	if len(holders) == 0 || !h.setLastMessage(WaitingForTurn, "") {
 		return
 	}
-	a.log.Info("waiting for other nodes to be drained first", "id", h.Notice.ID, "type", h.Notice.Type, "nodes", holders,
-		"until", h.latestWait())
-	a.events.emit(waitingForTurn(h.Notice, holders, h.latestWait()))
+	a.log.Info("waiting for a drain slot", "id", h.Notice.ID, "type", h.Notice.Type, "nodes", holders,
+		"until", h.waitDeadline())
+	a.events.emit(newWaitingForSlotEvent(h.Notice, holders, h.waitDeadline()))
 }

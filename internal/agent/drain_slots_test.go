@@ -15,20 +15,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-func TestPatienceEndsInTimeToDrain(t *testing.T) {
+func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		kind   notice.Type
-		notice time.Duration // from first sight to the deadline
-		waits  time.Duration // from first sight; negative is for ever
+		notice time.Duration // from first read to the deadline
+		waits  time.Duration // from first read; negative is no limit
 	}{
-		"a Preempt waits for nothing":        {notice.Preempt, 30 * time.Second, 0},
-		"a Terminate waits for nothing":      {notice.Terminate, 15 * time.Minute, 0},
-		"a Reboot waits for half its time":   {notice.Reboot, 15 * time.Minute, 450 * time.Second},
-		"a Redeploy too":                     {notice.Redeploy, 10 * time.Minute, 5 * time.Minute},
-		"a Freeze too":                       {notice.Freeze, 15 * time.Minute, 450 * time.Second},
-		"days ahead, until ten minutes left": {notice.Reboot, 7 * 24 * time.Hour, 7*24*time.Hour - longestLead},
-		"what is due now waits for nothing":  {notice.Reboot, 0, 0},
-		"a condition waits for ever":         {notice.Condition, -1, -1},
+		"a Preempt waits for nothing":                       {notice.Preempt, 30 * time.Second, 0},
+		"a Terminate waits for nothing":                     {notice.Terminate, 15 * time.Minute, 0},
+		"a Reboot waits for half its time":                  {notice.Reboot, 15 * time.Minute, 450 * time.Second},
+		"a Redeploy waits for half its time":                {notice.Redeploy, 10 * time.Minute, 5 * time.Minute},
+		"a Freeze waits for half its time":                  {notice.Freeze, 15 * time.Minute, 450 * time.Second},
+		"a Reboot in days waits until ten minutes are left": {notice.Reboot, 7 * 24 * time.Hour, 7*24*time.Hour - maxDrainLead},
+		"a due Reboot waits for nothing":                    {notice.Reboot, 0, 0},
+		"a condition waits without limit":                   {notice.Condition, -1, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &noticeState{Notice: notice.Notice{Type: tt.kind}, Seen: Seen{First: epoch}}
@@ -37,60 +37,60 @@ func TestPatienceEndsInTimeToDrain(t *testing.T) {
 			}
 			if tt.waits < 0 {
 				if h.isUrgent(epoch.Add(1000 * time.Hour)) {
-					t.Error("it presses")
+					t.Error("urgent, want never urgent")
 				}
 				return
 			}
 			if tt.waits > 0 && h.isUrgent(epoch.Add(tt.waits-time.Second)) {
-				t.Error("it presses too early")
+				t.Error("urgent too early")
 			}
 			if !h.isUrgent(epoch.Add(tt.waits)) {
-				t.Error("it does not press in time")
+				t.Error("not urgent in time")
 			}
 		})
 	}
 }
 
 func TestI7OnlyItsOwnSourceEndsANotice(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		other := &teller{name: "condition", news: make(chan struct{}, 1)}
-		m.start(t, 0, func(o *Options) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		other := &fakeSource{name: "condition", changed: make(chan struct{}, 1)}
+		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
 			o.Impact.Conditions = map[string]Action{"shared": Cordon}
 		})
-		reboot := announced(notice.Reboot, "shared", time.Hour) // the same ID in both
-		m.source.say(reboot)
-		other.say(announced(notice.Condition, "shared", 0))
+		reboot := newNotice(notice.Reboot, "shared", time.Hour) // both notices have the same ID
+		m.source.setNotices(reboot)
+		other.setNotices(newNotice(notice.Condition, "shared", 0))
 		time.Sleep(time.Minute)
-		other.say()
+		other.setNotices()
 		time.Sleep(time.Minute)
-		if n := m.see(); !n.Spec.Unschedulable || len(n.Annotations) != 1 {
+		if n := m.currentNode(); !n.Spec.Unschedulable || len(n.Annotations) != 1 {
 			t.Errorf("after the condition's end the node has %v, %v", n.Spec, n.Annotations)
 		}
-		m.source.say()
+		m.source.setNotices()
 		time.Sleep(time.Minute)
-		if n := m.see(); n.Spec.Unschedulable || len(n.Annotations) != 0 || len(n.Status.Conditions) != 0 {
+		if n := m.currentNode(); n.Spec.Unschedulable || len(n.Annotations) != 0 || len(n.Status.Conditions) != 0 {
 			t.Errorf("after both ends the node has %v, %v, %v", n.Spec, n.Annotations, n.Status)
 		}
 	})
 }
 
 func TestI3NoticeOfARemovedSourceIsCleared(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		other := &teller{name: "condition", news: make(chan struct{}, 1)}
-		m.start(t, 0, func(o *Options) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		other := &fakeSource{name: "condition", changed: make(chan struct{}, 1)}
+		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
 			o.Impact.Conditions = map[string]Action{"KernelDeadlock": Cordon}
 		})
-		other.say(announced(notice.Condition, "KernelDeadlock", 0))
+		other.setNotices(newNotice(notice.Condition, "KernelDeadlock", 0))
 		time.Sleep(time.Minute)
-		m.crash()
-		if !m.see().Spec.Unschedulable {
+		m.crashAgent()
+		if !m.currentNode().Spec.Unschedulable {
 			t.Fatal("not cordoned")
 		}
-		m.start(t, 0, nil)
+		m.startAgent(t, 0, nil)
 		time.Sleep(time.Minute)
-		if n := m.see(); n.Spec.Unschedulable || len(n.Annotations) != 0 {
+		if n := m.currentNode(); n.Spec.Unschedulable || len(n.Annotations) != 0 {
 			t.Errorf("still %v, %v", n.Spec, n.Annotations)
 		}
 	})
@@ -98,203 +98,202 @@ func TestI3NoticeOfARemovedSourceIsCleared(t *testing.T) {
 
 func TestConditionWithoutADrainSlotIsNotCordoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster()
-		first, second := newMachine(c, "first", 10*time.Minute), newMachine(c, "second", time.Second)
-		for _, m := range []*machine{first, second} {
+		c := newFakeCluster()
+		first, second := newTestNode(c, "first", 10*time.Minute), newTestNode(c, "second", time.Second)
+		for _, m := range []*testNode{first, second} {
 			m.source.name = "condition"
-			m.start(t, 1, func(o *Options) { o.Impact.Conditions = map[string]Action{"X": Drain} })
+			m.startAgent(t, 1, func(o *Options) { o.Impact.Conditions = map[string]Action{"X": Drain} })
 		}
-		first.source.say(announced(notice.Condition, "X", 0))
+		first.source.setNotices(newNotice(notice.Condition, "X", 0))
 		time.Sleep(10 * time.Second)
-		second.source.say(announced(notice.Condition, "X", 0))
+		second.source.setNotices(newNotice(notice.Condition, "X", 0))
 		time.Sleep(5 * time.Minute)
-		if n := second.see(); n.Spec.Unschedulable || !second.said("WaitingForTurn") {
-			t.Errorf("cordoned: %v, waiting said: %v", n.Spec.Unschedulable, second.said("WaitingForTurn"))
+		if n := second.currentNode(); n.Spec.Unschedulable || !second.hasEvent("WaitingForDrainSlot") {
+			t.Errorf("cordoned: %v, Event WaitingForDrainSlot: %v", n.Spec.Unschedulable, second.hasEvent("WaitingForDrainSlot"))
 		}
 		time.Sleep(6 * time.Minute)
-		if !second.see().Spec.Unschedulable || !second.empty() {
-			t.Error("it never came to its turn")
+		if !second.currentNode().Spec.Unschedulable || !second.isEmpty() {
+			t.Error("not drained after the slot was released")
 		}
-		first.crash()
-		second.crash()
+		first.crashAgent()
+		second.crashAgent()
 	})
 }
 
-func TestNoticeStopsWaitingForASlotInTime(t *testing.T) {
+func TestDrainStartsInTimeWithoutASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster()
-		first, second := newMachine(c, "first", time.Hour), newMachine(c, "second", time.Second)
-		first.start(t, 1, nil)
-		second.start(t, 1, nil)
-		first.source.say(announced(notice.Reboot, "a", 10*time.Hour))
+		c := newFakeCluster()
+		first, second := newTestNode(c, "first", time.Hour), newTestNode(c, "second", time.Second)
+		first.startAgent(t, 1, nil)
+		second.startAgent(t, 1, nil)
+		first.source.setNotices(newNotice(notice.Reboot, "a", 10*time.Hour))
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		second.source.say(announced(notice.Reboot, "b", 15*time.Minute))
+		second.source.setNotices(newNotice(notice.Reboot, "b", 15*time.Minute))
 		time.Sleep(14 * time.Minute)
-		if waited := second.asked().Sub(began); waited < 7*time.Minute || waited > 8*time.Minute {
+		if waited := second.evictionTime().Sub(began); waited < 7*time.Minute || waited > 8*time.Minute {
 			t.Errorf("it waited %s", waited)
 		}
-		first.crash()
-		second.crash()
+		first.crashAgent()
+		second.crashAgent()
 	})
 }
 
 func TestI6VoluntaryDrainStopsForAnotherTool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster()
-		m := newMachine(c, "n", 10*time.Minute)
-		m.start(t, 0, nil)
-		m.source.say(announced(notice.Reboot, "a", time.Hour))
+		c := newFakeCluster()
+		m := newTestNode(c, "n", 10*time.Minute)
+		m.startAgent(t, 0, nil)
+		m.source.setNotices(newNotice(notice.Reboot, "a", time.Hour))
 		time.Sleep(10 * time.Second)
-		_, _ = m.change("", func(n *kubeapi.Node) {
+		_, _ = m.updateNode("", func(n *kubeapi.Node) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		})
 		time.Sleep(10 * time.Second)
-		if n := c.drains(m.name); n != 0 || !m.said("OthersAtWork") {
-			t.Errorf("%d drains go on beside the other tool's; said: %v", n, m.said("OthersAtWork"))
+		if n := c.runningDrains(m.name); n != 0 || !m.hasEvent("OtherToolActive") {
+			t.Errorf("%d drains run beside the other tool's; Event OtherToolActive: %v", n, m.hasEvent("OtherToolActive"))
 		}
-		time.Sleep(51 * time.Minute) // the other tool does not get it done
-		if n := c.drains(m.name); n == 0 && !m.empty() {
-			t.Error("the pods were left to die with the machine")
+		time.Sleep(51 * time.Minute) // the other tool does not finish in time
+		if n := c.runningDrains(m.name); n == 0 && !m.isEmpty() {
+			t.Error("the pods were not evicted before the deadline")
 		}
-		m.crash()
+		m.crashAgent()
 	})
 }
 
-// TestI6NodeIsCordonedAfterTheOtherToolLeaves has the cordon of a Preempt be left to another tool.
+// The other tool keeps its own cordon during a Preempt.
 func TestI6NodeIsCordonedAfterTheOtherToolLeaves(t *testing.T) {
-	onMachine(t, 10*time.Minute, func(t *testing.T, m *machine) {
+	withTestNode(t, 10*time.Minute, func(t *testing.T, m *testNode) {
 		taint := func(taints ...kubeapi.Taint) {
-			_, _ = m.change("", func(n *kubeapi.Node) { n.Spec.Taints = taints })
+			_, _ = m.updateNode("", func(n *kubeapi.Node) { n.Spec.Taints = taints })
 		}
 		taint(kubeapi.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"})
-		m.start(t, 0, nil)
-		m.source.say(announced(notice.Preempt, "p", time.Hour))
+		m.startAgent(t, 0, nil)
+		m.source.setNotices(newNotice(notice.Preempt, "p", time.Hour))
 		time.Sleep(10 * time.Second)
-		if n := m.see(); n.Spec.Unschedulable || len(n.Annotations) != 1 || m.asked().IsZero() {
-			t.Errorf("beside the other tool the node is %+v, and pods were asked to leave at %s", n, m.asked())
+		if n := m.currentNode(); n.Spec.Unschedulable || len(n.Annotations) != 1 || m.evictionTime().IsZero() {
+			t.Errorf("beside the other tool the node is %+v, evictions at %s", n, m.evictionTime())
 		}
 		taint()
 		time.Sleep(10 * time.Second)
-		if n := m.see(); !n.Spec.Unschedulable {
+		if n := m.currentNode(); !n.Spec.Unschedulable {
 			t.Errorf("without the other tool the node is %+v", n)
 		}
 	})
 }
 
-// drains is how many drains follow the node's pods.
-func (c *cluster) drains(node string) int {
+// runningDrains returns how many drains watch the node's pods.
+func (c *fakeCluster) runningDrains(node string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.draining[node]
+	return c.drainCounts[node]
 }
 
-// deed is one thing that happens to one of the machines.
-type deed struct {
-	after   time.Duration
-	machine int
-	what    string        // reboot, freeze, condition, preempt, over, crash, start, fault, mend, hide, show, rename, swap, uncordon
-	window  time.Duration // of a Preempt
-	fault   fault
-	verbs   []string      // that fault is of
-	silent  time.Duration // for how long the source cannot be read after a start
+// scenarioStep is one action on one node.
+type scenarioStep struct {
+	after      time.Duration
+	node       int
+	action     string        // reboot, freeze, condition, preempt, over, crash, start, fault, mend, hide, show, rename, swap, uncordon
+	window     time.Duration // notice period of a Preempt
+	fault      fault
+	verbs      []string      // requests with the fault
+	startDelay time.Duration // how long the source is unreadable after a start
 }
 
-// season is a time in the life of a cluster.
-type season struct {
-	limit, machines int
-	stops           []time.Duration
-	deeds           []deed
+// scenario is a list of steps for the nodes of one cluster.
+type scenario struct {
+	limit, nodes int
+	podStopTimes []time.Duration
+	steps        []scenarioStep
 }
 
-func drawSeason(t *rapid.T) season {
-	s := season{limit: rapid.IntRange(1, 2).Draw(t, "limit"), machines: rapid.IntRange(3, 5).Draw(t, "machines")}
-	for range s.machines {
-		s.stops = append(s.stops, time.Duration(rapid.IntRange(1, 90).Draw(t, "stops"))*time.Second)
+func drawScenario(t *rapid.T) scenario {
+	s := scenario{limit: rapid.IntRange(1, 2).Draw(t, "limit"), nodes: rapid.IntRange(3, 5).Draw(t, "nodes")}
+	for range s.nodes {
+		s.podStopTimes = append(s.podStopTimes, time.Duration(rapid.IntRange(1, 90).Draw(t, "stops"))*time.Second)
 	}
-	for range rapid.IntRange(5, 25).Draw(t, "deeds") {
-		s.deeds = append(s.deeds, deed{
-			after:   time.Duration(rapid.IntRange(0, 40).Draw(t, "after")) * time.Second,
-			machine: rapid.IntRange(0, s.machines-1).Draw(t, "machine"),
-			what: rapid.SampledFrom([]string{
+	for range rapid.IntRange(5, 25).Draw(t, "steps") {
+		s.steps = append(s.steps, scenarioStep{
+			after: time.Duration(rapid.IntRange(0, 40).Draw(t, "after")) * time.Second,
+			node:  rapid.IntRange(0, s.nodes-1).Draw(t, "node"),
+			action: rapid.SampledFrom([]string{
 				"reboot", "reboot", "redeploy", "freeze", "condition", "preempt", "over", "crash", "start", "fault", "fault", "fault", "mend",
 				"hide", "show", "rename", "swap", "uncordon",
 			}).Draw(t, "what"),
-			window: rapid.SampledFrom([]time.Duration{30 * time.Second, 5 * time.Minute, time.Hour}).Draw(t, "window"),
-			fault:  drawFault(t),
-			verbs:  rapid.SliceOfNDistinct(rapid.SampledFrom(verbs), 1, 4, rapid.ID[string]).Draw(t, "verbs"),
-			silent: rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Second, 10 * time.Minute}).Draw(t, "silent"),
+			window:     rapid.SampledFrom([]time.Duration{30 * time.Second, 5 * time.Minute, time.Hour}).Draw(t, "window"),
+			fault:      drawFault(t),
+			verbs:      rapid.SliceOfNDistinct(rapid.SampledFrom(allRequests), 1, 4, rapid.ID[string]).Draw(t, "verbs"),
+			startDelay: rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Second, 10 * time.Minute}).Draw(t, "silent"),
 		})
 	}
 	return s
 }
 
-// live is a machine in a season.
-type live struct {
-	*machine
+// scenarioNode is a node in a scenario.
+type scenarioNode struct {
+	*testNode
 
-	alive     bool
-	readable  time.Time     // when the source of its agent can be read, or could be
-	preempted time.Time     // since when its agent can read of a Preempt
-	within    time.Duration // when its pods are asked to leave at the latest: a quarter of the Preempt's time and a second
+	running       bool
+	readable      time.Time     // when its source becomes readable
+	preempted     time.Time     // since when its agent can read a Preempt
+	evictionLimit time.Duration // longest time until its pods are evicted: a quarter of the Preempt's notice period and a second
 
-	announced time.Time // since when an interruption is announced without a pause
-	clear     time.Time // since when nothing is announced
-	due       time.Time // of the last Preempt
-	openings  int       // that were looked at
+	announced        time.Time // since when an interruption is listed without a gap
+	quietSince       time.Time // since when no notice is listed
+	due              time.Time // deadline of the last Preempt
+	checkedUncordons int       // uncordons that were checked already
 }
 
-// tell has the machine's source list these notices from now on.
-func (m *live) tell(notices ...notice.Notice) {
-	m.source.say(notices...)
+// setNotices makes the node's source list these notices.
+func (m *scenarioNode) setNotices(notices ...notice.Notice) {
+	m.source.setNotices(notices...)
 	switch interrupted := slices.ContainsFunc(notices, func(n notice.Notice) bool { return n.Type != notice.Condition }); {
 	case !interrupted:
 		m.announced = time.Time{}
 	case m.announced.IsZero():
 		m.announced = time.Now()
 	}
-	m.clear = time.Time{}
+	m.quietSince = time.Time{}
 	if len(notices) == 0 {
-		m.clear = time.Now()
+		m.quietSince = time.Now()
 	}
 }
 
-// wrong returns what the agent has done that its notices do not ask for.
-func (m *live) wrong() (broken []string) {
+// findViolations returns what the agent did without a notice that needs it.
+func (m *scenarioNode) findViolations() (broken []string) {
 	m.mu.Lock()
-	opened, evicted := slices.Clone(m.opened), m.evicted
+	opened, evicted := slices.Clone(m.uncordonedAt), m.evictedAt
 	m.mu.Unlock()
-	for _, at := range opened[m.openings:] {
+	for _, at := range opened[m.checkedUncordons:] {
 		if !m.announced.IsZero() && at.After(m.announced) {
-			broken = append(broken, m.name+": takes pods again although an interruption is announced")
+			broken = append(broken, m.name+": uncordoned although an interruption is announced")
 		}
 	}
-	m.openings = len(opened)
-	if len(m.source.snapshot().Unreadable) > 0 && !m.clear.IsZero() {
-		m.clear = time.Now() // the entry that cannot be understood may be any notice
+	m.checkedUncordons = len(opened)
+	if len(m.source.snapshot().Unreadable) > 0 && !m.quietSince.IsZero() {
+		m.quietSince = time.Now() // the unreadable entry may be any notice
 	}
-	if !m.clear.IsZero() && evicted.After(m.clear) && evicted.After(m.due) {
-		broken = append(broken, m.name+": a pod was asked to leave although nothing is announced")
+	if !m.quietSince.IsZero() && evicted.After(m.quietSince) && evicted.After(m.due) {
+		broken = append(broken, m.name+": a pod was evicted although nothing is announced")
 	}
 	return broken
 }
 
-// canWait reports that only notices that can wait are live. Their deadlines are hours away.
-func (m *live) canWait() bool {
-	return !m.isPreempted() && !slices.ContainsFunc(m.source.all(), func(n notice.Notice) bool { return n.Status == notice.Started })
+// canWait reports that only notices that can wait are listed. Their deadlines are hours away.
+func (m *scenarioNode) canWait() bool {
+	return !m.isPreempted() && !slices.ContainsFunc(m.source.listNotices(), func(n notice.Notice) bool { return n.Status == notice.Started })
 }
 
-// isPreempted reports that a Preempt is announced.
-func (m *live) isPreempted() bool {
-	return slices.ContainsFunc(m.source.all(), func(n notice.Notice) bool { return n.Type == notice.Preempt })
+func (m *scenarioNode) isPreempted() bool {
+	return slices.ContainsFunc(m.source.listNotices(), func(n notice.Notice) bool { return n.Type == notice.Preempt })
 }
 
-func (s season) play(t *testing.T) (broken []string) {
-	c := newCluster()
-	var all []*live
-	for i := range s.machines {
-		m := &live{machine: newMachine(c, fmt.Sprint("node-", i), s.stops[i])}
-		m.begin(t, s.limit, 0)
+func (s scenario) run(t *testing.T) (broken []string) {
+	c := newFakeCluster()
+	var all []*scenarioNode
+	for i := range s.nodes {
+		m := &scenarioNode{testNode: newTestNode(c, fmt.Sprint("node-", i), s.podStopTimes[i])}
+		m.startAgentFromNode(t, s.limit, 0)
 		all = append(all, m)
 	}
 	watch := func(d time.Duration) {
@@ -302,126 +301,126 @@ func (s season) play(t *testing.T) (broken []string) {
 			time.Sleep(200 * time.Millisecond)
 			drains := 0
 			for _, m := range all {
-				broken = append(broken, m.wrong()...)
-				m.comeBack()
-				if m.alive && m.canWait() && c.drains(m.name) > 0 && !m.empty() {
+				broken = append(broken, m.findViolations()...)
+				m.addPodIfRestored()
+				if m.running && m.canWait() && c.runningDrains(m.name) > 0 && !m.isEmpty() {
 					drains++
 				}
-				late := m.alive && !m.preempted.IsZero() && time.Since(m.preempted) > m.within
-				if late && !m.empty() && m.asked().IsZero() {
-					broken = append(broken, m.name+": a Preempt waits")
+				late := m.running && !m.preempted.IsZero() && time.Since(m.preempted) > m.evictionLimit
+				if late && !m.isEmpty() && m.evictionTime().IsZero() {
+					broken = append(broken, m.name+": a Preempt drain is late")
 				}
 			}
 			if drains > s.limit {
-				broken = append(broken, fmt.Sprintf("%d drains that could wait at once, the limit is %d", drains, s.limit))
+				broken = append(broken, fmt.Sprintf("%d concurrent drains that can wait, the limit is %d", drains, s.limit))
 			}
 		}
 	}
-	for i, d := range s.deeds {
+	for i, d := range s.steps {
 		watch(d.after)
-		s.happen(t, all[d.machine], d, fmt.Sprint("event-", i))
+		s.apply(t, all[d.node], d, fmt.Sprint("event-", i))
 	}
-	// No deadlock: whoever has an agent and a notice is drained in the end.
+	// No deadlock: every node with an agent and a notice is drained in the end.
 	for _, m := range all {
-		m.faults.set(fault{}, verbs...)
-		m.source.hide()
-		if m.source.silent > 0 && m.alive {
-			m.crash()
-			m.alive = false
+		m.faults.set(fault{}, allRequests...)
+		m.source.setProblems()
+		if m.source.startDelay > 0 && m.running {
+			m.crashAgent()
+			m.running = false
 		}
-		if !m.alive {
-			m.begin(t, s.limit, 0)
+		if !m.running {
+			m.startAgentFromNode(t, s.limit, 0)
 		}
 	}
-	watch(time.Duration(s.machines) * 4 * time.Minute)
+	watch(time.Duration(s.nodes) * 4 * time.Minute)
 	for _, m := range all {
-		if len(m.source.all()) > 0 && !m.empty() && len(broken) == 0 {
+		if len(m.source.listNotices()) > 0 && !m.isEmpty() && len(broken) == 0 {
 			broken = append(broken, m.name+": never drained")
 		}
-		m.tell()
+		m.setNotices()
 	}
-	// No trace: whatever failed, all is taken away once nothing is announced (I3).
-	time.Sleep(2*dying + lastConditionRetry)
+	// No remains: without notices, everything is removed from the node despite earlier failures (I3).
+	time.Sleep(2*terminationTime + maxConditionRetry)
 	for _, m := range all {
 		if !m.isRestored() && len(broken) == 0 {
-			broken = append(broken, fmt.Sprintf("%s: left on the node: %+v", m.name, m.see()))
+			broken = append(broken, fmt.Sprintf("%s: not restored: %+v", m.name, m.currentNode()))
 		}
-		m.crash()
+		m.crashAgent()
 	}
 	return broken
 }
 
-// comeBack brings a pod to an empty node that takes pods and has no notice.
-func (m *live) comeBack() {
-	if m.empty() && len(m.source.all()) == 0 && !m.see().Spec.Unschedulable {
-		m.replace()
-		m.tellPods()
+// addPodIfRestored adds a pod to an empty, schedulable node without a notice.
+func (m *scenarioNode) addPodIfRestored() {
+	if m.isEmpty() && len(m.source.listNotices()) == 0 && !m.currentNode().Spec.Unschedulable {
+		m.replacePod()
+		m.notifyPodHandlers()
 	}
 }
 
-// begin starts the machine's agent, which has just read the Node.
-func (m *live) begin(t *testing.T, limit int, silent time.Duration) {
-	m.source.silent = silent
+// startAgentFromNode starts the node's agent with the present Node.
+func (m *scenarioNode) startAgentFromNode(t *testing.T, limit int, silent time.Duration) {
+	m.source.startDelay = silent
 	m.readable = time.Now().Add(silent)
-	m.start(t, limit, func(o *Options) {
+	m.startAgent(t, limit, func(o *Options) {
 		o.Impact.Conditions = map[string]Action{"X": Drain}
-		found := m.see()
+		found := m.currentNode()
 		o.Found = &found
 	})
-	m.alive = true
+	m.running = true
 }
 
-func (s season) happen(t *testing.T, m *live, d deed, id string) {
-	switch what := d.what; {
+func (s scenario) apply(t *testing.T, m *scenarioNode, d scenarioStep, id string) {
+	switch what := d.action; {
 	case what == "fault":
 		m.faults.set(d.fault, d.verbs...)
 	case what == "mend":
-		m.faults.set(fault{}, verbs...)
-	case what == "crash" && m.alive:
-		m.crash()
-		m.alive, m.preempted = false, time.Time{}
-	case what == "start" && !m.alive:
-		m.begin(t, s.limit, d.silent)
+		m.faults.set(fault{}, allRequests...)
+	case what == "crash" && m.running:
+		m.crashAgent()
+		m.running, m.preempted = false, time.Time{}
+	case what == "start" && !m.running:
+		m.startAgentFromNode(t, s.limit, d.startDelay)
 		if m.isPreempted() {
 			m.preempted = m.readable
 		}
 	case what == "hide":
-		m.source.hide(notice.Problem{Err: errors.New("Events[0]: 7: want an object")})
+		m.source.setProblems(notice.Problem{Err: errors.New("Events[0]: 7: want an object")})
 	case what == "show":
-		m.source.hide()
-	case what == "rename": // every event but a condition goes on under another ID
-		all := m.source.all()
+		m.source.setProblems()
+	case what == "rename": // every event, except conditions, continues under a new ID
+		all := m.source.listNotices()
 		for i := range all {
 			if all[i].Type != notice.Condition {
 				all[i].ID += "-" + id
 			}
 		}
-		m.tell(all...)
-	case what == "swap" && len(m.source.all()) > 0 && !m.isPreempted(): // another interruption takes the place of all, and has begun
-		n := announced(notice.Reboot, id, 0)
+		m.setNotices(all...)
+	case what == "swap" && len(m.source.listNotices()) > 0 && !m.isPreempted(): // a started interruption replaces all notices
+		n := newNotice(notice.Reboot, id, 0)
 		n.Status, n.NotBefore = notice.Started, time.Time{}
-		m.tell(n)
+		m.setNotices(n)
 	case what == "uncordon":
 		m.uncordon()
 		m.mu.Lock()
-		m.openings = len(m.opened) // it was not the agent
+		m.checkedUncordons = len(m.uncordonedAt) // this uncordon is not the agent's
 		m.mu.Unlock()
 	case what == "crash", what == "start", what == "swap":
 	case what == "over":
-		m.tell()
+		m.setNotices()
 		m.preempted = time.Time{}
 	default:
-		m.announce(d, id)
+		m.addNotice(d, id)
 	}
 }
 
-// announce has a notice come beside those that are there.
-func (m *live) announce(d deed, id string) {
+// addNotice adds a notice to the listed ones.
+func (m *scenarioNode) addNotice(d scenarioStep, id string) {
 	kind := map[string]notice.Type{
 		"reboot": notice.Reboot, "redeploy": notice.Redeploy, "freeze": notice.Freeze, "condition": notice.Condition,
 		"preempt": notice.Preempt,
-	}[d.what]
-	n := announced(kind, id, 24*time.Hour)
+	}[d.action]
+	n := newNotice(kind, id, 24*time.Hour)
 	if kind == notice.Condition {
 		n.ID, n.Source = "X", "azure" // one source is enough here
 	}
@@ -429,24 +428,24 @@ func (m *live) announce(d deed, id string) {
 		n.NotBefore = time.Now().Add(d.window)
 		m.due = n.NotBefore
 		if m.preempted.IsZero() {
-			m.within = d.window/4 + time.Second
+			m.evictionLimit = d.window/4 + time.Second
 		}
-		if m.alive && m.preempted.IsZero() {
+		if m.running && m.preempted.IsZero() {
 			m.preempted = time.Now()
 			if m.readable.After(m.preempted) {
 				m.preempted = m.readable
 			}
 		}
 	}
-	m.tell(append(m.source.all(), n)...)
+	m.setNotices(append(m.source.listNotices(), n)...)
 }
 
-// The whole of it: agents with their turns, on nodes that come and go, some of which die with a slot in their hands.
+// The scenario runs agents that share drain slots. Nodes come and go, and some die while they hold a slot.
 func TestDrainSlotsLimitOnlyDrainsThatCanWait(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		s := drawSeason(rt)
+		s := drawScenario(rt)
 		var broken []string
-		synctest.Test(t, func(t *testing.T) { broken = s.play(t) })
+		synctest.Test(t, func(t *testing.T) { broken = s.run(t) })
 		if len(broken) > 0 {
 			rt.Fatal(strings.Join(broken, "; "))
 		}

@@ -7,58 +7,58 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// A node that was drained is watched until its notice is over: a scheduler that had not heard of the cordon, or somebody
-// who names the node, may bring a pod while the platform is still to begin, or while the machine has seconds to live.
+// A drained node is watched until its notice ends. A pod may still arrive, because a scheduler has not seen the
+// cordon, or because a user set spec.nodeName. It may arrive before the platform begins, or when the instance has
+// seconds to live.
 
-// wantsEmpty reports that the node was drained on account of this notice, and is to stay so.
-func (h *noticeState) wantsEmpty() bool {
-	return (h.Phase == Drained || h.Phase == Acknowledged) && h.Decision.Action.drains()
+// keepsNodeEmpty reports that the node was drained for this notice and stays empty for it.
+func (h *noticeState) keepsNodeEmpty() bool {
+	return (h.Phase == Drained || h.Phase == Acknowledged) && h.Decision.Action.includesDrain()
 }
 
-// keptEmpty reports that no pod is being moved off the node, nor about to be. It is not known of a node whose pods have
-// not been listed yet, since the agent was restarted or another notice has come: one may have come to it meanwhile, or
-// have to leave for the other notice, and must not be killed on its way.
-func (a *Agent) keptEmpty(now time.Time) bool {
-	return a.drain != nil && a.drain.drained && !slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool {
-		return a.isDue(h, now)
+// isKnownEmpty reports that no pod is being evicted, or about to be. It is false while the pods have not been listed
+// since a restart or since a new notice. Meanwhile a pod may have arrived, or may have to leave for the other notice.
+// It must not be killed during its eviction.
+func (a *Agent) isKnownEmpty(now time.Time) bool {
+	return a.drain != nil && a.drain.drained && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool {
+		return a.isDrainDue(h, now)
 	})
 }
 
-// isReliedOn reports that a notice says that the node is drained, so that others may rely on it.
-func (a *Agent) isReliedOn() bool {
-	return slices.ContainsFunc(a.inOrder(), (*noticeState).wantsEmpty)
+// isDrainedReported reports that a notice declares the node drained, so others may rely on it.
+func (a *Agent) isDrainedReported() bool {
+	return slices.ContainsFunc(a.noticesByUrgency(), (*noticeState).keepsNodeEmpty)
 }
 
-// underWay reports that pods are being moved off the node.
-func (a *Agent) underWay() bool { return a.drain != nil && !a.drain.drained }
+// isDrainRunning reports that pods are being evicted from the node.
+func (a *Agent) isDrainRunning() bool { return a.drain != nil && !a.drain.drained }
 
-// nodeDrained records that the node is drained.
-func (a *Agent) nodeDrained(run *drainRun, r drain.Receipt) {
-	if a.drain != run { // it was stopped, and another may be under way
+func (a *Agent) handleNodeDrained(run *drainRun, r drain.Receipt) {
+	if a.drain != run { // it was stopped, and another may be running
 		if r.Touched() > 0 {
-			a.bookStopped(r)
+			a.recordStoppedDrain(r)
 		}
 		return
 	}
 	run.drained = true
-	a.events.throttle.until(time.Time{})
-	if r.Touched() == 0 && !slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
-		a.log.Debug("the node is drained as it was", "summary", r.Summary())
-		return // an agent that was restarted has looked again
+	a.events.throttle.setEnd(time.Time{})
+	if r.Touched() == 0 && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
+		a.log.Debug("the node is still drained", "summary", r.Summary())
+		return // a restarted agent found the node drained already
 	}
 	a.log.Info("drained", "summary", r.Summary())
-	a.events.emit(drained(r))
-	a.book(r, nil)
+	a.events.emit(newDrainedEvent(r))
+	a.recordDrainEnd(r, nil)
 }
 
-// podArrived takes back that the node is drained, as far as nobody has relied on it yet. Where the platform was told, the
-// pod leaves all the same.
-func (a *Agent) podArrived(run *drainRun) {
+// handlePodArrived moves notices back to draining, unless the platform was already told that the node is drained. The
+// pod is evicted in both cases.
+func (a *Agent) handlePodArrived(run *drainRun) {
 	if a.drain != run {
 		return
 	}
 	run.drained = false
-	for _, h := range a.inOrder() {
-		a.take(h, inputPodArrived, time.Now())
+	for _, h := range a.noticesByUrgency() {
+		a.handleInput(h, inputPodArrived, time.Now())
 	}
 }

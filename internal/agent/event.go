@@ -15,204 +15,207 @@ import (
 )
 
 const (
-	// eventQueue is how many Kubernetes Events may wait; more are dropped and counted. A drain never waits for them.
-	eventQueue   = 64
-	eventTimeout = 5 * time.Second
-	component    = "slipway-agent"
-	// maxMessage is the API server's limit for an Event's message, in bytes.
-	maxMessage = 1024
+	// maxQueuedEvents is how many Kubernetes Events may wait; more are dropped and counted. A drain never waits for
+	// them.
+	maxQueuedEvents = 64
+	eventTimeout    = 5 * time.Second
+	eventComponent  = "slipway-agent"
+	// maxEventMessageBytes is the API server's limit for an Event's message.
+	maxEventMessageBytes = 1024
 )
 
-// event is a Kubernetes Event in the making. Every text that the agent writes on a Node's behalf is made below.
+// event is a Kubernetes Event before formatting. All texts that the agent writes for a Node are built below.
 type event struct {
 	warning bool
 	reason  EventReason
 	message string
-	about   notice.Notice
+	notice  notice.Notice
 }
 
-func (e event) of(n notice.Notice) event {
-	e.about = n
+func (e event) withNotice(n notice.Notice) event {
+	e.notice = n
 	return e
 }
 
-func normal(reason EventReason, format string, args ...any) event {
+func newNormalEvent(reason EventReason, format string, args ...any) event {
 	return event{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-func warning(reason EventReason, format string, args ...any) event {
+func newWarningEvent(reason EventReason, format string, args ...any) event {
 	return event{warning: true, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// unspoken is an occasion on which only a voice may have something to say.
-func unspoken(reason EventReason, n notice.Notice) event { return event{reason: reason, about: n} }
-
-func noticed(n notice.Notice, d Decision) event {
-	return warning(NoticeReceived, "%s announces %s (%s) for this machine: %s. %s", n.Source, n.Type, n.ID, d.Action,
-		d.Reason).of(n)
+// newSilentEvent returns an event that is written only if Options.Voice formats it.
+func newSilentEvent(reason EventReason, n notice.Notice) event {
+	return event{reason: reason, notice: n}
 }
 
-func changed(n notice.Notice, d Decision) event {
-	return warning(NoticeChanged, "%s %s (%s) has changed, status %s: %s. %s", n.Source, n.Type, n.ID, n.Status, d.Action,
-		d.Reason).of(n)
+func newNoticeReceivedEvent(n notice.Notice, d Decision) event {
+	return newWarningEvent(NoticeReceived, "%s announces %s (%s) for this instance: %s. %s", n.Source, n.Type, n.ID, d.Action,
+		d.Reason).withNotice(n)
 }
 
-func unreadable(source, what string) event {
-	return warning(NoticeUnreadable, "what %s announces cannot be understood in part, and nothing is done about that: %s", source,
+func newNoticeChangedEvent(n notice.Notice, d Decision) event {
+	return newWarningEvent(NoticeChanged, "%s changed %s (%s), status %s: %s. %s", n.Source, n.Type, n.ID, n.Status, d.Action,
+		d.Reason).withNotice(n)
+}
+
+func newNoticeUnreadableEvent(source, what string) event {
+	return newWarningEvent(NoticeUnreadable, "cannot read a part of the notices of source %s, and ignores it: %s", source,
 		what)
 }
 
-func cordoned(n notice.Notice) event {
-	return normal(NodeCordoned, "no new pods on account of %s (%s)", n.Type, n.ID).of(n)
+func newCordonedEvent(n notice.Notice) event {
+	return newNormalEvent(NodeCordoned, "cordoned for %s (%s)", n.Type, n.ID).withNotice(n)
 }
 
-func foundCordoned(n notice.Notice) event {
-	return normal(FoundCordoned, "somebody else had cordoned the node before %s (%s) was announced: it stays cordoned "+
-		"afterwards", n.Type, n.ID).of(n)
+func newFoundCordonedEvent(n notice.Notice) event {
+	return newNormalEvent(FoundCordoned, "the node was already cordoned before %s (%s) was announced: it stays cordoned "+
+		"afterwards", n.Type, n.ID).withNotice(n)
 }
 
-func cordonedAgain(n notice.Notice) event {
-	return warning(CordonedAgain, "somebody uncordoned the node while %s (%s) is announced; cordoned it again", n.Type,
-		n.ID).of(n)
+func newCordonedAgainEvent(n notice.Notice) event {
+	return newWarningEvent(CordonedAgain, "the node was uncordoned during %s (%s); cordoned it again", n.Type,
+		n.ID).withNotice(n)
 }
 
-func draining(n notice.Notice, d Decision) event {
-	return normal(DrainBegun, "moving the pods off, %s", until(n, d)).of(n)
+func newDrainingEvent(n notice.Notice, d Decision) event {
+	return newNormalEvent(DrainBegun, "evicting the pods: %s", describeDeadline(n, d)).withNotice(n)
 }
 
-func until(n notice.Notice, d Decision) string {
+func describeDeadline(n notice.Notice, d Decision) string {
 	if d.Deadline.IsZero() {
-		return "on account of condition " + n.ID
+		return "condition " + n.ID + " is true"
 	}
 	return fmt.Sprintf("%s (%s) is due at %s", n.Type, n.ID, d.Deadline.UTC().Format(time.RFC3339))
 }
 
-func blocked(p drain.Progress) event {
+func newDrainBlockedEvent(p drain.Progress) event {
 	var why []string
 	for _, b := range p.Obstructed() {
 		why = append(why, b.String())
 	}
-	return warning(DrainBlocked, "%s: %s", p, strings.Join(why, "; "))
+	return newWarningEvent(DrainBlocked, "%s: %s", p, strings.Join(why, "; "))
 }
 
-func drained(r drain.Receipt) event { return normal(DrainDone, "%s", r.Summary()) }
+func newDrainedEvent(r drain.Receipt) event { return newNormalEvent(DrainDone, "%s", r.Summary()) }
 
-func notDrained(r drain.Receipt, err error) event {
-	return warning(DrainFailed, "%s. %v", r.Summary(), err)
+func newNotDrainedEvent(r drain.Receipt, err error) event {
+	return newWarningEvent(DrainFailed, "%s. %v", r.Summary(), err)
 }
 
-func drainStopped(r drain.Receipt) event {
-	return warning(DrainStopped, "the drain was stopped. %s", r.Summary())
+func newDrainStoppedEvent(r drain.Receipt) event {
+	return newWarningEvent(DrainStopped, "the drain was stopped. %s", r.Summary())
 }
 
-func acknowledged(n notice.Notice, d Decision) event {
+func newAcknowledgedEvent(n notice.Notice, d Decision) event {
 	if d.Action == Acknowledge {
-		return normal(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).of(n)
+		return newNormalEvent(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).withNotice(n)
 	}
-	return normal(NoticeApproved, "told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
-		named(n.Resources)).of(n)
+	return newNormalEvent(NoticeApproved, "told %s that %s (%s) may begin: drained %s", n.Source, n.Type, n.ID,
+		joinNames(n.Resources)).withNotice(n)
 }
 
-func over(n notice.Notice) event {
-	return normal(NoticeOver, "%s (%s) is finished or was cancelled", n.Type, n.ID).of(n)
+func newNoticeOverEvent(n notice.Notice) event {
+	return newNormalEvent(NoticeOver, "%s (%s) has ended or was cancelled", n.Type, n.ID).withNotice(n)
 }
 
-func uncordoned() event {
-	return normal(NodeUncordoned, "no notice holds the node any more: it takes pods again")
+func newUncordonedEvent() event {
+	return newNormalEvent(NodeUncordoned, "no notice needs the cordon any more: the node is schedulable again")
 }
 
-func stillCordoned(why string) event {
-	return normal(LeftCordoned, "no notice holds the node any more, but it stays cordoned: %s", why)
+func newLeftCordonedEvent(why string) event {
+	return newNormalEvent(LeftCordoned, "no notice needs the cordon any more, but the node stays cordoned: %s", why)
 }
 
-func othersAtWork(others []string, n notice.Notice, what string) event {
-	return warning(OthersAtWork, "also taking this node out of service: %s. %s (%s): %s", strings.Join(others, ", "), n.Type,
-		n.ID, what).of(n)
+func newOtherToolsEvent(others []string, n notice.Notice, what string) event {
+	return newWarningEvent(OthersAtWork, "other tools are taking this node out of service: %s. %s (%s): %s", strings.Join(others, ", "), n.Type,
+		n.ID, what).withNotice(n)
 }
 
-func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
-	limit := "as long as it takes"
+func newWaitingForSlotEvent(n notice.Notice, holders []string, until time.Time) event {
+	limit := "without a time limit"
 	if !until.IsZero() {
 		limit = "until " + until.UTC().Format(time.RFC3339) + " at the latest"
 	}
-	return normal(WaitingForTurn, "%s (%s): as many nodes are being drained as may be at once (%s); waiting, %s", n.Type, n.ID,
-		strings.Join(holders, ", "), limit).of(n)
+	return newNormalEvent(WaitingForTurn, "%s (%s) waits for a drain slot, %s. Slots are held by: %s", n.Type, n.ID,
+		limit, strings.Join(holders, ", ")).withNotice(n)
 }
 
-// events writes Kubernetes Events in the background.
-type events struct {
-	api      EventAPI
-	node     string
-	uid      atomic.Pointer[string] // of the Node, as it was last read
-	queue    chan written
-	throttle *writeThrottle // nothing is written while it lasts
-	failed   func()
-	voice    Voice
-	process  string // makes names unique across restarts
-	unsaid   atomic.Int64
+// eventWriter writes Kubernetes Events in the background.
+type eventWriter struct {
+	api       EventAPI
+	node      string
+	nodeUID   atomic.Pointer[string] // of the Node, as last read
+	queue     chan queuedEvent
+	throttle  *writeThrottle // delays all writes until its end
+	onFailed  func()
+	formatter Voice
+	processID string // makes names unique across restarts
+	pending   atomic.Int64
 }
 
-// EventAPI is what writing Events asks of the API server.
+// EventAPI creates Events at the API server.
 type EventAPI interface {
 	CreateEvent(ctx context.Context, e kubeapi.Event) error
 }
 
-func newEvents(api EventAPI, node string, failed func(), voice Voice) *events {
-	return &events{
-		api: api, node: node, queue: make(chan written, eventQueue), throttle: newWriteThrottle(), failed: failed, voice: voice,
-		process: strconv.FormatInt(time.Now().UnixNano(), 36),
+func newEventWriter(api EventAPI, node string, failed func(), voice Voice) *eventWriter {
+	return &eventWriter{
+		api: api, node: node, queue: make(chan queuedEvent, maxQueuedEvents), throttle: newWriteThrottle(), onFailed: failed, formatter: voice,
+		processID: strconv.FormatInt(time.Now().UnixNano(), 36),
 	}
 }
 
-// about says which Node of its name what is emitted from now on is about.
-func (w *events) about(uid string) { w.uid.Store(&uid) }
+// setNodeUID sets which Node of this name the following Events are about.
+func (w *eventWriter) setNodeUID(uid string) { w.nodeUID.Store(&uid) }
 
-// emit queues e, or drops and counts it when the API server has been away for long.
-func (w *events) emit(e event) {
-	words, spoken := w.words(e)
+// emit queues e. If the queue is full, it drops and counts e.
+func (w *eventWriter) emit(e event) {
+	words, spoken := w.formatEvent(e)
 	if !spoken {
 		return
 	}
-	queued := written{Words: words, at: time.Now()}
-	if uid := w.uid.Load(); uid != nil {
-		queued.node = *uid
+	queued := queuedEvent{Words: words, at: time.Now()}
+	if uid := w.nodeUID.Load(); uid != nil {
+		queued.nodeUID = *uid
 	}
-	w.unsaid.Add(1)
+	w.pending.Add(1)
 	select {
 	case w.queue <- queued:
 	default:
-		w.unsaid.Add(-1)
-		w.failed()
+		w.pending.Add(-1)
+		w.onFailed()
 	}
 }
 
-// written is an Event that waits to be.
-type written struct {
+// queuedEvent is an Event that waits to be written.
+type queuedEvent struct {
 	Words
 
-	at   time.Time // when what it tells of was so
-	node string    // the UID of the Node that it is about
+	at      time.Time // when the event happened
+	nodeUID string    // UID of the Node that it is about
 }
 
-// words are the voice's for an event, or else its own.
-func (w *events) words(e event) (Words, bool) {
-	if w.voice != nil {
-		if words, ok := w.voice(Occasion{Reason: e.reason, Notice: e.about}); ok {
+// formatEvent formats e by Options.Voice, or by default. It reports false if e is not to be written.
+func (w *eventWriter) formatEvent(e event) (Words, bool) {
+	if w.formatter != nil {
+		if words, ok := w.formatter(Occasion{Reason: e.reason, Notice: e.notice}); ok {
 			return words, true
 		}
 	}
-	words := Words{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: component}
+	words := Words{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: eventComponent}
 	if e.warning {
 		words.Type = "Warning"
 	}
 	return words, e.message != ""
 }
 
-// said reports whether every Event so far is written, or could not be.
-func (w *events) said() bool { return w.unsaid.Load() == 0 }
+// isIdle reports that every Event so far is written or has failed.
+func (w *eventWriter) isIdle() bool { return w.pending.Load() == 0 }
 
-// run writes until ctx ends. Events are for people: one that cannot be written is counted and left.
-func (w *events) run(ctx context.Context) {
+// run writes Events until ctx ends. Events inform people, so a failed write is counted and not retried.
+func (w *eventWriter) run(ctx context.Context) {
 	for serial := 0; ; serial++ {
 		select {
 		case <-ctx.Done():
@@ -220,24 +223,24 @@ func (w *events) run(ctx context.Context) {
 		case e := <-w.queue:
 			w.throttle.wait(ctx)
 			bounded, cancel := context.WithTimeout(ctx, eventTimeout)
-			if err := w.api.CreateEvent(bounded, w.object(e, serial)); err != nil {
-				w.failed()
+			if err := w.api.CreateEvent(bounded, w.toKubernetesEvent(e, serial)); err != nil {
+				w.onFailed()
 			}
 			cancel()
-			w.unsaid.Add(-1)
+			w.pending.Add(-1)
 		}
 	}
 }
 
-// object is the Event as the API server takes it. Events of cluster-scoped objects live in the namespace default.
-func (w *events) object(e written, serial int) kubeapi.Event {
+// toKubernetesEvent returns the API object. Events of cluster-scoped objects live in the namespace default.
+func (w *eventWriter) toKubernetesEvent(e queuedEvent, serial int) kubeapi.Event {
 	o := kubeapi.Event{
 		Metadata: kubeapi.ObjectMeta{
-			Name:      fmt.Sprintf("%s.%s.%d", w.node, w.process, serial),
+			Name:      fmt.Sprintf("%s.%s.%d", w.node, w.processID, serial),
 			Namespace: "default",
 		},
-		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: e.node},
-		Type:           e.Type, Reason: e.Reason, Message: observe.Clip(e.Message, maxMessage),
+		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: e.nodeUID},
+		Type:           e.Type, Reason: e.Reason, Message: observe.Clip(e.Message, maxEventMessageBytes),
 		FirstTimestamp: e.at, LastTimestamp: e.at, Count: 1,
 	}
 	o.Source.Component, o.Source.Host = e.Component, w.node

@@ -7,99 +7,100 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// EventReason is the reason of a Kubernetes Event that the agent writes about its node. Alerts may depend on them.
+// EventReason is the reason of a Kubernetes Event that the agent writes about its node. Alerts may depend on it.
 type EventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. Each comment says the type of the Events, their object, and when they are written.
 const (
-	// NoticeReceived is Warning, on Node: a notice names the machine; the message says what is done about it, and why.
+	// NoticeReceived is Warning, on Node: a notice names the instance; the message gives the action and its reason.
 	NoticeReceived EventReason = "NoticeReceived"
-	// NoticeChanged is Warning, on Node: what a notice says has changed, such as its time.
+	// NoticeChanged is Warning, on Node: a notice has changed, for example its time.
 	NoticeChanged EventReason = "NoticeChanged"
-	// NoticeUnreadable is Warning, on Node: what is announced for the machine cannot be understood in part, such as a type that is
-	// not known; what was known before stands, and nothing else is done about it.
+	// NoticeUnreadable is Warning, on Node: a part of a notice for the instance is unreadable, for example an unknown
+	// type. The last readable state stays valid, and no other action follows.
 	NoticeUnreadable EventReason = "NoticeUnreadable"
-	// NodeCordoned is Normal, on Node: a notice has the node take no new pods.
+	// NodeCordoned is Normal, on Node: the node was cordoned for a notice.
 	NodeCordoned EventReason = "Cordoned"
-	// FoundCordoned is Normal, on Node: somebody else had cordoned the node before the notice, so that it stays so.
-	FoundCordoned EventReason = "FoundCordoned"
-	// CordonedAgain is Warning, on Node: somebody uncordoned the node while a notice holds it.
-	CordonedAgain EventReason = "CordonedAgain"
-	// DrainBegun is Normal, on Node: its pods are moved off.
+	// FoundCordoned is Normal, on Node: the node was already cordoned before the notice, so it stays cordoned
+	// afterwards.
+	FoundCordoned EventReason = "AlreadyCordoned"
+	// CordonedAgain is Warning, on Node: the node was uncordoned during a notice, and was cordoned again.
+	CordonedAgain EventReason = "Recordoned"
+	// DrainBegun is Normal, on Node: the eviction of its pods has begun.
 	DrainBegun EventReason = "Draining"
-	// DrainBlocked is Warning, on Node: something keeps pods from leaving; the message says what, pod by pod.
+	// DrainBlocked is Warning, on Node: pods cannot be evicted; the message gives the reason for each pod.
 	DrainBlocked EventReason = "DrainBlocked"
 	// DrainDone is Normal, on Node: all pods that had to leave have left.
 	DrainDone EventReason = "Drained"
 	// DrainFailed is Warning, on Node: a drain has ended with pods left.
-	DrainFailed EventReason = "NotDrained"
-	// DrainStopped is Warning, on Node: a drain was stopped, as its notice is over or another takes its place, that had deleted
-	// pods past what blocked their eviction.
+	DrainFailed EventReason = "DrainFailed"
+	// DrainStopped is Warning, on Node: a drain was stopped after a forced deletion of pods, because its notice ended
+	// or another notice replaced it.
 	DrainStopped EventReason = "DrainStopped"
 	// NoticeApproved is Normal, on Node: the cloud was told that it may begin early.
 	NoticeApproved EventReason = "Acknowledged"
-	// NoticeOver is Normal, on Node: the notice is finished or was cancelled, and the machine lives.
-	NoticeOver EventReason = "NoticeOver"
-	// NodeUncordoned is Normal, on Node: no notice holds the node any more, and it takes pods again.
+	// NoticeOver is Normal, on Node: the notice has ended or was cancelled, and the instance still runs.
+	NoticeOver EventReason = "NoticeEnded"
+	// NodeUncordoned is Normal, on Node: no notice needs the cordon any more, and the node is schedulable again.
 	NodeUncordoned EventReason = "Uncordoned"
-	// LeftCordoned is Normal, on Node: no notice holds the node any more, and it stays cordoned; the message says why.
+	// LeftCordoned is Normal, on Node: no notice needs the cordon any more, but the node stays cordoned; the message
+	// gives the reason.
 	LeftCordoned EventReason = "LeftCordoned"
 	// OthersAtWork is Warning, on Node: another tool is taking the node out of service too.
-	OthersAtWork EventReason = "OthersAtWork"
-	// WaitingForTurn is Normal, on Node: as many nodes are being drained as may be at once.
-	WaitingForTurn EventReason = "WaitingForTurn"
+	OthersAtWork EventReason = "OtherToolActive"
+	// WaitingForTurn is Normal, on Node: the drain waits, because the limit of concurrent drains is reached.
+	WaitingForTurn EventReason = "WaitingForDrainSlot"
 )
 
-// Occasions on which the agent itself writes no Event, as its log and metrics say enough.
+// Reasons for which the agent itself writes no Event. Its log and metrics report them.
 const (
 	// Guarding: the agent has read its node and guards it from now on.
 	Guarding EventReason = "Guarding"
-	// CordonFailed and UncordonFailed: the node could not be changed at the first try; it is tried again.
+	// CordonFailed and UncordonFailed: the first change of the node failed, and is retried.
 	CordonFailed   EventReason = "CordonFailed"
 	UncordonFailed EventReason = "UncordonFailed"
 )
 
-// Occasion is something that there is to say about the node.
+// Occasion is what a [Voice] formats.
 type Occasion struct {
 	// Reason is one of the reasons above.
 	Reason EventReason
-	// Notice is what it is about; zero when it is about several, or none.
+	// Notice is the notice it is about; zero if it is about several or none.
 	Notice notice.Notice
 }
 
-// Words are a Kubernetes Event as it is to be written.
+// Words is the formatted Kubernetes Event.
 type Words struct {
 	Type, Reason, Message string
-	// Component names the event's source.
+	// Component is the Event's source component.
 	Component string
 }
 
-// Voice puts what the agent has to say into other words, for those whose alerts know another vocabulary. It is asked
-// once for each occasion, may be asked from several goroutines at once, and must not block. Without words of its own for an
-// occasion it returns false, and the agent says it in its own way.
+// Voice formats an event for users whose alerts expect another vocabulary. If it returns false, the agent uses its
+// own format. It is called once for each event, possibly from several goroutines at once, and must not block.
 type Voice func(Occasion) (Words, bool)
 
-// Taint is the taint that a notice puts on the node. {type} in its key or value stands for the notice's type in small
-// letters, {id} for its ID.
+// Taint is the taint that a notice sets on the node. In its key and value, {type} is replaced by the notice's type in
+// lower case, and {id} by its ID.
 type Taint struct {
 	Key, Value string
-	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty is no taint. NoExecute has the pods that do not
-	// tolerate it deleted past their disruption budgets, so that it is put on once the node is drained and not before.
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty is no taint. NoExecute makes Kubernetes delete pods
+	// despite PodDisruptionBudgets, so it is set only once the node is drained.
 	Effect string
 }
 
-// DefaultTaint is what the taint is called unless the user says otherwise.
+// DefaultTaint returns the taint without its effect, which the user has to set.
 func DefaultTaint() Taint { return Taint{Key: "slipway.dev/notice", Value: "{type}"} }
 
 const noExecute = "NoExecute"
 
-// For is the taint for one notice.
+// For returns the taint for one notice.
 func (t Taint) For(n notice.Notice) cordon.Taint {
 	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.Kind())), "{id}", n.ID)
-	return cordon.Taint{Key: fill.Replace(t.Key), Value: taintValue(fill.Replace(t.Value)), Effect: t.Effect}
+	return cordon.Taint{Key: fill.Replace(t.Key), Value: toTaintValue(fill.Replace(t.Value)), Effect: t.Effect}
 }
 
-// Check reports a taint that the API server would refuse for some notice.
+// Check returns an error if the API server would refuse the taint for a notice of any type.
 func (t Taint) Check() error {
 	for _, kind := range notice.Types() {
 		if err := cordon.CheckTaint(t.For(notice.Notice{Type: kind, ID: "602d9444-d2cd-49c7-8624-8643e7171297"})); err != nil {
@@ -109,11 +110,11 @@ func (t Taint) Check() error {
 	return nil
 }
 
-// longestValue is the API server's limit for the value of a taint, in bytes.
-const longestValue = 63
+// maxTaintValueBytes is the API server's limit for the value of a taint.
+const maxTaintValueBytes = 63
 
-// taintValue makes a value that the API server takes of an ID that may be anything.
-func taintValue(s string) string {
+// toTaintValue turns any notice ID into a valid taint value.
+func toTaintValue(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
@@ -121,8 +122,8 @@ func taintValue(s string) string {
 		}
 		return '-'
 	}, s)
-	if len(s) > longestValue {
-		s = s[:longestValue]
+	if len(s) > maxTaintValueBytes {
+		s = s[:maxTaintValueBytes]
 	}
 	return strings.Trim(s, "-_.")
 }

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// TestEventNamesItsNode has a node be made anew, under another UID, while an Event of the old one waits.
-func TestEventNamesItsNode(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		m.start(t, 0, nil)
+// The node is registered again under another UID while an Event of the old node waits.
+func TestEventKeepsUIDOfItsNode(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.startAgent(t, 0, nil)
 		time.Sleep(time.Second)
-		m.agent.events.throttle.until(time.Now().Add(time.Minute))
-		m.agent.events.emit(uncordoned())
+		m.agent.events.throttle.setEnd(time.Now().Add(time.Minute))
+		m.agent.events.emit(newUncordonedEvent())
 		m.mu.Lock()
 		m.node.UID = "uid-new"
 		m.mu.Unlock()
-		m.agent.wake <- func(context.Context) { m.agent.restored = false }
+		m.agent.updates <- func(context.Context) { m.agent.recordsRead = false }
 		time.Sleep(time.Second)
-		m.agent.events.emit(uncordoned())
+		m.agent.events.emit(newUncordonedEvent())
 		time.Sleep(time.Minute)
-		m.crash()
-		if want := []string{"uid-n", "uid-new"}; !slices.Equal(m.about, want) {
-			t.Errorf("the Events are about %v, want %v", m.about, want)
+		m.crashAgent()
+		if want := []string{"uid-n", "uid-new"}; !slices.Equal(m.eventNodeUIDs, want) {
+			t.Errorf("the Events are about %v, want %v", m.eventNodeUIDs, want)
 		}
 	})
 }

@@ -10,56 +10,56 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// fault is what goes wrong with the requests of one verb and resource. The zero fault is none.
+// fault is an error of the requests with one verb and resource. The zero fault is none.
 type fault struct {
-	takes time.Duration // until the request is answered
-	hangs bool          // it is never answered
-	code  int           // the status that is answered in the server's place
-	lost  bool          // the request is served, and its answer is lost
-	once  bool          // only the next request has the fault
+	delay        time.Duration // until the request is answered
+	hangs        bool          // the request is never answered
+	code         int           // status code of the response instead of the server's
+	responseLost bool          // the request is served, but the response is lost
+	once         bool          // only the next request has the fault
 }
 
-// faults are what goes wrong with one machine's requests, by verb and resource.
+// faults holds the faults of one node's requests, by verb and resource.
 type faults struct {
-	mu sync.Mutex
-	by map[string]fault
+	mu     sync.Mutex
+	byVerb map[string]fault
 }
 
-// set has the requests of these verbs and resources fail from now on; the zero fault mends them.
+// set sets the fault of requests; the zero fault removes it.
 func (f *faults) set(with fault, of ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, what := range of {
-		if f.by == nil {
-			f.by = map[string]fault{}
+		if f.byVerb == nil {
+			f.byVerb = map[string]fault{}
 		}
-		f.by[what] = with
+		f.byVerb[what] = with
 	}
 }
 
-// next returns the fault of the next request of a verb and resource.
+// next returns the fault of the next request.
 func (f *faults) next(what string) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	with := f.by[what]
+	with := f.byVerb[what]
 	if with.once {
-		delete(f.by, what)
+		delete(f.byVerb, what)
 	}
 	return with
 }
 
-// serve serves a request, which ends with its context or with the client's own timeout.
+// serve serves a request until its context ends or the client's timeout passes.
 func (f *faults) serve(ctx context.Context, what string, do func() error) error {
 	with := f.next(what)
 	ctx, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
 	defer cancel()
-	if with.hangs && !with.lost {
+	if with.hangs && !with.responseLost {
 		<-ctx.Done()
 	}
-	if with.takes > 0 {
+	if with.delay > 0 {
 		select {
 		case <-ctx.Done():
-		case <-time.After(with.takes):
+		case <-time.After(with.delay):
 		}
 	}
 	if ctx.Err() != nil {
@@ -70,24 +70,24 @@ func (f *faults) serve(ctx context.Context, what string, do func() error) error 
 	}
 	err := do()
 	switch {
-	case with.lost && with.hangs:
+	case with.responseLost && with.hangs:
 		<-ctx.Done()
 		return ctx.Err()
-	case with.lost:
+	case with.responseLost:
 		return &kubeapi.StatusError{Code: 504, Reason: "Timeout"}
 	}
 	return err
 }
 
-// nodeRequests are the agent's requests for its Node, and verbs are all its requests that may fail.
+// nodeRequests are the agent's requests for its Node. allRequests are all requests that may fail.
 var (
 	nodeRequests = []string{"get nodes", "list nodes", "patch nodes", "patch nodes/status"}
-	verbs        = append([]string{"create events", "list pods", "list leases", "create leases", "update leases"}, nodeRequests...)
+	allRequests  = append([]string{"create events", "list pods", "list leases", "create leases", "update leases"}, nodeRequests...)
 )
 
 func drawFault(t *rapid.T) fault {
 	return rapid.SampledFrom([]fault{
-		{}, {hangs: true}, {hangs: true, lost: true}, {lost: true}, {code: 503}, {code: 429}, {code: 500}, {code: 403},
-		{takes: 100 * time.Millisecond}, {takes: 3 * time.Second}, {takes: 10 * time.Second},
+		{}, {hangs: true}, {hangs: true, responseLost: true}, {responseLost: true}, {code: 503}, {code: 429}, {code: 500}, {code: 403},
+		{delay: 100 * time.Millisecond}, {delay: 3 * time.Second}, {delay: 10 * time.Second},
 	}).Draw(t, "fault")
 }

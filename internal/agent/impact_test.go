@@ -33,64 +33,64 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 		forced bool
 		reason string
 	}{
-		"a Spot eviction drains":              {DefaultImpact(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
-		"a reboot drains":                     {DefaultImpact(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
-		"a reboot that is to be cordoned for": {custom, notice.Notice{Type: notice.Reboot}, Cordon, true, "Reboot asks for cordon"},
-		"a live migration is left alone": {
+		"a Spot eviction drains":          {DefaultImpact(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
+		"a reboot drains":                 {DefaultImpact(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a reboot with the action cordon": {custom, notice.Notice{Type: notice.Reboot}, Cordon, true, "Reboot asks for cordon"},
+		"a live migration is ignored": {
 			DefaultImpact(), notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: time.Minute}, Ignore, false, "live migration",
 		},
-		"a live migration that is to be drained for": {
+		"a live migration with the action drain": {
 			custom, notice.Notice{Type: notice.Freeze, LiveMigration: true}, Drain, false, "live migration asks for drain",
 		},
-		"a short pause is left alone": {
+		"a short pause is ignored": {
 			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance of 10s",
 		},
-		"a pause without impact is left alone": {DefaultImpact(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
+		"a pause without impact is ignored": {DefaultImpact(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
 		"a long pause drains, without force": {
 			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: time.Minute}, Drain, false, "Freeze of 1m0s asks for drain",
 		},
 		"a pause of unknown length only cordons": {
 			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
 		},
-		"a reboot that a user asked for has its own action": {
+		"a reboot by a user has its own action": {
 			byUser, notice.Notice{Type: notice.Reboot, UserInitiated: true}, Acknowledge, true, "user-initiated Reboot asks for acknowledge",
 		},
-		"a reboot of the platform's has the other": {byUser, notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
-		"a long pause that a user asked for": {
+		"a reboot by the platform has the usual action": {byUser, notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a long pause by a user has its own action": {
 			byUser, notice.Notice{Type: notice.Freeze, UserInitiated: true, Duration: time.Minute}, Cordon, false, "user-initiated Freeze of 1m0s asks for cordon",
 		},
-		"a short pause may begin at once": {
-			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and may begin at once as it is under 9s",
+		"a short pause is approved at once": {
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and is approved at once because it is under 9s",
 		},
-		"a pause as long as the limit may not": {
+		"a pause as long as the limit is not approved": {
 			hasty, notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance",
 		},
-		"a short live migration may begin at once too": {
-			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and may",
+		"a short live migration is approved at once": {
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and is approved",
 		},
-		"a pause of unknown length may not": {
+		"a pause of unknown length is not approved": {
 			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: -time.Second}, Ignore, false, "live migration",
 		},
-		"pods that mind a pause mind a short one": {
+		"marked pods are evicted for a short pause": {
 			marked, notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}, DrainMarked, false, "Freeze asks for drain-marked",
 		},
-		"and one of unknown length": {
+		"marked pods are evicted for a pause of unknown length": {
 			marked, notice.Notice{Type: notice.Freeze, Duration: -time.Second}, DrainMarked, false, "drain-marked",
 		},
-		"but none without impact": {marked, notice.Notice{Type: notice.Freeze}, Ignore, false, "within the tolerance"},
-		"pods that mind a live migration": {
+		"marked pods stay for a pause without impact": {marked, notice.Notice{Type: notice.Freeze}, Ignore, false, "within the tolerance"},
+		"marked pods are evicted for a live migration": {
 			marked, notice.Notice{Type: notice.Freeze, LiveMigration: true}, DrainMarked, false, "live migration asks for drain-marked",
 		},
-		"a condition by its rule": {
-			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain; nothing is due",
+		"a condition has the action of its rule": {
+			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain, without a deadline",
 		},
-		"a condition without one is left alone": {
+		"a condition without a rule is ignored": {
 			sick, notice.Notice{Type: notice.Condition, ID: "Ready"}, Ignore, false, "no action is configured for condition Ready",
 		},
-		"a hint that cannot be confirmed is no reboot": {
+		"an unconfirmed hint is not a reboot": {
 			sick, notice.Notice{Type: notice.Condition, ID: "RebootScheduled"}, Cordon, false, "condition RebootScheduled asks for cordon",
 		},
-		"a type without an action is left alone": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
+		"a type without an action is ignored": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := tt.impact.Decide(tt.notice, Seen{First: epoch})
@@ -107,7 +107,7 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 		notice notice.Notice
 		want   time.Time
 	}{
-		"NotBefore says when":                   {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
+		"NotBefore gives the deadline":          {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
 		"no NotBefore, so the type's minimum":   {notice.Notice{Type: notice.Preempt}, epoch.Add(30 * time.Second)},
 		"no NotBefore on a redeploy":            {notice.Notice{Type: notice.Redeploy}, epoch.Add(10 * time.Minute)},
 		"NotBefore in the past, so the minimum": {notice.Notice{Type: notice.Reboot, NotBefore: epoch.Add(-time.Hour)}, epoch.Add(15 * time.Minute)},
@@ -117,7 +117,7 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 		"a clock that is behind": {
 			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(625 * time.Second), ClockAhead: -10 * time.Minute}, epoch.Add(25 * time.Second),
 		},
-		"started, counted from when it was seen to": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedWindow)},
+		"started, counted from when first seen as started": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedDrainTime)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := DefaultImpact().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
@@ -127,7 +127,7 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 	}
 }
 
-// A restarted agent decides again from what is on the node, and must not come to another answer (I8).
+// A restarted agent decides again from the recorded notice, and must reach the same decision (I8).
 func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := notice.Notice{
@@ -153,17 +153,18 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 	})
 }
 
-// The kubelet restarts in place what it finds after a reboot or a pause, so that a pod that nobody would replace must
-// not be deleted for one. A machine that goes for good takes it along, so that there it must be asked to stop.
+// After a reboot or a pause the kubelet restarts the pods it finds. So a pod without a controller must not be
+// deleted, because nothing would replace it. An instance that is deleted takes the pod with it, so there the pod must
+// be evicted.
 func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
 	for kind, want := range map[notice.Type]podrules.Action{
 		notice.Freeze: podrules.Leave, notice.Reboot: podrules.Leave, notice.Condition: podrules.Leave,
 		notice.Redeploy: podrules.Evict, notice.Preempt: podrules.Evict, notice.Terminate: podrules.Evict,
 	} {
-		if got := drainPolicy(kind).Of(podrules.ByUnmanaged); got != want {
+		if got := policyForType(kind).Of(podrules.ByUnmanaged); got != want {
 			t.Errorf("%s: unmanaged pods get %s, want %s", kind, got, want)
 		}
-		if got := drainPolicy(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
+		if got := policyForType(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
 			t.Errorf("%s: DaemonSet pods get %s, want leave", kind, got)
 		}
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-// largeEvent is a Reboot that names 5,000 machines of 80 bytes each, own among them, and has a long description.
+// largeEvent returns a Reboot with a long description and 5,000 instance names of 80 bytes, including own.
 func largeEvent(own string) notice.Notice {
-	n := announced(notice.Reboot, "E", 15*time.Minute)
+	n := newNotice(notice.Reboot, "E", 15*time.Minute)
 	for i := range 4999 {
 		n.Resources = append(n.Resources, fmt.Sprintf("%s_%04d", strings.Repeat("x", 75), i))
 	}
@@ -27,22 +27,22 @@ func largeEvent(own string) notice.Notice {
 	return n
 }
 
-func TestEventOfThousandsOfMachinesIsActedOn(t *testing.T) {
-	onMachine(t, 10*time.Second, func(t *testing.T, m *machine) {
-		var told approvals
+func TestEventWithThousandsOfInstancesIsHandled(t *testing.T) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		var told approvalRecorder
 		options := func(o *Options) {
 			o.Approver = &told
 			o.Machine = func(id string) (string, error) { return id, nil }
 		}
 		n := largeEvent("n")
-		m.source.say(n)
-		m.start(t, 0, options)
+		m.source.setNotices(n)
+		m.startAgent(t, 0, options)
 		time.Sleep(time.Second)
-		if node := m.see(); !node.Spec.Unschedulable || m.asked().IsZero() {
-			t.Fatalf("1 s after the notice: cordoned %t, pod asked at %v, Events %v", node.Spec.Unschedulable, m.asked(), m.events)
+		if node := m.currentNode(); !node.Spec.Unschedulable || m.evictionTime().IsZero() {
+			t.Fatalf("1 s after the notice: cordoned %t, pod evicted at %v, Events %v", node.Spec.Unschedulable, m.evictionTime(), m.eventReasons)
 		}
 		time.Sleep(time.Minute)
-		node := m.see()
+		node := m.currentNode()
 		records, problems := cordon.List(&node)
 		if len(records) != 1 || len(problems) > 0 {
 			t.Fatalf("records %v, problems %v", records, problems)
@@ -55,82 +55,82 @@ func TestEventOfThousandsOfMachinesIsActedOn(t *testing.T) {
 			t.Errorf("recorded %+v, %v", h.Notice, err)
 		}
 		if len(told.at) > 0 {
-			t.Fatal("acknowledged though nothing is known of 4,999 machines")
+			t.Fatal("approved though the state of 4,999 instances is unknown")
 		}
 
-		// A restarted agent knows from its record alone that there are others.
-		m.crash()
-		m.source = &teller{name: "azure"} // it is never read
-		m.start(t, 0, options)
+		// A restarted agent knows only from its record that there are other instances.
+		m.crashAgent()
+		m.source = &fakeSource{name: "azure"} // it is never read
+		m.startAgent(t, 0, options)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(told.at) > 0 {
-			t.Fatal("acknowledged before the source was read")
+			t.Fatal("approved before the source was read")
 		}
-		m.crash()
+		m.crashAgent()
 		for _, name := range n.Resources[:4999] {
-			m.peerDrained(name)
+			m.addDrainedPeer(name)
 		}
-		m.source = &teller{name: "azure", news: make(chan struct{}, 1), notices: []notice.Notice{n}}
-		m.start(t, 0, options)
+		m.source = &fakeSource{name: "azure", changed: make(chan struct{}, 1), notices: []notice.Notice{n}}
+		m.startAgent(t, 0, options)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		check.Is(t, 1, len(told.at))
 	})
 }
 
-func TestEventWithoutIDIsNeverAcknowledged(t *testing.T) {
-	onMachine(t, 10*time.Second, func(t *testing.T, m *machine) {
-		var told approvals
-		n := announced(notice.Preempt, "unnamed-preempt", time.Minute)
+func TestEventWithoutIDIsNeverApproved(t *testing.T) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		var told approvalRecorder
+		n := newNotice(notice.Preempt, "unnamed-preempt", time.Minute)
 		n.Resources, n.Unnamed = []string{"n"}, true
-		m.source.say(n)
-		m.start(t, 0, func(o *Options) { o.Approver = &told })
+		m.source.setNotices(n)
+		m.startAgent(t, 0, func(o *Options) { o.Approver = &told })
 		time.Sleep(30 * time.Second)
-		if !m.empty() || len(told.at) > 0 {
-			t.Errorf("drained %t, acknowledged %d times", m.empty(), len(told.at))
+		if !m.isEmpty() || len(told.at) > 0 {
+			t.Errorf("drained %t, approved %d times", m.isEmpty(), len(told.at))
 		}
 	})
 }
 
-// refusing is a service that refuses every acknowledgement.
-type refusing struct{}
+// refusingApprover refuses every approval.
+type refusingApprover struct{}
 
-func (refusing) Approve(context.Context, ...string) error {
+func (refusingApprover) Approve(context.Context, ...string) error {
 	return errors.New("answered 400 Bad Request")
 }
 
-func TestExitAfterDrainIgnoresARefusedAcknowledgement(t *testing.T) {
-	onMachine(t, 10*time.Second, func(t *testing.T, m *machine) {
-		n := announced(notice.Reboot, "E", 15*time.Minute)
+func TestExitAfterDrainIgnoresRefusedApproval(t *testing.T) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		n := newNotice(notice.Reboot, "E", 15*time.Minute)
 		n.Resources = []string{"n"}
-		m.source.say(n)
-		m.start(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = refusing{}, true })
+		m.source.setNotices(n)
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = refusingApprover{}, true })
 		select {
-		case <-m.gone:
+		case <-m.agentDone:
 		case <-time.After(time.Minute):
 			t.Error("still running 1 minute after the notice")
 		}
-		if !m.empty() {
+		if !m.isEmpty() {
 			t.Error("it ended before the node was drained")
 		}
 	})
 }
 
 func TestExitAfterDrainSurvivesAnEarlyNoticeEnd(t *testing.T) {
-	onMachine(t, 5*time.Second, func(t *testing.T, m *machine) {
-		m.faults.set(fault{takes: 3 * time.Second}, "create events")
+	withTestNode(t, 5*time.Second, func(t *testing.T, m *testNode) {
+		m.faults.set(fault{delay: 3 * time.Second}, "create events")
 		service := &slowApprover{}
-		freeze := announced(notice.Freeze, "E", time.Minute)
+		freeze := newNotice(notice.Freeze, "E", time.Minute)
 		freeze.Resources = []string{"n"}
-		m.start(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = service, true })
-		m.source.say(freeze)
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = service, true })
+		m.source.setNotices(freeze)
 		for service.approvals() == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		m.source.say()
+		m.source.setNotices()
 		select {
-		case <-m.gone:
+		case <-m.agentDone:
 		case <-time.After(time.Minute):
 			t.Error("still running 1 minute after the notice ended")
 		}
@@ -138,28 +138,28 @@ func TestExitAfterDrainSurvivesAnEarlyNoticeEnd(t *testing.T) {
 }
 
 func TestExitAfterDrainWaitsForAPreemptDrain(t *testing.T) {
-	onMachine(t, 5*time.Second, func(t *testing.T, m *machine) {
-		m.faults.set(fault{takes: 500 * time.Millisecond}, "create events")
-		reboot := announced(notice.Reboot, "E", 15*time.Minute)
+	withTestNode(t, 5*time.Second, func(t *testing.T, m *testNode) {
+		m.faults.set(fault{delay: 500 * time.Millisecond}, "create events")
+		reboot := newNotice(notice.Reboot, "E", 15*time.Minute)
 		reboot.Resources = []string{"n"}
-		m.start(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = refusing{}, true })
-		m.source.say(reboot)
-		for !m.empty() {
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = refusingApprover{}, true })
+		m.source.setNotices(reboot)
+		for !m.isEmpty() {
 			time.Sleep(time.Millisecond)
 		}
-		m.replace()
-		m.tellPods()
-		m.source.say(announced(notice.Preempt, "P", 30*time.Second))
-		<-m.gone
-		if !m.empty() {
+		m.replacePod()
+		m.notifyPodHandlers()
+		m.source.setNotices(newNotice(notice.Preempt, "P", 30*time.Second))
+		<-m.agentDone
+		if !m.isEmpty() {
 			t.Error("it ended before the node was drained for the Preempt")
 		}
 	})
 }
 
-// slowApprover answers after a while.
+// slowApprover approves after a delay.
 type slowApprover struct {
-	takes time.Duration
+	delay time.Duration
 
 	mu   sync.Mutex
 	done int
@@ -169,7 +169,7 @@ func (s *slowApprover) Approve(ctx context.Context, _ ...string) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(s.takes):
+	case <-time.After(s.delay):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,28 +177,28 @@ func (s *slowApprover) Approve(ctx context.Context, _ ...string) error {
 	return nil
 }
 
-// approvals is how many acknowledgements it has accepted.
+// approvals returns the number of accepted approvals.
 func (s *slowApprover) approvals() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.done
 }
 
-func TestAnInterruptedAcknowledgementIsNotRefused(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		service := &slowApprover{takes: 3 * time.Second}
-		reboot := announced(notice.Reboot, "e", 15*time.Minute)
+func TestInterruptedApprovalIsRetried(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		service := &slowApprover{delay: 3 * time.Second}
+		reboot := newNotice(notice.Reboot, "e", 15*time.Minute)
 		reboot.Resources = []string{"n"}
-		m.start(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = service, true })
-		m.source.say(reboot)
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.ExitAfterDrain = service, true })
+		m.source.setNotices(reboot)
 		time.Sleep(3 * time.Second)
-		m.source.say(reboot, announced(notice.Freeze, "f", time.Hour))
+		m.source.setNotices(reboot, newNotice(notice.Freeze, "f", time.Hour))
 		select {
-		case <-m.gone:
+		case <-m.agentDone:
 		case <-time.After(time.Minute):
 		}
 		if service.approvals() == 0 {
-			t.Error("it ended without an acknowledgement")
+			t.Error("it ended without an approval")
 		}
 	})
 }

@@ -10,66 +10,65 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Metrics are the agent's. Every child of a counter exists from the start, so that a rate over the first event is not lost, and
-// a machine that is taken away right after its drain has told of drains at all.
+// Metrics holds the agent's metrics. Every child of a counter exists from the start, so a rate includes the first
+// increment. An instance that is removed right after its drain has exported its drain metrics already.
 type Metrics struct {
 	Notices, Over, Cordoned, Acknowledged *observe.Vec[observe.Counter]
 	StepsFailed, EventsFailed, Unreadable *observe.Counter
 	ConditionsFailed                      *observe.Counter
 	Polls                                 *observe.Vec[observe.Counter]
 	pollSeconds                           *observe.Histogram
-	live                                  *observe.Vec[observe.Gauge]
+	liveNotices                           *observe.Vec[observe.Gauge]
 	deadline, lastRead                    *observe.Gauge
-	left, waiting                         *observe.Gauge
-	pods                                  *observe.Vec[observe.Gauge]
-	obstructed                            *observe.Vec[observe.Gauge]
+	yielded, waitingForSlot               *observe.Gauge
+	drainPods                             *observe.Vec[observe.Gauge]
+	obstructedPods                        *observe.Vec[observe.Gauge]
 	drains                                *observe.Vec[observe.Counter]
 	drainSeconds                          *observe.Histogram
-	ends                                  *observe.Vec[observe.Counter]
-	forced, cutShort                      *observe.Counter
+	podEnds                               *observe.Vec[observe.Counter]
+	forcedPods, cutShortPods              *observe.Counter
 }
 
-// obstacles are the label values of the pods that something keeps from leaving.
-var obstacles = []drain.Obstacle{
+// obstacleLabels are the reason labels of pods that cannot be evicted.
+var obstacleLabels = []drain.Obstacle{
 	drain.Budget, drain.SeveralBudgets, drain.Busy, drain.NoRight, drain.Webhook, drain.Failing, drain.ByPolicy,
 }
 
-// pollOK is the result label of a poll that was read and understood; the others are azure.Class.
+// pollOK is the result label of a successful poll; the other labels are azure.Class values.
 const pollOK = "ok"
 
-// NewMetrics registers the agent's metrics.
 func NewMetrics(r *observe.Registry) *Metrics {
 	m := &Metrics{
-		Notices:          r.Counter("slipway_agent_notices_total", "Notices that named this machine, by type and by what was decided.", "type", "action"),
-		Over:             r.Counter("slipway_agent_notices_over_total", "Notices that were finished or cancelled while the machine lived.", "type"),
-		Cordoned:         r.Counter("slipway_agent_cordons_total", "Times that a notice cordoned the node.", "type"),
-		Acknowledged:     r.Counter("slipway_agent_acknowledgements_total", "Notices that were told to begin early.", "type"),
-		StepsFailed:      r.Counter("slipway_agent_failed_steps_total", "Steps towards what a notice asks for that failed and are tried again.").With(),
-		EventsFailed:     r.Counter("slipway_agent_failed_kubernetes_events_total", "Kubernetes Events that could not be written.").With(),
-		ConditionsFailed: r.Counter("slipway_agent_failed_conditions_total", "Times that the node's conditions could not be written; nothing else waits for them.").With(),
-		left:             r.Gauge("slipway_agent_notices_left_to_others", "Live notices that are left to another tool that is taking the node out of service.").With(),
-		waiting:          r.Gauge("slipway_agent_notices_waiting_for_turn", "Live notices that wait until fewer nodes are being drained.").With(),
-		Unreadable:       r.Counter("slipway_agent_unreadable_notices_total", "Parts of the notices that could not be understood; what was known before stands.").With(),
-		Polls:            r.Counter("slipway_agent_polls_total", "Looks at the cloud's notices, by result.", "result"),
-		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "How long the cloud took to answer.",
+		Notices:          r.Counter("slipway_agent_notices_total", "Notices for this instance, by type and action.", "type", "action"),
+		Over:             r.Counter("slipway_agent_notices_ended_total", "Notices that ended or were cancelled while the instance ran.", "type"),
+		Cordoned:         r.Counter("slipway_agent_cordons_total", "Cordons of the node for a notice.", "type"),
+		Acknowledged:     r.Counter("slipway_agent_acknowledgements_total", "Notices that the agent approved to begin early.", "type"),
+		StepsFailed:      r.Counter("slipway_agent_failed_steps_total", "Failed steps for a notice; they are retried.").With(),
+		EventsFailed:     r.Counter("slipway_agent_failed_kubernetes_events_total", "Kubernetes Events that could not be written or queued.").With(),
+		ConditionsFailed: r.Counter("slipway_agent_failed_conditions_total", "Failed writes of the node's conditions; nothing else waits for them.").With(),
+		yielded:          r.Gauge("slipway_agent_notices_left_to_other_tools", "Current notices left to another tool that is taking the node out of service.").With(),
+		waitingForSlot:   r.Gauge("slipway_agent_notices_waiting_for_drain_slot", "Current notices that wait for a drain slot.").With(),
+		Unreadable:       r.Counter("slipway_agent_unreadable_notices_total", "Unreadable parts of the notices; the last readable state stays valid.").With(),
+		Polls:            r.Counter("slipway_agent_polls_total", "Polls of the cloud's notices, by result.", "result"),
+		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "Response time of a poll of the cloud's notices, in seconds.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
-		live:       r.Gauge("slipway_agent_live_notices", "Notices that name this machine now.", "type"),
-		lastRead:   r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read and understood, in seconds since the epoch; 0 is never.").With(),
-		deadline:   r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the machine is due, in seconds since the epoch; 0 is not at all.").With(),
-		pods:       r.Gauge("slipway_drain_pods", "Pods of the drain under way, by state.", "state"),
-		obstructed: r.Gauge("slipway_drain_obstructed_pods", "Pods that something keeps from leaving, by what it is.", "reason"),
-		drains:     r.Counter("slipway_drains_total", "Drains that ended, by outcome.", "outcome"),
-		drainSeconds: r.Histogram("slipway_drain_seconds", "How long drains took.",
+		liveNotices:    r.Gauge("slipway_agent_active_notices", "Current notices for this instance.", "type"),
+		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read successfully, in seconds since the epoch; 0 is never.").With(),
+		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
+		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
+		obstructedPods: r.Gauge("slipway_drain_blocked_pods", "Pods that cannot be evicted, by reason.", "reason"),
+		drains:         r.Counter("slipway_drains_total", "Finished drains, by outcome.", "outcome"),
+		drainSeconds: r.Histogram("slipway_drain_seconds", "Duration of drains, in seconds.",
 			[]float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600}).With(),
-		ends:     r.Counter("slipway_drain_pod_ends_total", "Pods that had to leave, by how they ended.", "end"),
-		forced:   r.Counter("slipway_drain_forced_pods_total", "Pods deleted past what blocked their eviction, since a deadline left no more time.").With(),
-		cutShort: r.Counter("slipway_drain_cut_short_pods_total", "Pods killed with less time to stop than they wanted.").With(),
+		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to leave, by how they ended.", "end"),
+		forcedPods:   r.Counter("slipway_drain_forced_pods_total", "Forced deletions: pods deleted without eviction, because a deadline left no more time.").With(),
+		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
 	}
 	for _, t := range notice.Types() {
 		m.Over.With(string(t))
 		m.Cordoned.With(string(t))
 		m.Acknowledged.With(string(t))
-		m.live.With(string(t))
+		m.liveNotices.With(string(t))
 		for _, a := range Actions() {
 			m.Notices.With(string(t), string(a))
 		}
@@ -82,45 +81,43 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		m.drains.With(string(o))
 	}
 	for _, e := range []drain.End{drain.Stopped, drain.Killed, drain.Vanished} {
-		m.ends.With(string(e))
+		m.podEnds.With(string(e))
 	}
 	return m
 }
 
-func seconds(t time.Time) float64 {
+func toUnixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}
 	return float64(t.UnixMilli()) / 1000
 }
 
-// FetchOK makes Metrics an azure.Observer.
+// FetchOK implements azure.Observer.
 func (m *Metrics) FetchOK(took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
-	m.lastRead.Set(seconds(time.Now()))
+	m.lastRead.Set(toUnixSeconds(time.Now()))
 }
 
-// FetchFailed makes Metrics an azure.Observer.
+// FetchFailed implements azure.Observer.
 func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(class)).Inc() }
 
-// progress shows how far a drain is.
-func (m *Metrics) progress(p drain.Progress) {
-	m.pods.With("gone").Set(float64(p.Gone))
-	m.pods.With("stopping").Set(float64(p.Asked))
-	m.pods.With("waiting").Set(float64(p.Waiting))
-	m.pods.With("stayed").Set(float64(p.Stayed))
+func (m *Metrics) setDrainProgress(p drain.Progress) {
+	m.drainPods.With("gone").Set(float64(p.Gone))
+	m.drainPods.With("stopping").Set(float64(p.Asked))
+	m.drainPods.With("waiting").Set(float64(p.Waiting))
+	m.drainPods.With("stayed").Set(float64(p.Stayed))
 	count := map[drain.Obstacle]int{}
 	for _, b := range p.Obstructed() {
 		count[b.Reason]++
 	}
-	for _, o := range obstacles {
-		m.obstructed.With(string(o)).Set(float64(count[o]))
+	for _, o := range obstacleLabels {
+		m.obstructedPods.With(string(o)).Set(float64(count[o]))
 	}
 }
 
-// receipt counts what a drain did.
-func (m *Metrics) receipt(r drain.Receipt) {
+func (m *Metrics) recordDrain(r drain.Receipt) {
 	m.drains.With(string(r.Outcome)).Inc()
 	m.drainSeconds.Observe(r.Ended.Sub(r.Began).Seconds())
 	for _, p := range r.Pods {
@@ -128,29 +125,29 @@ func (m *Metrics) receipt(r drain.Receipt) {
 			continue
 		}
 		if p.End != drain.StillThere {
-			m.ends.With(string(p.End)).Inc()
+			m.podEnds.With(string(p.End)).Inc()
 		}
 		if p.Asked == drain.Forced {
-			m.forced.Inc()
+			m.forcedPods.Inc()
 		}
 		if p.CutShort() {
-			m.cutShort.Inc()
+			m.cutShortPods.Inc()
 		}
 	}
 }
 
-// count shows the notices that are live.
-func (a *Agent) count() {
+// updateNoticeMetrics sets the gauges of the notices that have not ended.
+func (a *Agent) updateNoticeMetrics() {
 	live := map[notice.Type]int{}
 	var due time.Time
 	now := time.Now()
 	left, waiting := 0, 0
-	for _, h := range a.inOrder() {
+	for _, h := range a.noticesByUrgency() {
 		live[h.Notice.Type]++
 		switch {
 		case h.Phase == Yielded:
 			left++
-		case h.wantsDrain() && a.waitsForSlot(h, now):
+		case h.needsDrain() && a.isWaitingForSlot(h, now):
 			waiting++
 		}
 		if h.Decision.Action != Ignore && due.IsZero() {
@@ -158,9 +155,9 @@ func (a *Agent) count() {
 		}
 	}
 	for _, t := range notice.Types() {
-		a.o.Metrics.live.With(string(t)).Set(float64(live[t]))
+		a.options.Metrics.liveNotices.With(string(t)).Set(float64(live[t]))
 	}
-	a.o.Metrics.deadline.Set(seconds(due))
-	a.o.Metrics.left.Set(float64(left))
-	a.o.Metrics.waiting.Set(float64(waiting))
+	a.options.Metrics.deadline.Set(toUnixSeconds(due))
+	a.options.Metrics.yielded.Set(float64(left))
+	a.options.Metrics.waitingForSlot.Set(float64(waiting))
 }

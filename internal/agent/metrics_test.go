@@ -34,7 +34,7 @@ func TestMetricsExistFromTheStart(t *testing.T) {
 		`slipway_drain_forced_pods_total 0`,
 	} {
 		if !strings.Contains(page, want+"\n") {
-			t.Errorf("no %s in\n%s", want, page)
+			t.Errorf("missing metric %s in\n%s", want, page)
 		}
 	}
 }
@@ -44,10 +44,10 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	m := NewMetrics(r)
 	m.FetchOK(time.Millisecond)
 	m.FetchFailed(errors.New("no answer"), azure.Unreachable)
-	m.progress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, Blocked: []drain.Blocked{
+	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, Blocked: []drain.Blocked{
 		{Pod: "a", Reason: drain.Budget}, {Pod: "b", Reason: drain.Stopping},
 	}})
-	m.receipt(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
+	m.recordDrain(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
 		{Action: podrules.Evict, Asked: drain.Forced, End: drain.Killed, GraceWanted: 30, GraceGiven: 5},
 		{Action: podrules.Evict, Asked: drain.Evicted, End: drain.Stopped},
 		{Action: podrules.Leave},
@@ -57,18 +57,18 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 		`slipway_agent_polls_total{result="ok"} 1`,
 		`slipway_agent_polls_total{result="unreachable"} 1`,
 		`slipway_drain_pods{state="gone"} 1`,
-		`slipway_drain_obstructed_pods{reason="disruption-budget"} 1`,
+		`slipway_drain_blocked_pods{reason="disruption-budget"} 1`,
 		`slipway_drains_total{outcome="drained"} 1`,
 		`slipway_drain_pod_ends_total{end="killed"} 1`,
 		`slipway_drain_pod_ends_total{end="stopped"} 1`,
 		`slipway_drain_forced_pods_total 1`,
-		`slipway_drain_cut_short_pods_total 1`,
+		`slipway_drain_shortened_grace_pods_total 1`,
 	} {
 		if !strings.Contains(page, want+"\n") {
-			t.Errorf("no %s in\n%s", want, page)
+			t.Errorf("missing metric %s in\n%s", want, page)
 		}
 	}
 	if strings.Contains(page, "slipway_agent_last_read_timestamp_seconds 0\n") {
-		t.Error("a good poll did not move slipway_agent_last_read_timestamp_seconds")
+		t.Error("a successful poll did not change slipway_agent_last_read_timestamp_seconds")
 	}
 }

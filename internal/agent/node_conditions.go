@@ -10,13 +10,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// conditions are the lifecycle conditions (KEP-5683) that hold while h does. While something blocks its drain,
-// DrainInProgress says how far the drain is and what it waits for, after the notice and a colon; see drain.Progress.
-func conditions(h *noticeState) []cordon.Condition {
+// lifecycleConditions returns the lifecycle conditions (KEP-5683) for h. If its drain is blocked, the message of
+// DrainInProgress has the notice, a colon, and the drain's progress; see drain.Progress.
+func lifecycleConditions(h *noticeState) []cordon.Condition {
 	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
 	var set []cordon.Condition
 	switch {
-	case h.Notice.Type == notice.Condition: // a problem of the node's is no maintenance
+	case h.Notice.Type == notice.Condition: // a node condition is not maintenance
 	case h.Notice.Status == notice.Started:
 		set = append(set, cordon.Condition{Type: cordon.MaintenanceInProgress, Reason: conditionReason, Message: message})
 	default:
@@ -24,8 +24,8 @@ func conditions(h *noticeState) []cordon.Condition {
 	}
 	switch h.Phase {
 	case Draining:
-		if h.shown != "" {
-			message += ": " + h.shown
+		if h.shownProgress != "" {
+			message += ": " + h.shownProgress
 		}
 		set = append(set, cordon.Condition{Type: cordon.DrainInProgress, Reason: conditionReason, Message: message})
 	case Drained, Acknowledged:
@@ -34,34 +34,34 @@ func conditions(h *noticeState) []cordon.Condition {
 	return set
 }
 
-// firstConditionRetry and lastConditionRetry bound the pause after the node's conditions could not be written.
+// minConditionRetry and maxConditionRetry limit the pause after a failed write of the node's conditions.
 const (
-	firstConditionRetry = 5 * time.Second
-	lastConditionRetry  = 10 * time.Minute
+	minConditionRetry = 5 * time.Second
+	maxConditionRetry = 10 * time.Minute
 )
 
-// conditionTrouble is what is known of failures to write the node's conditions. They inform, and nothing waits for them.
-type conditionTrouble struct {
-	pause time.Duration // zero while all is well
-	next  time.Time     // when to try again
-	hung  bool          // the last write was not answered in time: none is made before next
+// conditionBackoff tracks failures to write the node's conditions. The conditions only inform, and nothing else waits
+// for them.
+type conditionBackoff struct {
+	delay    time.Duration // zero after a success
+	next     time.Time     // time of the next try
+	timedOut bool          // the last write had no answer in time: none is made before next
 }
 
-// conditionsFailed counts a failure, says so when it is the first, and puts the next try off.
-func (a *Agent) conditionsFailed(err error) {
-	a.o.Metrics.ConditionsFailed.Inc()
-	if a.conditions.pause == 0 {
-		a.log.Error("the node's conditions cannot be written; everything else goes on", "err", err)
+// recordConditionFailure counts a failure, logs the first, and delays the next try.
+func (a *Agent) recordConditionFailure(err error) {
+	a.options.Metrics.ConditionsFailed.Inc()
+	if a.conditionBackoff.delay == 0 {
+		a.log.Error("cannot write the node's conditions, will retry; nothing else waits for them", "err", err)
 	}
-	a.conditions.pause = min(max(2*a.conditions.pause, firstConditionRetry), lastConditionRetry)
-	a.conditions.hung = errors.Is(err, context.DeadlineExceeded)
-	a.conditions.next = time.Now().Add(a.conditions.pause) // the write may have taken long
+	a.conditionBackoff.delay = min(max(2*a.conditionBackoff.delay, minConditionRetry), maxConditionRetry)
+	a.conditionBackoff.timedOut = errors.Is(err, context.DeadlineExceeded)
+	a.conditionBackoff.next = time.Now().Add(a.conditionBackoff.delay) // from now, because the write may have taken long
 }
 
-// conditionsWritten ends the trouble.
-func (a *Agent) conditionsWritten() {
-	if a.conditions.pause > 0 {
+func (a *Agent) resetConditionBackoff() {
+	if a.conditionBackoff.delay > 0 {
 		a.log.Info("the node's conditions can be written again")
 	}
-	a.conditions = conditionTrouble{}
+	a.conditionBackoff = conditionBackoff{}
 }

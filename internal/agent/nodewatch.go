@@ -7,82 +7,82 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// nodeWatch follows the agent's own Node while a notice is being handled: somebody may uncordon it, or begin to take
-// it out of service too. Otherwise it is followed only where a source reads notices off it.
+// nodeWatch watches the agent's own Node while a notice has a claim on it. Somebody may uncordon the Node, or another
+// tool may begin to remove it. Without a claim, the Node is watched only if a source reads notices from it.
 type nodeWatch struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	open   bool // the last state seen takes pods
+	cancel      context.CancelFunc
+	done        chan struct{}
+	schedulable bool // the last state seen was schedulable
 }
 
-// uncordoned reports that the node was last seen taking pods.
-func (w *nodeWatch) uncordoned() bool { return w != nil && w.open }
+// isUncordoned reports that the node was schedulable when last seen.
+func (w *nodeWatch) isUncordoned() bool { return w != nil && w.schedulable }
 
-// cordonedNow notes that the node was cordoned after what the watch last saw.
-func (w *nodeWatch) cordonedNow() {
+// markCordoned records a cordon that the watch has not seen yet.
+func (w *nodeWatch) markCordoned() {
 	if w != nil {
-		w.open = false
+		w.schedulable = false
 	}
 }
 
-// watchNode watches while there is something to guard, and not otherwise.
-func (a *Agent) watchNode(ctx context.Context) {
+// updateNodeWatch starts the watch if it is needed, and stops it otherwise.
+func (a *Agent) updateNodeWatch(ctx context.Context) {
 	needed := len(a.nodeSources()) > 0
-	for _, h := range a.handled {
-		needed = needed || h.claim.isWritten() || h.claim.cordons || h.Phase == Yielded
+	for _, h := range a.notices {
+		needed = needed || h.claim.isWritten() || h.claim.hasCordon || h.Phase == Yielded
 	}
 	switch {
-	case needed && a.node == nil:
-		a.startWatching(ctx)
+	case needed && a.nodeWatch == nil:
+		a.startNodeWatch(ctx)
 	case !needed:
-		a.stopWatching()
+		a.stopNodeWatch()
 	}
 }
 
-func (a *Agent) startWatching(ctx context.Context) {
+func (a *Agent) startNodeWatch(ctx context.Context) {
 	w := &nodeWatch{done: make(chan struct{})}
 	ctx, w.cancel = context.WithCancel(ctx)
-	a.node = w
-	since := a.since
+	a.nodeWatch = w
+	since := a.nodeVersion
 	if len(a.nodeSources()) > 0 {
-		since = "" // they have not seen it
+		since = "" // the sources have not seen it
 	}
 	see := func(n kubeapi.Node) {
-		a.tell(ctx, func(context.Context) {
-			if a.node == w {
-				a.see(&n)
+		a.enqueue(ctx, func(context.Context) {
+			if a.nodeWatch == w {
+				a.observeNode(&n)
 			}
 		})
 	}
 	go func() {
 		defer close(w.done)
-		_ = a.o.API.FollowNode(ctx, a.o.Node, since, kubeapi.Handler[kubeapi.Node]{
+		_ = a.options.API.FollowNode(ctx, a.options.Node, since, kubeapi.Handler[kubeapi.Node]{
 			Replaced: func(all []kubeapi.Node) {
 				for _, n := range all {
 					see(n)
 				}
 			},
 			Changed: see,
-			Failed:  func(err error) { a.log.Warn("cannot follow the node", "err", err) },
+			Failed:  func(err error) { a.log.Warn("cannot watch the node, will retry", "err", err) },
 		})
 	}()
 }
 
-// see takes in a newer state of the Node.
-func (a *Agent) see(n *kubeapi.Node) {
-	a.node.open, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
-	a.keeper.See(n)
-	a.others, a.looked = cordon.Others(n), true
+// observeNode handles a newer state of the Node.
+func (a *Agent) observeNode(n *kubeapi.Node) {
+	a.nodeWatch.schedulable, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
+	a.claimWriter.See(n)
+	a.otherTools, a.otherToolsKnown = cordon.Others(n), true
 	for _, source := range a.nodeSources() {
 		source.See(n)
 	}
 }
 
-func (a *Agent) stopWatching() {
-	if a.node == nil {
+func (a *Agent) stopNodeWatch() {
+	if a.nodeWatch == nil {
 		return
 	}
-	a.node.cancel()
-	<-a.node.done
-	a.node, a.looked, a.unschedulable = nil, false, false
+	a.nodeWatch.cancel()
+	<-a.nodeWatch.done
+	a.nodeWatch, a.otherToolsKnown, a.unschedulable = nil, false, false
 }

@@ -15,74 +15,74 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// noticeState is what the agent knows of one notice. The exported part is recorded on the Node, and a restarted agent
-// continues from it.
+// noticeState is the agent's state for one notice. The exported fields are recorded on the Node, and a restarted
+// agent continues from them.
 type noticeState struct {
 	Notice   notice.Notice `json:"notice"`
 	Seen     Seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
-	// Told are the moments that receivers of notifications were told of.
+	// Told lists the moments for which notifications were queued.
 	Told []notify.Moment `json:"told,omitempty"`
-	// Began is when the node's pods were first asked to leave on account of it.
+	// Began is when the first eviction for this notice was requested.
 	Began time.Time `json:"began,omitzero"`
 	// Trace is the traceparent of the notice's first span.
 	Trace string `json:"trace,omitempty"`
 
 	claim claim
-	// said holds the last message by occasion, so that each is sent once.
-	said map[EventReason]string
+	// lastMessages holds the last message for each reason, so each message is sent once.
+	lastMessages map[EventReason]string
 
-	// recorded is the phase that the record is to show; see Phase.recorded.
-	recorded Phase
-	listed   bool      // this process has read the notice
-	missing  time.Time // since when the notice is no longer listed
-	waitsFor string    // whom or what its acknowledgement waits for, in words
-	// asked is when the node was first asked to be cordoned.
-	asked time.Time
-	// approvable is since when nothing but our own Events keeps it from being acknowledged.
-	approvable time.Time
-	account    account // of its drain, for notifications
-	// shown is what the node's conditions say of what blocks its drain.
-	shown string
+	// recordedPhase is the phase in the record; see Phase.toRecorded.
+	recordedPhase Phase
+	listed        bool      // this process has read the notice
+	missingSince  time.Time // since when the notice is not listed
+	waitsFor      string    // what its approval waits for, for log lines
+	// cordonRequestedAt is when a cordon was first requested.
+	cordonRequestedAt time.Time
+	// approvableSince is since when only unsent Events and notifications delay its approval.
+	approvableSince time.Time
+	drainResult     drainResult // of its drain, for notifications
+	// shownProgress is the progress of its blocked drain that the node's conditions show.
+	shownProgress string
 }
 
-// isNews reports that the last message of an occasion was another one, and notes this one.
-func (h *noticeState) isNews(on EventReason, what string) bool {
-	if before, said := h.said[on]; said && before == what {
+// setLastMessage stores the last message for a reason, and reports whether it has changed.
+func (h *noticeState) setLastMessage(reason EventReason, message string) bool {
+	if before, exists := h.lastMessages[reason]; exists && before == message {
 		return false
 	}
-	if h.said == nil {
-		h.said = map[EventReason]string{}
+	if h.lastMessages == nil {
+		h.lastMessages = map[EventReason]string{}
 	}
-	h.said[on] = what
+	h.lastMessages[reason] = message
 	return true
 }
 
-// dying is how long a machine that is being taken away may outlive the notice that said so.
-const dying = time.Minute
+// terminationTime is the longest time that an instance may outlive the notice of its termination.
+const terminationTime = time.Minute
 
-// lingers is for how much longer a notice that is no longer listed is held on to. One that takes the machine away for
-// good and had begun, or was allowed to, vanishes while the machine is going down: uncordoning the node now would bring
-// pods to it for its last seconds. A machine that is still there after a minute has been spared. So has one that only an
-// earlier agent knew to be due, and that is still there a minute after its deadline.
-func (h *noticeState) lingers(now time.Time) time.Duration {
+// timeUntilEnded returns for how much longer an unlisted notice still counts. A started or approved Preempt or
+// Terminate may vanish from the list while the instance shuts down. Uncordoning the node then would attract pods for
+// its last seconds. If the instance still runs after a minute, it survives. If only an earlier agent read the notice,
+// a minute after the deadline is enough too.
+func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
 	final := h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
-	begun := h.Notice.Status == notice.Started || h.recorded == Acknowledged
+	begun := h.Notice.Status == notice.Started || h.recordedPhase == Acknowledged
 	if !final || !begun {
 		return 0
 	}
-	left := dying - now.Sub(h.missing)
+	left := terminationTime - now.Sub(h.missingSince)
 	if !h.listed {
-		left = min(left, dying-now.Sub(h.Decision.Deadline))
+		left = min(left, terminationTime-now.Sub(h.Decision.Deadline))
 	}
 	return max(0, left)
 }
 
-// mark is the label value under which the other machines of an event find this one.
-func (h *noticeState) mark() cordon.Phase {
+// labelPhase returns the label value by which the agents of the event's other instances find this node.
+func (h *noticeState) labelPhase() cordon.Phase {
 	if h.Decision.Action == Acknowledge {
-		return readyMark
+		return readyLabel
 	}
 	switch h.Phase {
 	case Drained, Acknowledged:
@@ -93,48 +93,48 @@ func (h *noticeState) mark() cordon.Phase {
 	return cordon.Cordoned
 }
 
-// wantsDrain reports that the node's pods have to go on account of this notice and have not.
-func (h *noticeState) wantsDrain() bool {
-	return h.Decision.Action.drains() && (h.Phase.isUndecided() || h.Phase == Cordoned || h.Phase.isDraining())
+// needsDrain reports that this notice needs the pods evicted, and they have not left.
+func (h *noticeState) needsDrain() bool {
+	return h.Decision.Action.includesDrain() && (h.Phase.isUndecided() || h.Phase == Cordoned || h.Phase.isDraining())
 }
 
-// isDue reports that the pods have to go now, as soon as the drain can start.
-func (a *Agent) isDue(h *noticeState, now time.Time) bool {
-	return h.wantsDrain() && h.Phase != Yielded && !a.waitsForSlot(h, now)
+// isDrainDue reports that the drain should run now, or as soon as it can start.
+func (a *Agent) isDrainDue(h *noticeState, now time.Time) bool {
+	return h.needsDrain() && h.Phase != Yielded && !a.isWaitingForSlot(h, now)
 }
 
-// canStart reports that draining can begin: once the node is cordoned, since pods would come back otherwise; what else
-// is to be put on it can wait. When that cannot be had and a quarter of the time is gone, pods that may come back are better
-// than pods that are lost.
-func (a *Agent) canStart(h *noticeState, now time.Time) bool {
-	return h.claim.isWritten() || a.unschedulable || h.Decision.Forced && !now.Before(h.drainsUncordoned())
+// canStartDrain reports that the drain can begin. The node has to be cordoned first, because pods would come back
+// otherwise; the rest of the claim can wait. A forced drain starts without a cordon after a quarter of its time. Pods
+// that may come back are better than pods that are lost.
+func (a *Agent) canStartDrain(h *noticeState, now time.Time) bool {
+	return h.claim.isWritten() || a.unschedulable || h.Decision.Forced && !now.Before(h.uncordonedDrainStart())
 }
 
-// drainsUncordoned is when a forced drain starts although the node could not be cordoned: after a quarter of its time.
-func (h *noticeState) drainsUncordoned() time.Time {
+// uncordonedDrainStart is when a forced drain starts without a cordon: after a quarter of its time.
+func (h *noticeState) uncordonedDrainStart() time.Time {
 	return h.Seen.First.Add(h.Decision.Deadline.Sub(h.Seen.First) / 4)
 }
 
-// inOrder returns the notices that something may be done about, the most urgent first.
-func (a *Agent) inOrder() []*noticeState {
+// noticesByUrgency returns the notices that may be acted on, the most urgent first.
+func (a *Agent) noticesByUrgency() []*noticeState {
 	now := time.Now()
-	all := make([]*noticeState, 0, len(a.handled))
-	for _, h := range a.handled {
+	all := make([]*noticeState, 0, len(a.notices))
+	for _, h := range a.notices {
 		if h.Phase != Releasing && a.isConfirmed(h, now) {
 			all = append(all, h)
 		}
 	}
 	slices.SortFunc(all, func(x, y *noticeState) int {
-		return cmp.Or(cmp.Compare(x.rank(), y.rank()), x.Decision.Deadline.Compare(y.Decision.Deadline),
+		return cmp.Or(cmp.Compare(x.urgencyRank(), y.urgencyRank()), x.Decision.Deadline.Compare(y.Decision.Deadline),
 			strings.Compare(x.Notice.ID, y.Notice.ID))
 	})
 	return all
 }
 
-// rank puts first a notice whose drain can be put off for nothing, and last one that is never due.
-func (h *noticeState) rank() int {
+// urgencyRank puts drains that cannot wait first, and notices without a deadline last.
+func (h *noticeState) urgencyRank() int {
 	switch {
-	case !h.canWait() && h.Decision.Action.drains():
+	case !h.canWait() && h.Decision.Action.includesDrain():
 		return 0
 	case h.Decision.Deadline.IsZero():
 		return 2
@@ -142,77 +142,78 @@ func (h *noticeState) rank() int {
 	return 1
 }
 
-// restore reads, once, what an earlier agent left on the node. Until it is read nothing else is done: the notice that
-// is being handled might look like a new one.
-func (a *Agent) restore(ctx context.Context) error {
-	if a.restored {
+// readRecords reads once what an earlier agent recorded on the node. Nothing else is done before, because a notice in
+// progress would look new.
+func (a *Agent) readRecords(ctx context.Context) error {
+	if a.recordsRead {
 		return nil
 	}
 	node, err := a.readNode(ctx)
 	if err != nil {
-		return fmt.Errorf("node %s: what is on it cannot be read: %w", a.o.Node, err)
+		return fmt.Errorf("read node %s: %w", a.options.Node, err)
 	}
-	if a.keeper, err = cordon.New(a.o.API, node.Name, node.UID); err != nil {
+	if a.claimWriter, err = cordon.New(a.options.API, node.Name, node.UID); err != nil {
 		return err
 	}
-	a.events.about(node.UID)
+	a.events.setNodeUID(node.UID)
 	records, problems := cordon.List(node)
 	for _, err := range problems {
-		a.log.Error("annotation on the node cannot be understood, and stays", "err", err)
+		a.log.Error("cannot parse an annotation of the node; it stays", "err", err)
 	}
 	for _, r := range records {
-		a.resume(r)
+		a.resumeRecord(r)
 	}
 	for source, s := range a.snapshots {
-		a.confirm(source, s)
+		a.extendPassedDeadlines(source, s)
 	}
-	for _, source := range a.o.Sources {
+	for _, source := range a.options.Sources {
 		if s, ok := source.(Resumer); ok {
-			s.Resume(a.handledFrom(source.Name()))
+			s.Resume(a.noticesFrom(source.Name()))
 		}
 	}
-	a.others, a.looked = cordon.Others(node), len(a.nodeSources()) > 0
-	a.restored = true
+	a.otherTools, a.otherToolsKnown = cordon.Others(node), len(a.nodeSources()) > 0
+	a.recordsRead = true
 	if !a.ready.Swap(true) {
-		a.events.emit(unspoken(Guarding, notice.Notice{}))
+		a.events.emit(newSilentEvent(Guarding, notice.Notice{}))
 	}
 	return nil
 }
 
-// readNode gives the Node that was found at the start, and afterwards reads it.
+// readNode returns Options.Found on the first call, and reads the Node afterwards.
 func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
-	if found := a.o.Found; found != nil {
-		a.o.Found = nil
+	if found := a.options.Found; found != nil {
+		a.options.Found = nil
 		return found, nil
 	}
-	return a.o.API.GetNode(ctx, a.o.Node)
+	return a.options.API.GetNode(ctx, a.options.Node)
 }
 
-// resume takes up what an earlier agent recorded. Records of other owners, such as a manager, are not ours to judge.
-func (a *Agent) resume(r cordon.Record) {
+// resumeRecord continues from a record of an earlier agent. It ignores records of other owners, such as a manager.
+func (a *Agent) resumeRecord(r cordon.Record) {
 	var h noticeState
-	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || owner(h.Notice.Source, h.Notice.ID) != r.Owner {
-		a.log.Info("the node is held by another", "owner", r.Owner, "reason", r.Reason)
+	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || claimOwner(h.Notice.Source, h.Notice.ID) != r.Owner {
+		a.log.Info("the node has a cordon claim of another owner", "owner", r.Owner, "reason", r.Reason)
 		return
 	}
-	if a.handled[r.Owner] != nil {
-		return // the Node was read again; what is in memory is newer
+	if a.notices[r.Owner] != nil {
+		return // the Node was read again; the state in memory is newer
 	}
-	// A record without a cordon may be the rest of one that could not be taken away whole, and is made sure of.
-	h.recorded = h.Phase
-	a.take(&h, inputResumed, time.Now())
+	// A record without a cordon may be the rest of a claim that was only partly removed. So it is written or removed
+	// again.
+	h.recordedPhase = h.Phase
+	a.handleInput(&h, inputResumed, time.Now())
 	h.claim.state = claimUncertain
 	if r.Cordon != "" {
 		h.claim = claim{claimWritten, true}
 	}
-	a.handled[r.Owner] = &h
-	a.log.Info("going on where an earlier agent stopped", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
+	a.notices[r.Owner] = &h
+	a.log.Info("continuing a notice of an earlier agent", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 }
 
-// handledFrom lists the notices of one source that are being handled.
-func (a *Agent) handledFrom(source string) []notice.Notice {
+// noticesFrom returns the handled notices of one source.
+func (a *Agent) noticesFrom(source string) []notice.Notice {
 	var all []notice.Notice
-	for _, h := range a.handled {
+	for _, h := range a.notices {
 		if h.Notice.Source == source {
 			all = append(all, h.Notice)
 		}

@@ -18,17 +18,19 @@ import (
 )
 
 const (
-	// lookUpTimeout bounds what is asked of the API server to make a notification fuller. It is sent all the same.
-	lookUpTimeout = 3 * time.Second
-	// announcements is how many notifications may wait for that; more are dropped and counted with the Events that were.
-	announcements = 64
+	// lookupTimeout limits the requests for a notification's labels and pods. Without an answer the notification is
+	// sent without them.
+	lookupTimeout = 3 * time.Second
+	// maxQueuedNotifications is how many notifications may wait for these requests. More are dropped, and counted
+	// with the dropped Events.
+	maxQueuedNotifications = 64
 )
 
-// Notifier tells receivers. *notify.Notifier is one.
+// Notifier sends messages to receivers. *notify.Notifier implements it.
 type Notifier interface {
 	// Notify must not block.
 	Notify(m notify.Message)
-	// Idle reports that every message has been sent, or tried once.
+	// Idle reports that every message has been sent or tried once.
 	Idle() bool
 }
 
@@ -37,115 +39,115 @@ type PodLister interface {
 	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
-// account is what a drain has left to tell about a notice.
-type account struct {
-	receipt *drain.Receipt
-	blocked []drain.Blocked
-	timeUp  bool
+// drainResult is the part of a drain's result that notifications need.
+type drainResult struct {
+	report   *drain.Receipt
+	blocked  []drain.Blocked
+	timedOut bool
 }
 
-// due are the moments that have come for a notice and have not been told. What has been told is a part of its record on
-// the node, so that a restarted agent does not tell it again.
-func (a *Agent) due(h *noticeState) []notify.Moment {
+// dueMoments returns the moments of a notice that have come and have not been sent. Sent moments are in the notice's
+// record on the node, so a restarted agent does not send them again.
+func (a *Agent) dueMoments(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil
 	}
 	come := []notify.Moment{notify.Detected}
 	if p := a.blockedProgress(h); p != nil {
-		h.account.blocked = p.Obstructed()
+		h.drainResult.blocked = p.Obstructed()
 		come = append(come, notify.Blocked)
 	}
 	if h.Phase.isDrained() {
 		come = append(come, notify.Drained)
 	}
-	if h.account.timeUp {
+	if h.drainResult.timedOut {
 		come = append(come, notify.DeadlinePassed)
 	}
 	return slices.DeleteFunc(come, func(m notify.Moment) bool { return slices.Contains(h.Told, m) })
 }
 
-// announce tells what has come since the last turn, before anything else is done: it costs no time, and what is done
-// next records that it was told.
-func (a *Agent) announce(now time.Time) {
-	if a.o.Notifier == nil {
+// queueNotifications queues a notification for each new moment. It runs before anything else in a reconcile: it takes
+// no time, and the next write of the claim records it.
+func (a *Agent) queueNotifications(now time.Time) {
+	if a.options.Notifier == nil {
 		return
 	}
-	for _, h := range a.inOrder() {
-		for _, m := range a.due(h) {
+	for _, h := range a.noticesByUrgency() {
+		for _, m := range a.dueMoments(h) {
 			h.Told = append(h.Told, m)
-			h.claim.outdate()
-			a.announcer.queueUp(announcement{message(a.o.Node, m, h, now), h.account.receipt}, a.o.Metrics.EventsFailed.Inc)
+			h.claim.markOutdated()
+			a.notifications.enqueue(pendingNotification{newMessage(a.options.Node, m, h, now), h.drainResult.report}, a.options.Metrics.EventsFailed.Inc)
 		}
 	}
 }
 
-// announceOver tells the end of a notice whose beginning was told.
-func (a *Agent) announceOver(h *noticeState) {
-	if a.o.Notifier != nil && slices.Contains(h.Told, notify.Detected) {
-		a.announcer.queueUp(announcement{message: message(a.o.Node, notify.Over, h, time.Now())}, a.o.Metrics.EventsFailed.Inc)
+// queueEndNotification queues the end of a notice if its beginning was sent.
+func (a *Agent) queueEndNotification(h *noticeState) {
+	if a.options.Notifier != nil && slices.Contains(h.Told, notify.Detected) {
+		a.notifications.enqueue(pendingNotification{message: newMessage(a.options.Node, notify.Over, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
 	}
 }
 
-// noteEnd keeps how a drain ended for the notices that it was for.
-func (a *Agent) noteEnd(r drain.Receipt, err error) {
-	for _, h := range a.inOrder() {
+// storeDrainResult stores the result of a drain for the notices that it was for.
+func (a *Agent) storeDrainResult(r drain.Receipt, err error) {
+	for _, h := range a.noticesByUrgency() {
 		if !h.Phase.isDraining() {
 			continue
 		}
-		h.account = account{receipt: &r, timeUp: r.Outcome == drain.DeadlinePassed || r.Outcome == drain.GaveUp}
+		h.drainResult = drainResult{report: &r, timedOut: r.Outcome == drain.DeadlinePassed || r.Outcome == drain.GaveUp}
 		var left *drain.Unfinished
 		if errors.As(err, &left) {
-			h.account.blocked = left.Blocked
+			h.drainResult.blocked = left.Blocked
 		}
 	}
 }
 
-// told reports that nothing waits to be told for the first time.
-func (a *Agent) told() bool {
-	return a.o.Notifier == nil || a.announcer.waiting.Load() == 0 && a.o.Notifier.Idle()
+// areNotificationsSent reports that every notification was sent or tried once.
+func (a *Agent) areNotificationsSent() bool {
+	return a.options.Notifier == nil || a.notifications.pending.Load() == 0 && a.options.Notifier.Idle()
 }
 
-// message says what the agent knows at one moment of a notice.
-func message(node string, moment notify.Moment, h *noticeState, now time.Time) notify.Message {
+// newMessage builds the notification for one moment of a notice.
+func newMessage(node string, moment notify.Moment, h *noticeState, now time.Time) notify.Message {
 	n, d := h.Notice, h.Decision
 	m := notify.Message{
-		Moment: moment, Source: n.Source, NodeName: node, Event: asEvent(n), Action: string(d.Action), Reason: d.Reason,
-		Forced: d.Forced, Blocked: blockedPods(moment, h.account.blocked),
+		Moment: moment, Source: n.Source, NodeName: node, Event: toEvent(n), Action: string(d.Action), Reason: d.Reason,
+		Forced: d.Forced, Blocked: toBlockedPods(moment, h.drainResult.blocked),
 	}
 	m.SetTime(now, d.Deadline)
 	m.SetPods([]notify.Pod{})
-	m.Summary = summary(m, h)
+	m.Summary = summarize(m, h)
 	return m
 }
 
-// summary is a moment in one line.
-func summary(m notify.Message, h *noticeState) string {
+// summarize describes a moment in one line.
+func summarize(m notify.Message, h *noticeState) string {
 	what := fmt.Sprintf("node %s: %s (%s)", m.NodeName, m.Event.EventType, m.Event.EventId)
 	switch m.Moment {
 	case notify.Detected:
 		return fmt.Sprintf("%s is due in %d s: %s", what, m.SecondsLeft, m.Action)
 	case notify.Blocked:
-		why := make([]string, len(h.account.blocked))
-		for i, b := range h.account.blocked {
+		why := make([]string, len(h.drainResult.blocked))
+		for i, b := range h.drainResult.blocked {
 			why[i] = b.String()
 		}
-		return fmt.Sprintf("%s is due in %d s, and %d pods are kept from leaving: %s", what, m.SecondsLeft, len(why),
+		return fmt.Sprintf("%s is due in %d s, and %d pods cannot be evicted: %s", what, m.SecondsLeft, len(why),
 			strings.Join(why, "; "))
 	case notify.Drained, notify.DeadlinePassed:
 		how := "drained in time"
 		if m.Moment == notify.DeadlinePassed {
-			how = "time is over, and the node is not drained"
+			how = "the deadline has passed, and the node is not drained"
 		}
-		if h.account.receipt == nil {
+		if h.drainResult.report == nil {
 			return what + ": " + how
 		}
-		return what + ": " + how + ": " + h.account.receipt.Summary()
+		return what + ": " + how + ": " + h.drainResult.report.Summary()
 	}
-	return what + " is finished or was cancelled"
+	return what + " has ended or was cancelled"
 }
 
-// asEvent is a notice in Azure's words.
-func asEvent(n notice.Notice) notify.Event {
+// toEvent converts a notice to the format of Azure's Scheduled Events.
+func toEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
 		EventId: n.ID, EventType: string(n.Kind()), ResourceType: "VirtualMachine", Resources: n.Resources,
 		EventStatus: string(n.Status), Description: n.Description, EventSource: "Platform",
@@ -163,8 +165,8 @@ func asEvent(n notice.Notice) notify.Event {
 	return e
 }
 
-// blockedPods is what keeps pods from leaving, at the moments at which that is to be told.
-func blockedPods(m notify.Moment, all []drain.Blocked) []notify.BlockedPod {
+// toBlockedPods converts what blocks pods, for the moments that include it.
+func toBlockedPods(m notify.Moment, all []drain.Blocked) []notify.BlockedPod {
 	pods := []notify.BlockedPod{}
 	if m != notify.Blocked && m != notify.DeadlinePassed {
 		return pods
@@ -177,43 +179,43 @@ func blockedPods(m notify.Moment, all []drain.Blocked) []notify.BlockedPod {
 	return pods
 }
 
-// announcement is a message that still lacks what only the API server knows.
-type announcement struct {
+// pendingNotification is a message without the labels and pods that only the API server knows.
+type pendingNotification struct {
 	message notify.Message
-	receipt *drain.Receipt
+	report  *drain.Receipt
 }
 
-// announcer completes messages in the background and hands them on.
-type announcer struct {
-	o       *Options
-	queue   chan announcement
-	waiting atomic.Int64
-	labels  map[string]string // as last read
+// notificationSender completes messages in the background and passes them to the Notifier.
+type notificationSender struct {
+	options    *Options
+	queue      chan pendingNotification
+	pending    atomic.Int64
+	nodeLabels map[string]string // as last read
 }
 
-func newAnnouncer(o *Options) *announcer {
-	return &announcer{o: o, queue: make(chan announcement, announcements)}
+func newNotificationSender(o *Options) *notificationSender {
+	return &notificationSender{options: o, queue: make(chan pendingNotification, maxQueuedNotifications)}
 }
 
-func (w *announcer) queueUp(n announcement, dropped func()) {
-	w.waiting.Add(1)
+func (w *notificationSender) enqueue(n pendingNotification, dropped func()) {
+	w.pending.Add(1)
 	select {
 	case w.queue <- n:
 	default:
-		w.waiting.Add(-1)
+		w.pending.Add(-1)
 		dropped()
 	}
 }
 
-// run hands messages on until ctx ends, and then those that are left as they are.
-func (w *announcer) run(ctx context.Context) {
-	if w.o.Notifier == nil {
+// run sends messages until ctx ends. Then it sends the remaining ones without labels and pods.
+func (w *notificationSender) run(ctx context.Context) {
+	if w.options.Notifier == nil {
 		return
 	}
 	for {
 		select {
 		case n := <-w.queue:
-			w.handOn(ctx, n)
+			w.send(ctx, n)
 		case <-ctx.Done():
 			if len(w.queue) == 0 {
 				return
@@ -222,29 +224,29 @@ func (w *announcer) run(ctx context.Context) {
 	}
 }
 
-// handOn completes a message as far as that is possible now.
-func (w *announcer) handOn(ctx context.Context, n announcement) {
-	defer w.waiting.Add(-1)
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+// send adds the node's labels and pods if they can be read now.
+func (w *notificationSender) send(ctx context.Context, n pendingNotification) {
+	defer w.pending.Add(-1)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	if node, err := w.o.API.GetNode(ctx, w.o.Node); err == nil {
-		w.labels = node.Labels
+	if node, err := w.options.API.GetNode(ctx, w.options.Node); err == nil {
+		w.nodeLabels = node.Labels
 	} else {
-		w.o.Log.Warn("notification without the node's present labels", "err", err)
+		w.options.Log.Warn("cannot read the node: sending the notification with the last known labels", "err", err)
 	}
-	n.message.SetLabels(w.labels)
-	if n.receipt != nil {
-		n.message.SetPods(podsOf(*n.receipt))
-	} else if pods, err := w.o.API.ListPodsOn(ctx, w.o.Node); err == nil {
-		n.message.SetPods(podsOn(pods))
+	n.message.SetLabels(w.nodeLabels)
+	if n.report != nil {
+		n.message.SetPods(drainedPods(*n.report))
+	} else if pods, err := w.options.API.ListPodsOn(ctx, w.options.Node); err == nil {
+		n.message.SetPods(toPods(pods))
 	} else {
-		w.o.Log.Warn("notification without the node's pods", "err", err)
+		w.options.Log.Warn("cannot list the node's pods: sending the notification without them", "err", err)
 	}
-	w.o.Notifier.Notify(n.message)
+	w.options.Notifier.Notify(n.message)
 }
 
-// podsOn are the pods of a node but those of DaemonSets.
-func podsOn(pods []kubeapi.Pod) []notify.Pod {
+// toPods converts the pods of a node, except DaemonSet pods.
+func toPods(pods []kubeapi.Pod) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range pods {
 		if len(p.OwnerReferences) > 0 && p.OwnerReferences[0].Kind == "DaemonSet" {
@@ -254,7 +256,7 @@ func podsOn(pods []kubeapi.Pod) []notify.Pod {
 		if p.DeletionTimestamp != nil {
 			state = "stopping"
 		}
-		out = append(out, notify.Pod{Namespace: p.Namespace, Name: p.Name, Owner: controllerOf(p), State: state})
+		out = append(out, notify.Pod{Namespace: p.Namespace, Name: p.Name, Owner: controllerName(p), State: state})
 	}
 	slices.SortFunc(out, func(x, y notify.Pod) int {
 		return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name)
@@ -262,7 +264,7 @@ func podsOn(pods []kubeapi.Pod) []notify.Pod {
 	return out
 }
 
-func controllerOf(p kubeapi.Pod) string {
+func controllerName(p kubeapi.Pod) string {
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			return o.Kind + "/" + o.Name
@@ -271,8 +273,8 @@ func controllerOf(p kubeapi.Pod) string {
 	return ""
 }
 
-// podsOf are the pods that had to leave.
-func podsOf(r drain.Receipt) []notify.Pod {
+// drainedPods converts the pods of a drain report that had to leave.
+func drainedPods(r drain.Receipt) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range r.Pods {
 		if p.Action == podrules.Leave {

@@ -22,22 +22,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// told keeps what it is told.
-type told struct {
+// fakeNotifier stores the messages.
+type fakeNotifier struct {
 	mu   sync.Mutex
 	all  []notify.Message
 	busy bool
 }
 
-func (t *told) Notify(m notify.Message) {
+func (t *fakeNotifier) Notify(m notify.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all = append(t.all, m)
 }
 
-func (t *told) Idle() bool { return !t.busy }
+func (t *fakeNotifier) Idle() bool { return !t.busy }
 
-func (t *told) moments() []notify.Moment {
+func (t *fakeNotifier) moments() []notify.Moment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []notify.Moment
@@ -47,31 +47,31 @@ func (t *told) moments() []notify.Moment {
 	return all
 }
 
-// lookUp is an API server that answers what notifications ask, after a while.
-type lookUp struct {
+// slowLookupAPI answers the requests of a notification after a delay.
+type slowLookupAPI struct {
 	API
 
-	takes time.Duration
+	delay time.Duration
 	fail  error
 }
 
-func (l lookUp) wait(ctx context.Context) error {
+func (l slowLookupAPI) wait(ctx context.Context) error {
 	select {
-	case <-time.After(l.takes):
+	case <-time.After(l.delay):
 		return l.fail
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (l lookUp) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+func (l slowLookupAPI) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
 	n := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name, Labels: map[string]string{
 		"kubernetes.azure.com/cluster": "MC_a", "topology.kubernetes.io/zone": "eu-1",
 	}}}
 	return n, l.wait(ctx)
 }
 
-func (l lookUp) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
+func (l slowLookupAPI) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
 	yes := true
 	pod := func(name, kind string) kubeapi.Pod {
 		return kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{
@@ -81,8 +81,8 @@ func (l lookUp) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error)
 	return []kubeapi.Pod{pod("web", "ReplicaSet"), pod("logs", "DaemonSet"), pod("db", "StatefulSet")}, l.wait(ctx)
 }
 
-// telling is an agent that tells, and a notice of 30 s that it handles.
-func telling(api API, to Notifier) (*Agent, *noticeState) {
+// newNotifyingAgent returns an agent with a Notifier, and a notice of 30 s that it handles.
+func newNotifyingAgent(api API, to Notifier) (*Agent, *noticeState) {
 	a := New(Options{
 		Node: "node", Resource: "vmss_0", API: api, Notifier: to, Metrics: NewMetrics(observe.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler),
@@ -95,35 +95,35 @@ func telling(api API, to Notifier) (*Agent, *noticeState) {
 		Decision: Decision{Action: Drain, Forced: true, Deadline: time.Now().Add(30 * time.Second), Reason: "because"},
 	}
 	h.listed, h.claim.state = true, claimWritten
-	a.handled["id"] = h
+	a.notices["id"] = h
 	return a, h
 }
 
 func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to told
-		a, h := telling(lookUp{}, &to)
+		var to fakeNotifier
+		a, h := newNotifyingAgent(slowLookupAPI{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
+		go a.notifications.run(ctx)
 		turn := func() {
-			a.announce(time.Now())
-			a.announce(time.Now())
+			a.queueNotifications(time.Now())
+			a.queueNotifications(time.Now())
 			synctest.Wait()
 		}
 		turn()
 		h.Phase, a.drain = Draining, &drainRun{}
 		a.setBlocked(a.drain, &drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
 		turn()
-		a.noteEnd(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
+		a.storeDrainResult(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
 		turn()
-		a.noteEnd(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
+		a.storeDrainResult(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
 			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: podrules.Evict, End: drain.Stopped}, {Name: "logs", Action: podrules.Leave},
 		}}, nil)
-		h.move(inputEmptied, guard{}, time.Now())
+		h.applyTransition(inputEmptied, guard{}, time.Now())
 		turn()
 		want := []notify.Moment{notify.Detected, notify.Blocked, notify.DeadlinePassed, notify.Drained}
 		if got := to.moments(); !slices.Equal(got, want) {
-			t.Fatalf("told %v, want %v", got, want)
+			t.Fatalf("sent %v, want %v", got, want)
 		}
 		if got := to.all[1].Blocked; len(got) != 1 || got[0].Budget != "shop/db" {
 			t.Errorf("blocked: %+v", got)
@@ -132,22 +132,22 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 			t.Errorf("pods of a node that was drained: %+v", got)
 		}
 		if h.claim.state != claimOutdated {
-			t.Error("what was told is not recorded")
+			t.Error("the sent moments are not recorded")
 		}
 
 		record, err := json.Marshal(h)
 		must.NoError(t, err)
 		var again noticeState
 		must.NoError(t, json.Unmarshal(record, &again))
-		restarted, _ := telling(lookUp{}, &to)
+		restarted, _ := newNotifyingAgent(slowLookupAPI{}, &to)
 		again.listed = true
-		restarted.handled["id"] = &again
-		go restarted.announcer.run(ctx)
-		restarted.announce(time.Now())
-		restarted.announceOver(&again)
+		restarted.notices["id"] = &again
+		go restarted.notifications.run(ctx)
+		restarted.queueNotifications(time.Now())
+		restarted.queueEndNotification(&again)
 		synctest.Wait()
 		if got := to.moments(); !slices.Equal(got, append(want, notify.Over)) {
-			t.Errorf("after the restart %v were told, want %v and over", got, want)
+			t.Errorf("after the restart %v were sent, want %v and over", got, want)
 		}
 		stop()
 	})
@@ -155,28 +155,28 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 
 func TestIgnoredNoticeIsNotNotified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to told
-		a, h := telling(lookUp{}, &to)
+		var to fakeNotifier
+		a, h := newNotifyingAgent(slowLookupAPI{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
+		go a.notifications.run(ctx)
 		h.Decision.Action = Ignore
-		a.announce(time.Now())
-		a.announceOver(h)
+		a.queueNotifications(time.Now())
+		a.queueEndNotification(h)
 		synctest.Wait()
 		if len(to.all) != 0 {
-			t.Errorf("told %v", to.moments())
+			t.Errorf("sent %v", to.moments())
 		}
 		stop()
 	})
 }
 
-func TestAMessageHasWhatTemplatesUse(t *testing.T) {
+func TestMessageHasAllTemplateFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to told
-		a, _ := telling(lookUp{}, &to)
+		var to fakeNotifier
+		a, _ := newNotifyingAgent(slowLookupAPI{}, &to)
 		ctx, stop := context.WithCancel(t.Context())
-		go a.announcer.run(ctx)
-		a.announce(time.Now())
+		go a.notifications.run(ctx)
+		a.queueNotifications(time.Now())
 		synctest.Wait()
 		stop()
 		m := to.all[0]
@@ -197,28 +197,28 @@ func TestAMessageHasWhatTemplatesUse(t *testing.T) {
 func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		api  lookUp
+		api  slowLookupAPI
 		ends time.Duration
 	}{
-		{"it answers nothing", lookUp{takes: time.Hour}, time.Hour},
-		{"it answers errors", lookUp{fail: errors.New("away")}, time.Hour},
-		{"the agent ends meanwhile", lookUp{takes: time.Hour}, time.Second},
+		{"it answers nothing", slowLookupAPI{delay: time.Hour}, time.Hour},
+		{"it answers errors", slowLookupAPI{fail: errors.New("away")}, time.Hour},
+		{"the agent ends meanwhile", slowLookupAPI{delay: time.Hour}, time.Second},
 	} {
 		t.Run(c.name, virtual.Time(func(t *testing.T) {
-			var to told
-			a, h := telling(c.api, &to)
+			var to fakeNotifier
+			a, h := newNotifyingAgent(c.api, &to)
 			began := time.Now()
-			a.announce(began)
+			a.queueNotifications(began)
 			h.Phase = Drained
-			a.announce(began)
+			a.queueNotifications(began)
 			check.Is(t, 0, time.Since(began))
 			ctx, cancel := context.WithTimeout(t.Context(), c.ends)
 			defer cancel()
-			go a.announcer.run(ctx)
-			time.Sleep(2 * lookUpTimeout)
+			go a.notifications.run(ctx)
+			time.Sleep(2 * lookupTimeout)
 			synctest.Wait()
 			if got := to.moments(); !slices.Equal(got, []notify.Moment{notify.Detected, notify.Drained}) {
-				t.Errorf("told %v", got)
+				t.Errorf("sent %v", got)
 			}
 			check.Contains(t, to.all[0].Summary, "is due in 30 s: drain")
 		}))
@@ -227,29 +227,29 @@ func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 
 func TestBlockedDrainNotificationsDelayNoDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := telling(lookUp{}, &told{})
+		a, _ := newNotifyingAgent(slowLookupAPI{}, &fakeNotifier{})
 		began := time.Now()
 		run := &drainRun{}
-		for range 10 * cap(a.wake) {
+		for range 10 * cap(a.updates) {
 			a.setBlocked(run, &drain.Progress{})
 		}
 		check.Is(t, 0, time.Since(began))
 	})
 }
 
-func TestAcknowledgementWaitsForANotificationInFlight(t *testing.T) {
+func TestApprovalWaitsForUnsentNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := &told{busy: true}
-		a, h := telling(lookUp{}, to)
-		if a.sayAll(h, time.Now()) == 0 {
-			t.Error("not waited for")
+		to := &fakeNotifier{busy: true}
+		a, h := newNotifyingAgent(slowLookupAPI{}, to)
+		if a.awaitFlush(h, time.Now()) == 0 {
+			t.Error("approved before the notification was sent")
 		}
-		if a.sayAll(h, time.Now().Add(lastWords)) != 0 {
-			t.Errorf("waited for longer than %s", lastWords)
+		if a.awaitFlush(h, time.Now().Add(flushTimeout)) != 0 {
+			t.Errorf("waited longer than %s", flushTimeout)
 		}
 		to.busy = false
-		if a.sayAll(h, time.Now()) != 0 {
-			t.Error("waited for although everything is sent")
+		if a.awaitFlush(h, time.Now()) != 0 {
+			t.Error("waited although everything is sent")
 		}
 	})
 }

@@ -9,90 +9,90 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// awaitNode goes on when the node is this notice's to change.
+// awaitNodeAccess finishes when the agent may change the node for this notice.
 //
-// It leaves the node to another tool that is taking it out of service (I6): AKS's node auto-drain, cluster-autoscaler
-// or Karpenter. What is voluntary is left to it altogether. Where the machine's processes end anyway and there is no
-// time to see whether the other gets it done, the pods are moved off all the same, as an eviction that two ask for does
-// no harm; but the cordon is left to the other.
+// It leaves the node to another tool that is taking it out of service (I6): AKS node auto-drain, cluster-autoscaler
+// or Karpenter. A voluntary notice leaves it to the tool entirely. A forced notice drains when it cannot wait longer
+// for the tool, because a second eviction of a pod does no harm. The cordon stays the other tool's.
 //
-// It leaves a node with nothing but a condition as it is until it may be drained: a detector that errs does so on all nodes at
-// once, and they must not be cordoned all at once. For an interruption the node is cordoned at once, so that the pods of
-// other machines do not come to a machine that is due too.
-func (a *Agent) awaitNode(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
-	if h.Decision.Action.cordons() {
-		if err := a.lookAtNode(ctx); err != nil {
-			if !h.Decision.Forced || !h.isUrgent(now) || interrupted(ctx) {
+// For a condition it changes nothing until the node may be drained. A faulty detector reports a condition on all
+// nodes at once, and they must not all be cordoned at once. For an interruption it cordons immediately, so that pods
+// from other instances do not move to an instance that is due too.
+func (a *Agent) awaitNodeAccess(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+	if h.Decision.Action.includesCordon() {
+		if err := a.detectOtherTools(ctx); err != nil {
+			if !h.Decision.Forced || !h.isUrgent(now) || isInterrupted(ctx) {
 				return 0, err
 			}
-			a.log.Warn("whether another tool is at work on the node is not known", "err", err)
+			a.log.Warn("cannot read whether another tool is taking the node out of service; draining anyway", "err", err)
 		}
-		a.sayOthers(h, now)
+		a.reportOtherTools(h, now)
 	}
-	a.take(h, inputChecked, now)
+	a.handleInput(h, inputChecked, now)
 	switch {
 	case h.Phase == Waiting:
-		a.sayWaitingForTurn(h)
-		return h.untilLatestWait(now), nil
+		a.reportWaitingForSlot(h)
+		return h.untilWaitDeadline(now), nil
 	case h.Phase != Yielded:
 		return 0, nil
-	case h.claim.state == claimOutdated, a.endedCordons():
-		// The record was written before the other came, and says more than is so; or the node is cordoned for a notice that is over.
+	case h.claim.state == claimOutdated, a.hasEndedCordon():
+		// The record is older than the other tool and says too much, or a notice that has ended still cordons the
+		// node.
 		if _, err := a.writeClaim(ctx, h, now); err != nil {
 			return 0, err
 		}
 	}
 	if h.Decision.Forced {
-		return h.untilLatestWait(now), nil
+		return h.untilWaitDeadline(now), nil
 	}
-	return whenAsked, nil
+	return idleInterval, nil
 }
 
-// canYield reports that the node is left to the other tools that are known to be at work on it.
-func (a *Agent) canYield(h *noticeState, now time.Time) bool {
+// shouldYield reports that the node is left to the other tools that are removing it.
+func (a *Agent) shouldYield(h *noticeState, now time.Time) bool {
 	urgent := h.Decision.Forced && h.isUrgent(now)
-	return h.Decision.Action.cordons() && len(a.others) > 0 && !urgent && !h.Phase.isDrained()
+	return h.Decision.Action.includesCordon() && len(a.otherTools) > 0 && !urgent && !h.Phase.isDrained()
 }
 
-// lookAtNode reads the node once where it is not followed yet.
-func (a *Agent) lookAtNode(ctx context.Context) error {
-	if a.looked {
+// detectOtherTools reads the node once, unless the watch already reads it.
+func (a *Agent) detectOtherTools(ctx context.Context) error {
+	if a.otherToolsKnown {
 		return nil
 	}
-	ctx, cancel := half(ctx)
+	ctx, cancel := withHalfTimeout(ctx)
 	defer cancel()
-	node, err := a.o.API.GetNode(ctx, a.o.Node)
+	node, err := a.options.API.GetNode(ctx, a.options.Node)
 	if err != nil {
-		return fmt.Errorf("node %s: %w", a.o.Node, err)
+		return fmt.Errorf("node %s: %w", a.options.Node, err)
 	}
-	a.others, a.looked = cordon.Others(node), true
-	a.since = node.ResourceVersion
-	a.keeper.See(node)
+	a.otherTools, a.otherToolsKnown = cordon.Others(node), true
+	a.nodeVersion = node.ResourceVersion
+	a.claimWriter.See(node)
 	return nil
 }
 
-// sayOthers says once for each notice, and again when it changes, who else is at work and what follows.
-func (a *Agent) sayOthers(h *noticeState, now time.Time) {
-	who := strings.Join(a.others, ", ")
+// reportOtherTools reports the other tools and the consequence, once for each notice and after each change.
+func (a *Agent) reportOtherTools(h *noticeState, now time.Time) {
+	who := strings.Join(a.otherTools, ", ")
 	what := ""
 	switch {
 	case h.Phase.isDrained():
-		what = "its pods have gone already"
-	case a.canYield(h, now) && h.Decision.Forced:
-		what = "left to it, until " + h.latestWait().UTC().Format(time.RFC3339) + " at the latest"
-	case a.canYield(h, now):
+		what = "its pods have left already"
+	case a.shouldYield(h, now) && h.Decision.Forced:
+		what = "left to it, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
+	case a.shouldYield(h, now):
 		what = "left to it"
 	default:
-		what = "the pods are moved off all the same, the cordon is left to it"
+		what = "the pods are evicted anyway, the cordon is left to it"
 	}
 	if who == "" {
-		delete(h.said, OthersAtWork)
+		delete(h.lastMessages, OthersAtWork)
 		return
 	}
-	if !h.isNews(OthersAtWork, who+what) {
+	if !h.setLastMessage(OthersAtWork, who+what) {
 		return
 	}
-	a.log.Warn("others are taking this node out of service too", "others", a.others, "id", h.Notice.ID,
-		"type", h.Notice.Type, "so", what)
-	a.events.emit(othersAtWork(a.others, h.Notice, what))
+	a.log.Warn("other tools are taking this node out of service", "others", a.otherTools, "id", h.Notice.ID,
+		"type", h.Notice.Type, "consequence", what)
+	a.events.emit(newOtherToolsEvent(a.otherTools, h.Notice, what))
 }

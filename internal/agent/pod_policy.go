@@ -9,18 +9,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// EvictOn is the label by which a pod asks to be evicted for what other pods bear. Its value names the kinds, in lower
-// case, with dots between: freeze, live-migration, reboot, redeploy, preempt, terminate, condition, or any. A live
-// migration is a freeze too.
+// EvictOn is the label by which a pod asks to be evicted for notices that other pods tolerate. Its value lists notice
+// types in lower case, separated by dots: freeze, live-migration, reboot, redeploy, preempt, terminate, condition, or
+// any. A live migration is a freeze too.
 const EvictOn = "slipway.dev/evict-on"
 
-// onFreeze is the label of the same meaning, for freezes, that AKS's own node auto-drain reads
+// aksFreezeLabel has the same meaning for freezes. AKS node auto-drain reads it
 // (https://learn.microsoft.com/azure/aks/node-auto-drain-evict-on-freeze).
-const onFreeze = "remediator.kubernetes.azure.com/onFreeze"
+const aksFreezeLabel = "remediator.kubernetes.azure.com/onFreeze"
 
-// asksToLeave reports that a pod asks to be evicted for a notice.
-func asksToLeave(p *kubeapi.Pod, kind notice.Type, liveMigration bool) bool {
-	if value, ok := p.Labels[onFreeze]; ok && kind == notice.Freeze && value != "false" {
+// isMarkedForEviction reports that a label of the pod asks for eviction on a notice of this type.
+func isMarkedForEviction(p *kubeapi.Pod, kind notice.Type, liveMigration bool) bool {
+	if value, ok := p.Labels[aksFreezeLabel]; ok && kind == notice.Freeze && value != "false" {
 		return true
 	}
 	words := strings.Split(strings.ToLower(p.Labels[EvictOn]), ".")
@@ -28,52 +28,53 @@ func asksToLeave(p *kubeapi.Pod, kind notice.Type, liveMigration bool) bool {
 		liveMigration && slices.Contains(words, "live-migration")
 }
 
-// gravity orders the types by what of a node they leave.
-var gravity = map[notice.Type]int{
+// severity orders the types by how much of a node they destroy.
+var severity = map[notice.Type]int{
 	notice.Freeze: 0, notice.Condition: 1, notice.Reboot: 2, notice.Redeploy: 3, notice.Preempt: 3, notice.Terminate: 3,
 }
 
-// demand is what one notice asks of the pods.
+// demand is what one notice needs from the pods.
 type demand struct {
-	kind          notice.Type
-	marked        bool // only of those that mind
+	noticeType    notice.Type
+	markedOnly    bool // only pods with the label
 	liveMigration bool
 }
 
-func demandOf(h *noticeState) demand {
+func newDemand(h *noticeState) demand {
 	marked := h.Decision.Action == DrainMarked
-	return demand{kind: h.Notice.Kind(), marked: marked, liveMigration: marked && h.Notice.LiveMigration}
+	return demand{noticeType: h.Notice.Kind(), markedOnly: marked, liveMigration: marked && h.Notice.LiveMigration}
 }
 
-func (c demand) concerns(p *kubeapi.Pod) bool {
-	return !c.marked || asksToLeave(p, c.kind, c.liveMigration)
+func (c demand) matchesPod(p *kubeapi.Pod) bool {
+	return !c.markedOnly || isMarkedForEviction(p, c.noticeType, c.liveMigration)
 }
 
-// governingType returns the gravest type of the demands that concern a pod, and whether there is one.
-func governingType(demands []demand, p *kubeapi.Pod) (notice.Type, bool) {
+// mostSevereType returns the most severe type among the demands that apply to a pod. It reports false if none
+// applies.
+func mostSevereType(demands []demand, p *kubeapi.Pod) (notice.Type, bool) {
 	var kind notice.Type
 	found := false
 	for _, c := range demands {
-		if c.concerns(p) && (!found || gravity[c.kind] > gravity[kind]) {
-			kind, found = c.kind, true
+		if c.matchesPod(p) && (!found || severity[c.noticeType] > severity[kind]) {
+			kind, found = c.noticeType, true
 		}
 	}
 	return kind, found
 }
 
-// drainPolicy says what the pods get, by what survives the interruption.
-func drainPolicy(t notice.Type) podrules.Policy {
+// policyForType returns the pod policy for a notice type, depending on what survives the interruption.
+func policyForType(t notice.Type) podrules.Policy {
 	p := podrules.Forced()
 	switch t {
 	case notice.Reboot:
-		// The kubelet starts the pods that it finds after a reboot again; one that nobody would replace is better off
-		// restarted in place than deleted for good.
+		// After a reboot the kubelet restarts the pods it finds. A pod without a controller should be restarted in
+		// place, because nothing would replace it.
 		p = p.With(podrules.ByUnmanaged, podrules.Leave)
 	case notice.Condition:
-		// The node stays, so that what nobody would replace, or somebody wants left alone, is better off where it is.
+		// The node stays, so unmanaged and protected pods stay where they are.
 		p = p.With(podrules.ByUnmanaged, podrules.Leave).With(podrules.ByProtected, podrules.Leave)
 	case notice.Freeze:
-		// Everything survives a pause, so that only what can move without loss does.
+		// Everything survives a pause, so only pods that can move without loss are evicted.
 		for _, rule := range []podrules.Rule{podrules.ByUnmanaged, podrules.ByProtected, podrules.ByLocalStorage, podrules.ByHostPath} {
 			p = p.With(rule, podrules.Leave)
 		}

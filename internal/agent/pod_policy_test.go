@@ -30,41 +30,41 @@ func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
 		{EvictOn, "any", notice.Condition, false, true},
 		{EvictOn, "", notice.Freeze, false, false},
 		{"example.com/other", "freeze", notice.Freeze, false, false},
-		{onFreeze, "true", notice.Freeze, true, true},
-		{onFreeze, "", notice.Freeze, false, true},
-		{onFreeze, "false", notice.Freeze, false, false},
-		{onFreeze, "true", notice.Reboot, false, false},
+		{aksFreezeLabel, "true", notice.Freeze, true, true},
+		{aksFreezeLabel, "", notice.Freeze, false, true},
+		{aksFreezeLabel, "false", notice.Freeze, false, false},
+		{aksFreezeLabel, "true", notice.Reboot, false, false},
 	} {
 		p := &kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{tt.label: tt.value}}}
-		if got := asksToLeave(p, tt.kind, tt.live); got != tt.want {
+		if got := isMarkedForEviction(p, tt.kind, tt.live); got != tt.want {
 			t.Errorf("%s=%s, %s (live migration %v): %v", tt.label, tt.value, tt.kind, tt.live, got)
 		}
 	}
 }
 
-func TestPodGetsThePolicyOfItsGravestNotice(t *testing.T) {
+func TestPodGetsPolicyOfMostSevereNotice(t *testing.T) {
 	plain := kubeapi.Pod{}
 	mindful := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{EvictOn: "reboot"}}}
-	freeze, reboot := demand{kind: notice.Freeze}, demand{kind: notice.Reboot, marked: true}
+	freeze, reboot := demand{noticeType: notice.Freeze}, demand{noticeType: notice.Reboot, markedOnly: true}
 	for name, tt := range map[string]struct {
 		demands        []demand
 		plain, mindful podrules.Action // of a pod with an emptyDir
 	}{
-		"a Freeze for all":            {[]demand{freeze}, podrules.Leave, podrules.Leave},
-		"a Reboot for those that ask": {[]demand{reboot}, podrules.Leave, podrules.Evict},
-		"both":                        {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
-		"a Preempt on top":            {[]demand{freeze, reboot, {kind: notice.Preempt}}, podrules.Evict, podrules.Evict},
-		"a condition is graver than a pause, for most": {[]demand{freeze, {kind: notice.Condition}}, podrules.Evict, podrules.Evict},
+		"a Freeze for all":         {[]demand{freeze}, podrules.Leave, podrules.Leave},
+		"a Reboot for marked pods": {[]demand{reboot}, podrules.Leave, podrules.Evict},
+		"both":                     {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
+		"a Preempt on top":         {[]demand{freeze, reboot, {noticeType: notice.Preempt}}, podrules.Evict, podrules.Evict},
+		"a condition is more severe than a Freeze": {[]demand{freeze, {noticeType: notice.Condition}}, podrules.Evict, podrules.Evict},
 	} {
-		o := order{demands: tt.demands}
+		o := drainSpec{demands: tt.demands}
 		got := func(p kubeapi.Pod) podrules.Action {
-			if !o.concerns(p) {
+			if !o.matchesPod(p) {
 				return podrules.Leave
 			}
-			return o.policyOf(p).Of(podrules.ByLocalStorage)
+			return o.podPolicy(p).Of(podrules.ByLocalStorage)
 		}
 		if got(plain) != tt.plain || got(mindful) != tt.mindful {
-			t.Errorf("%s: a plain pod gets %s, want %s; one that asks to leave gets %s, want %s", name, got(plain), tt.plain,
+			t.Errorf("%s: a plain pod gets %s, want %s; a marked pod gets %s, want %s", name, got(plain), tt.plain,
 				got(mindful), tt.mindful)
 		}
 	}
@@ -90,15 +90,15 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 	}
 	run := &drainRun{cancel: func() {}}
 	a.drain = run
-	a.drainEnded(run, receipt, errors.New(strings.Repeat("z", 100_000)))
-	a.onProgress(run)(progress)
+	a.handleDrainFailed(run, receipt, errors.New(strings.Repeat("z", 100_000)))
+	a.newProgressHandler(run)(progress)
 	lines := 0
 	for line := range strings.Lines(log.String()) {
 		if lines++; len(line) > 16<<10 {
 			t.Errorf("a line of %d bytes: %.200s", len(line), line)
 		}
 	}
-	if !strings.Contains(log.String(), `"more pods did not end in their own time","pods":105`) || lines > mostLogged+5 {
+	if !strings.Contains(log.String(), `"more pods were killed, force-deleted or left behind","pods":105`) || lines > maxLoggedPods+5 {
 		t.Errorf("%d lines", lines)
 	}
 }

@@ -22,17 +22,17 @@ func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	}
 	state, err := json.Marshal(&h)
 	must.NoError(t, err)
-	name := owner(h.Notice.Source, h.Notice.ID)
+	name := claimOwner(h.Notice.Source, h.Notice.ID)
 	record, err := json.Marshal(cordon.Record{Owner: name, Since: seen, State: state})
 	must.NoError(t, err)
 	reports, problems := report.Of(map[string]string{cordon.AnnotationKey(name): string(record)})
 	if len(reports) != 1 || len(problems) != 0 {
 		t.Fatalf("%v, %v", reports, problems)
 	}
-	check.Is(t, "", report.Blocked(conditions(&h)[1].Message))
-	h.shown = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
-	if got := report.Blocked(conditions(&h)[1].Message); got != h.shown {
-		t.Errorf("what blocks is reported as %q", got)
+	check.Is(t, "", report.Blocked(lifecycleConditions(&h)[1].Message))
+	h.shownProgress = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
+	if got := report.Blocked(lifecycleConditions(&h)[1].Message); got != h.shownProgress {
+		t.Errorf("blocked progress %q", got)
 	}
 	r := reports[0]
 	if r.ID != "E1" || r.Type != notice.Preempt || r.Status != notice.Started || !r.Seen.Equal(seen) ||

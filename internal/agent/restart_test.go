@@ -11,27 +11,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-// uncordon is what a person does.
-func (m *machine) uncordon() {
-	_, _ = m.change("", func(n *kubeapi.Node) { n.Spec.Unschedulable = false })
+// uncordon uncordons the node, as a user would.
+func (m *testNode) uncordon() {
+	_, _ = m.updateNode("", func(n *kubeapi.Node) { n.Spec.Unschedulable = false })
 }
 
-// isRestored reports that the node takes pods and has nothing of ours.
-func (m *machine) isRestored() bool {
-	n := m.see()
+// isRestored reports that the node is schedulable and has nothing from the agent.
+func (m *testNode) isRestored() bool {
+	n := m.currentNode()
 	return !n.Spec.Unschedulable && len(n.Annotations)+len(n.Labels)+len(n.Status.Conditions) == 0
 }
 
-// reach leads a notice to a phase, and returns false for a phase that its type does not have.
-func (m *machine) reach(t *testing.T, kind notice.Type, want Phase) bool {
+// reachPhase brings a notice to a phase. It returns false if notices of that type do not have the phase.
+func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 	t.Helper()
-	n := announced(kind, "e", time.Hour)
+	n := newNotice(kind, "e", time.Hour)
 	n.Resources = []string{m.name}
-	approved := &allowed{}
-	m.start(t, 0, func(o *Options) {
-		withConditions(o)
+	approved := &fakeApprover{}
+	m.startAgent(t, 0, func(o *Options) {
+		drainForConditions(o)
 		if want == Acknowledged {
-			approved.approves(o)
+			approved.configure(o)
 		}
 		if want == Cordoned {
 			o.Impact.On[kind], o.Impact.Conditions["e"] = Cordon, Cordon
@@ -40,9 +40,9 @@ func (m *machine) reach(t *testing.T, kind notice.Type, want Phase) bool {
 	voluntary := kind == notice.Freeze || kind == notice.Condition
 	switch want {
 	case Draining:
-		m.denied("web")
+		m.denyEvictions("web")
 	case NotDrained:
-		m.denied("web")
+		m.denyEvictions("web")
 		if !voluntary {
 			return false
 		}
@@ -51,7 +51,7 @@ func (m *machine) reach(t *testing.T, kind notice.Type, want Phase) bool {
 			return false
 		}
 	}
-	m.source.say(n)
+	m.source.setNotices(n)
 	switch want {
 	case Draining, Cordoned:
 		time.Sleep(time.Minute)
@@ -60,14 +60,14 @@ func (m *machine) reach(t *testing.T, kind notice.Type, want Phase) bool {
 	default:
 		time.Sleep(2 * time.Minute)
 	}
-	if got := phase(m); got != want {
+	if got := recordedPhase(m); got != want {
 		t.Fatalf("phase %q, want %q", got, want)
 	}
 	return true
 }
 
-// withConditions has conditions drain the node, for an hour.
-func withConditions(o *Options) {
+// drainForConditions configures a drain of one hour for condition e.
+func drainForConditions(o *Options) {
 	o.Impact.Conditions = map[string]Action{"e": Drain}
 	o.ConditionDrain = time.Hour
 }
@@ -76,30 +76,30 @@ func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
 	for _, kind := range notice.Types() {
 		for _, last := range []Phase{Cordoned, Draining, Drained, NotDrained, Acknowledged} {
 			for name, silent := range map[string]time.Duration{"answers at once": 0, "answers late": 20 * time.Second} {
-				t.Run(string(kind)+" "+string(last)+", the source "+name, machineTest(30*time.Second, func(t *testing.T, m *machine) {
+				t.Run(string(kind)+" "+string(last)+", the source "+name, testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {
 					if kind == notice.Condition {
 						m.source.name = "condition"
 					}
-					reached := m.reach(t, kind, last)
-					m.crash()
+					reached := m.reachPhase(t, kind, last)
+					m.crashAgent()
 					if !reached {
-						return // a notice of this type never reaches that phase
+						return // a notice of this type never has that phase
 					}
-					m.source.say()
-					m.source.silent = silent
+					m.source.setNotices()
+					m.source.startDelay = silent
 					time.Sleep(3 * time.Hour)
 					m.uncordon()
-					m.denied("web")
-					m.replace()
-					m.start(t, 0, withConditions)
+					m.denyEvictions("web")
+					m.replacePod()
+					m.startAgent(t, 0, drainForConditions)
 					for end := time.Now().Add(silent); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-						if m.see().Spec.Unschedulable {
+						if m.currentNode().Spec.Unschedulable {
 							t.Fatal("cordoned again for a notice that has ended")
 						}
 					}
 					time.Sleep(time.Minute)
-					if !m.asked().IsZero() || !m.isRestored() {
-						t.Errorf("a pod was asked to leave at %s; the node is %+v", m.asked(), m.see())
+					if !m.evictionTime().IsZero() || !m.isRestored() {
+						t.Errorf("a pod was evicted at %s; the node is %+v", m.evictionTime(), m.currentNode())
 					}
 				}))
 			}
@@ -107,8 +107,8 @@ func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
 	}
 }
 
-// TestRecordedDeadlineAheadIsEnoughForAPreempt has the metadata service be silent for as long as the machine lives.
-func TestRecordedDeadlineAheadIsEnoughForAPreempt(t *testing.T) {
+// The metadata service does not answer until the instance is gone.
+func TestRecordedPreemptIsEnoughUntilItsDeadline(t *testing.T) {
 	for _, tt := range []struct {
 		kind notice.Type
 		away time.Duration
@@ -122,26 +122,26 @@ func TestRecordedDeadlineAheadIsEnoughForAPreempt(t *testing.T) {
 		{notice.Reboot, 10 * time.Second, false},
 		{notice.Freeze, 10 * time.Second, false},
 	} {
-		t.Run(string(tt.kind)+" after "+tt.away.String(), machineTest(5*time.Second, func(t *testing.T, m *machine) {
-			m.denied("web")
-			m.start(t, 0, nil)
-			n := announced(tt.kind, "e", 2*time.Minute)
-			m.source.say(n)
+		t.Run(string(tt.kind)+" after "+tt.away.String(), testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
+			m.denyEvictions("web")
+			m.startAgent(t, 0, nil)
+			n := newNotice(tt.kind, "e", 2*time.Minute)
+			m.source.setNotices(n)
 			time.Sleep(5 * time.Second)
-			m.crash()
-			m.source.silent = 24 * time.Hour
+			m.crashAgent()
+			m.source.startDelay = 24 * time.Hour
 			time.Sleep(tt.away)
-			m.denied("")
-			m.replace()
-			m.start(t, 0, nil)
+			m.denyEvictions("")
+			m.replacePod()
+			m.startAgent(t, 0, nil)
 			time.Sleep(10 * time.Second)
-			check.Is(t, tt.asks, !m.asked().IsZero())
+			check.Is(t, tt.asks, !m.evictionTime().IsZero())
 			time.Sleep(5 * time.Minute)
-			m.replace() // past its deadline
-			m.tellPods()
+			m.replacePod() // past its deadline
+			m.notifyPodHandlers()
 			time.Sleep(time.Minute)
-			if !m.asked().IsZero() || m.cluster.drains("n") > 0 {
-				t.Errorf("asked at %s past the deadline, on account of the record alone", m.asked())
+			if !m.evictionTime().IsZero() || m.cluster.runningDrains("n") > 0 {
+				t.Errorf("a pod was evicted at %s, past the deadline, without reading the source", m.evictionTime())
 			}
 		}))
 	}
@@ -149,129 +149,129 @@ func TestRecordedDeadlineAheadIsEnoughForAPreempt(t *testing.T) {
 
 func TestNoticeStillListedAfterARestartContinues(t *testing.T) {
 	for _, kind := range notice.Types() {
-		t.Run(string(kind), machineTest(5*time.Second, func(t *testing.T, m *machine) {
+		t.Run(string(kind), testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
 			if kind == notice.Condition {
 				m.source.name = "condition"
 			}
-			m.denied("web")
-			m.start(t, 0, withConditions)
-			m.source.say(announced(kind, "e", 10*time.Minute))
+			m.denyEvictions("web")
+			m.startAgent(t, 0, drainForConditions)
+			m.source.setNotices(newNotice(kind, "e", 10*time.Minute))
 			time.Sleep(time.Minute)
-			m.crash()
-			m.denied("")
-			m.source.silent = 20 * time.Minute // past the deadline, which the machine outlives
-			m.start(t, 0, withConditions)
+			m.crashAgent()
+			m.denyEvictions("")
+			m.source.startDelay = 20 * time.Minute // past the deadline, which the instance outlives
+			m.startAgent(t, 0, drainForConditions)
 			time.Sleep(20*time.Minute + 10*time.Second)
-			if m.asked().IsZero() && kind != notice.Freeze { // its time is over
-				t.Error("no pod was asked to leave once the source was read")
+			if m.evictionTime().IsZero() && kind != notice.Freeze { // its deadline has passed
+				t.Error("no pod was evicted after the source was read")
 			}
 		}))
 	}
 }
 
-// TestRestartedAgentKeepsItsSlotUntilFirstRead has another node wait for the only slot meanwhile.
+// Meanwhile another node waits for the only slot.
 func TestRestartedAgentKeepsItsSlotUntilFirstRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster()
-		first, second := newMachine(c, "first", 30*time.Minute), newMachine(c, "second", time.Second)
-		first.start(t, 1, nil)
-		first.source.say(announced(notice.Reboot, "a", 10*time.Hour))
+		c := newFakeCluster()
+		first, second := newTestNode(c, "first", 30*time.Minute), newTestNode(c, "second", time.Second)
+		first.startAgent(t, 1, nil)
+		first.source.setNotices(newNotice(notice.Reboot, "a", 10*time.Hour))
 		time.Sleep(10 * time.Second)
-		second.start(t, 1, nil)
-		second.source.say(announced(notice.Reboot, "b", 10*time.Hour))
+		second.startAgent(t, 1, nil)
+		second.source.setNotices(newNotice(notice.Reboot, "b", 10*time.Hour))
 		time.Sleep(10 * time.Second)
-		first.crash()
-		first.source.silent = 10 * time.Minute
-		first.start(t, 1, nil)
+		first.crashAgent()
+		first.source.startDelay = 10 * time.Minute
+		first.startAgent(t, 1, nil)
 		time.Sleep(20 * time.Minute)
-		if !second.asked().IsZero() {
-			t.Errorf("the other node was drained from %s on, while the first is", second.asked())
+		if !second.evictionTime().IsZero() {
+			t.Errorf("the other node was drained from %s on, during the first drain", second.evictionTime())
 		}
-		first.crash()
-		second.crash()
+		first.crashAgent()
+		second.crashAgent()
 	})
 }
 
-func TestRecordBehindUnreadableEntriesGetsNoExtraTime(t *testing.T) {
-	for name, blur := range map[string]func(*teller){
-		"an entry cannot be understood": func(s *teller) { s.hide(notice.Problem{Err: errors.New("Events[0]: 7: want an object")}) },
-		"another notice has no ID": func(s *teller) {
-			n := announced(notice.Freeze, "unnamed-freeze", time.Hour)
+func TestRecordHiddenByUnreadableEntryGetsNoExtraTime(t *testing.T) {
+	for name, blur := range map[string]func(*fakeSource){
+		"an entry is unreadable": func(s *fakeSource) { s.setProblems(notice.Problem{Err: errors.New("Events[0]: 7: want an object")}) },
+		"another notice has no ID": func(s *fakeSource) {
+			n := newNotice(notice.Freeze, "unnamed-freeze", time.Hour)
 			n.Unnamed, n.Duration = true, time.Second
-			s.say(n)
+			s.setNotices(n)
 		},
 	} {
-		t.Run(name, machineTest(30*time.Second, func(t *testing.T, m *machine) {
-			m.denied("web")
-			m.start(t, 0, nil)
-			m.source.say(announced(notice.Redeploy, "e", 15*time.Minute))
+		t.Run(name, testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {
+			m.denyEvictions("web")
+			m.startAgent(t, 0, nil)
+			m.source.setNotices(newNotice(notice.Redeploy, "e", 15*time.Minute))
 			time.Sleep(time.Minute)
-			m.crash()
-			m.source.say()
+			m.crashAgent()
+			m.source.setNotices()
 			blur(m.source)
 			time.Sleep(3 * time.Hour)
-			m.start(t, 0, nil)
+			m.startAgent(t, 0, nil)
 			time.Sleep(time.Minute)
-			if !m.asked().IsZero() {
-				t.Errorf("a pod was deleted past its budget on account of the record alone")
+			if !m.evictionTime().IsZero() {
+				t.Errorf("a pod was force-deleted without reading the source")
 			}
 		}))
 	}
 }
 
-// TestClockSetBackMovesNoDeadline has the clock be an hour ahead when a notice is first seen.
+// The clock is an hour ahead when the notice is first read.
 func TestClockSetBackMovesNoDeadline(t *testing.T) {
-	for name, setBack := range map[string]func(*testing.T, *machine){
-		"while the agent runs": func(_ *testing.T, m *machine) { m.source.clock(0) },
-		"while no agent is there": func(t *testing.T, m *machine) {
-			m.crash()
-			m.source.clock(0)
-			m.start(t, 0, nil)
+	for name, setBack := range map[string]func(*testing.T, *testNode){
+		"while the agent runs": func(_ *testing.T, m *testNode) { m.source.setClockAhead(0) },
+		"while no agent runs": func(t *testing.T, m *testNode) {
+			m.crashAgent()
+			m.source.setClockAhead(0)
+			m.startAgent(t, 0, nil)
 		},
 	} {
-		t.Run(name, machineTest(time.Second, func(t *testing.T, m *machine) {
-			m.denied("web")
+		t.Run(name, testNodeTest(time.Second, func(t *testing.T, m *testNode) {
+			m.denyEvictions("web")
 			grace := int64(5)
 			m.pod.Spec.TerminationGracePeriodSeconds = &grace
-			m.source.clock(time.Hour)
-			m.source.say(announced(notice.Preempt, "e", 30*time.Second))
-			m.start(t, 0, nil)
+			m.source.setClockAhead(time.Hour)
+			m.source.setNotices(newNotice(notice.Preempt, "e", 30*time.Second))
+			m.startAgent(t, 0, nil)
 			time.Sleep(5 * time.Second)
 			setBack(t, m)
 			time.Sleep(24 * time.Second)
-			if !m.empty() {
-				t.Error("a pod was left to die with the machine")
+			if !m.isEmpty() {
+				t.Error("the pod was not evicted before the deadline")
 			}
 		}))
 	}
 }
 
-// TestRecordFromTheFutureIsNotEnough has the clock be an hour ahead when a Preempt is recorded, and set back while no agent is there.
-func TestRecordFromTheFutureIsNotEnough(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		m.denied("web")
-		m.source.clock(time.Hour)
-		m.source.say(announced(notice.Preempt, "e", time.Minute))
-		m.start(t, 0, nil)
+// The clock is an hour ahead when a Preempt is recorded, and is set back while no agent runs.
+func TestRecordFromFutureStartsNoDrain(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.denyEvictions("web")
+		m.source.setClockAhead(time.Hour)
+		m.source.setNotices(newNotice(notice.Preempt, "e", time.Minute))
+		m.startAgent(t, 0, nil)
 		time.Sleep(5 * time.Second)
-		m.crash()
-		m.source.clock(0)
-		m.source.say()
-		m.source.silent = 10 * time.Minute
-		time.Sleep(2 * time.Minute) // it is past its deadline, which the record has as 58 minutes ahead
-		m.denied("")
+		m.crashAgent()
+		m.source.setClockAhead(0)
+		m.source.setNotices()
+		m.source.startDelay = 10 * time.Minute
+		time.Sleep(2 * time.Minute) // past its deadline, which the record puts 58 minutes ahead
+		m.denyEvictions("")
 		m.uncordon()
-		m.start(t, 0, nil)
+		m.startAgent(t, 0, nil)
 		time.Sleep(time.Minute)
-		if !m.asked().IsZero() {
-			t.Errorf("a pod was asked to leave on account of a record from the future")
+		if !m.evictionTime().IsZero() {
+			t.Errorf("a pod was evicted for a record from the future")
 		}
-		m.crash()
-		m.source.silent = 0
-		m.start(t, 0, nil)
+		m.crashAgent()
+		m.source.startDelay = 0
+		m.startAgent(t, 0, nil)
 		time.Sleep(time.Minute)
-		if !m.asked().IsZero() || !m.isRestored() {
-			t.Errorf("asked at %s, the node is %+v", m.asked(), m.see())
+		if !m.evictionTime().IsZero() || !m.isRestored() {
+			t.Errorf("evicted at %s, the node is %+v", m.evictionTime(), m.currentNode())
 		}
 	})
 }

@@ -19,25 +19,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// cluster is an API server for agents, their nodes and their Leases, in a bubble of synctest.
-type cluster struct {
+// fakeCluster is an API server for agents, their nodes and their Leases, in a synctest bubble.
+type fakeCluster struct {
 	mu      sync.Mutex
 	version int
 	leases  map[string]kubeapi.Lease
-	// draining counts, by node, the drains that follow its pods.
-	draining map[string]int
+	// drainCounts counts the drains that watch a node's pods, by node.
+	drainCounts map[string]int
 }
 
-func newCluster() *cluster {
-	return &cluster{leases: map[string]kubeapi.Lease{}, draining: map[string]int{}}
+func newFakeCluster() *fakeCluster {
+	return &fakeCluster{leases: map[string]kubeapi.Lease{}, drainCounts: map[string]int{}}
 }
 
-// leases are the cluster's, as one machine's requests reach them.
-type leases struct{ m *machine }
+// fakeLeases serves the Lease requests of one node.
+type fakeLeases struct{ node *testNode }
 
-func (l leases) ListLeases(ctx context.Context, _, _ string) (all []kubeapi.Lease, err error) {
-	err = l.m.serve(ctx, "list leases", func() error {
-		c := l.m.cluster
+func (l fakeLeases) ListLeases(ctx context.Context, _, _ string) (all []kubeapi.Lease, err error) {
+	err = l.node.serve(ctx, "list leases", func() error {
+		c := l.node.cluster
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		all = slices.Collect(maps.Values(c.leases))
@@ -46,23 +46,23 @@ func (l leases) ListLeases(ctx context.Context, _, _ string) (all []kubeapi.Leas
 	return all, err
 }
 
-func (l leases) CreateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
-	err = l.m.serve(ctx, "create leases", func() (err error) {
-		put, err = l.m.cluster.put(lease, "AlreadyExists")
+func (l fakeLeases) CreateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
+	err = l.node.serve(ctx, "create leases", func() (err error) {
+		put, err = l.node.cluster.putLease(lease, "AlreadyExists")
 		return err
 	})
 	return put, err
 }
 
-func (l leases) UpdateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
-	err = l.m.serve(ctx, "update leases", func() (err error) {
-		put, err = l.m.cluster.put(lease, "Conflict")
+func (l fakeLeases) UpdateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
+	err = l.node.serve(ctx, "update leases", func() (err error) {
+		put, err = l.node.cluster.putLease(lease, "Conflict")
 		return err
 	})
 	return put, err
 }
 
-func (c *cluster) put(l kubeapi.Lease, otherwise string) (*kubeapi.Lease, error) {
+func (c *fakeCluster) putLease(l kubeapi.Lease, otherwise string) (*kubeapi.Lease, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.leases[l.Name].ResourceVersion != l.ResourceVersion {
@@ -74,61 +74,62 @@ func (c *cluster) put(l kubeapi.Lease, otherwise string) (*kubeapi.Lease, error)
 	return &l, nil
 }
 
-// machine is a node with one pod, and the agent on it.
-type machine struct {
-	API // what is not needed is not there
+// testNode is a node with one pod, and the agent on it.
+type testNode struct {
+	API // panics on methods that no test needs
 
-	cluster *cluster
-	name    string
-	stops   time.Duration // how long the pod takes to stop
-	answers time.Duration // how long a request for the pod takes to be answered
-	faults  faults
+	cluster       *fakeCluster
+	name          string
+	podStopTime   time.Duration // how long the pod takes to stop
+	evictionDelay time.Duration // delay of an eviction's response
+	faults        faults
 
-	mu      sync.Mutex
-	node    kubeapi.Node
-	changes int
-	opened  []time.Time // when it began to take pods again
-	claims  int         // how often it was seen with more than one record
-	watch   func(kubeapi.Node)
-	pod     *kubeapi.Pod
-	pods    []func([]kubeapi.Pod) // of those who follow them
-	budget  string                // of the PodDisruptionBudget that denies evictions; empty is none
-	writes  int                   // how often conditions were written
-	evicted time.Time             // when the pod was last asked to leave
-	events  []string              // reasons
-	about   []string              // the UIDs of the Nodes that these are about
-	peers   []string              // other machines that are said to be drained
+	mu                  sync.Mutex
+	node                kubeapi.Node
+	version             int
+	uncordonedAt        []time.Time // when the node became schedulable again
+	doubleClaims        int         // how often the node had more than one record
+	nodeHandler         func(kubeapi.Node)
+	pod                 *kubeapi.Pod
+	podHandlers         []func([]kubeapi.Pod) // watchers of its pods
+	denyingPDB          string                // name of the PodDisruptionBudget that denies evictions; empty is none
+	conditionWriteCount int                   // how often conditions were written
+	evictedAt           time.Time             // when the eviction was requested
+	eventReasons        []string
+	eventNodeUIDs       []string // UIDs of the Nodes that the Events are about
+	drainedPeerNames    []string // other nodes that ListNodes returns
 
-	source *teller
-	agent  *Agent
-	kill   func()
-	gone   chan struct{}
+	source    *fakeSource
+	agent     *Agent
+	stopAgent func()
+	agentDone chan struct{}
 }
 
-func newMachine(c *cluster, name string, stops time.Duration) *machine {
-	m := &machine{cluster: c, name: name, stops: stops, source: &teller{name: "azure", news: make(chan struct{}, 1)}}
+func newTestNode(c *fakeCluster, name string, stops time.Duration) *testNode {
+	m := &testNode{cluster: c, name: name, podStopTime: stops, source: &fakeSource{name: "azure", changed: make(chan struct{}, 1)}}
 	m.node.Name, m.node.UID, m.node.ResourceVersion = name, "uid-"+name, "0"
-	m.replace()
+	m.replacePod()
 	return m
 }
 
-// onMachine runs a test in virtual time on a machine with a pod that stops within stops. Its agent ends with the test.
-func onMachine(t *testing.T, stops time.Duration, test func(t *testing.T, m *machine)) {
+// withTestNode runs a test in virtual time on a node with a pod that stops within stops. The agent ends with the
+// test.
+func withTestNode(t *testing.T, stops time.Duration, test func(t *testing.T, m *testNode)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(newCluster(), "n", stops)
-		defer m.crash()
+		m := newTestNode(newFakeCluster(), "n", stops)
+		defer m.crashAgent()
 		test(t, m)
 	})
 }
 
-// machineTest returns a test as onMachine runs it, for t.Run.
-func machineTest(stops time.Duration, test func(t *testing.T, m *machine)) func(t *testing.T) {
-	return func(t *testing.T) { onMachine(t, stops, test) }
+// testNodeTest returns a test for t.Run that runs in withTestNode.
+func testNodeTest(stops time.Duration, test func(t *testing.T, m *testNode)) func(t *testing.T) {
+	return func(t *testing.T) { withTestNode(t, stops, test) }
 }
 
-// replace gives the machine a new pod.
-func (m *machine) replace() {
+// replacePod gives the node a new pod.
+func (m *testNode) replacePod() {
 	controls := true
 	grace := int64(600)
 	m.mu.Lock()
@@ -140,32 +141,32 @@ func (m *machine) replace() {
 		},
 		Spec: kubeapi.PodSpec{NodeName: m.name, TerminationGracePeriodSeconds: &grace},
 	}
-	m.evicted = time.Time{}
+	m.evictedAt = time.Time{}
 }
 
-// serve answers a request as the faults have it.
-func (m *machine) serve(ctx context.Context, what string, do func() error) error {
+// serve serves a request with the configured faults.
+func (m *testNode) serve(ctx context.Context, what string, do func() error) error {
 	return m.faults.serve(ctx, what, do)
 }
 
-func (m *machine) GetNode(ctx context.Context, _ string) (n *kubeapi.Node, err error) {
+func (m *testNode) GetNode(ctx context.Context, _ string) (n *kubeapi.Node, err error) {
 	err = m.serve(ctx, "get nodes", func() error {
-		got := m.see()
+		got := m.currentNode()
 		n = &got
 		return nil
 	})
 	return n, err
 }
 
-func (m *machine) copied() *kubeapi.Node {
+func (m *testNode) copyNode() *kubeapi.Node {
 	n := m.node
 	n.Annotations, n.Labels = maps.Clone(n.Annotations), maps.Clone(n.Labels)
 	n.Status.Conditions = slices.Clone(n.Status.Conditions)
 	return &n
 }
 
-// ListNodes finds the peers, whatever it is asked for.
-func (m *machine) ListNodes(ctx context.Context, _ string) (all []kubeapi.Node, err error) {
+// ListNodes returns the drained peers, for any selector.
+func (m *testNode) ListNodes(ctx context.Context, _ string) (all []kubeapi.Node, err error) {
 	err = m.serve(ctx, "list nodes", func() error {
 		all = m.drainedPeers()
 		return nil
@@ -173,11 +174,11 @@ func (m *machine) ListNodes(ctx context.Context, _ string) (all []kubeapi.Node, 
 	return all, err
 }
 
-func (m *machine) drainedPeers() []kubeapi.Node {
+func (m *testNode) drainedPeers() []kubeapi.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []kubeapi.Node
-	for _, name := range m.peers {
+	for _, name := range m.drainedPeerNames {
 		var n kubeapi.Node
 		n.Name, n.Spec.ProviderID = name, name
 		all = append(all, n)
@@ -185,23 +186,23 @@ func (m *machine) drainedPeers() []kubeapi.Node {
 	return all
 }
 
-// peerDrained has another machine be drained.
-func (m *machine) peerDrained(name string) {
+// addDrainedPeer adds a drained node to the result of ListNodes.
+func (m *testNode) addDrainedPeer(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.peers = append(m.peers, name)
+	m.drainedPeerNames = append(m.drainedPeerNames, name)
 }
 
-// PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
-func (m *machine) PatchNode(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
+// PatchNode applies the annotations, labels and unschedulable of a JSON merge patch.
+func (m *testNode) PatchNode(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
 	err = m.serve(ctx, "patch nodes", func() (err error) {
-		n, err = m.patch(patch)
+		n, err = m.applyPatch(patch)
 		return err
 	})
 	return n, err
 }
 
-func (m *machine) patch(patch []byte) (*kubeapi.Node, error) {
+func (m *testNode) applyPatch(applyPatch []byte) (*kubeapi.Node, error) {
 	var p struct {
 		Metadata struct {
 			Annotations, Labels map[string]*string
@@ -209,7 +210,7 @@ func (m *machine) patch(patch []byte) (*kubeapi.Node, error) {
 		}
 		Spec map[string]any
 	}
-	if err := json.Unmarshal(patch, &p); err != nil {
+	if err := json.Unmarshal(applyPatch, &p); err != nil {
 		return nil, err
 	}
 	merge := func(into *map[string]string, changes map[string]*string) {
@@ -224,7 +225,7 @@ func (m *machine) patch(patch []byte) (*kubeapi.Node, error) {
 			(*into)[key] = *value
 		}
 	}
-	return m.change(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
+	return m.updateNode(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
 		merge(&n.Annotations, p.Metadata.Annotations)
 		merge(&n.Labels, p.Metadata.Labels)
 		if v, there := p.Spec["unschedulable"]; there {
@@ -233,16 +234,16 @@ func (m *machine) patch(patch []byte) (*kubeapi.Node, error) {
 	})
 }
 
-// PatchNodeStatus applies what a strategic merge patch says of conditions.
-func (m *machine) PatchNodeStatus(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
+// PatchNodeStatus applies the conditions of a strategic merge patch.
+func (m *testNode) PatchNodeStatus(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
 	err = m.serve(ctx, "patch nodes/status", func() (err error) {
-		n, err = m.patchStatus(patch)
+		n, err = m.applyStatusPatch(patch)
 		return err
 	})
 	return n, err
 }
 
-func (m *machine) patchStatus(patch []byte) (*kubeapi.Node, error) {
+func (m *testNode) applyStatusPatch(patch []byte) (*kubeapi.Node, error) {
 	var p struct {
 		Metadata struct{ ResourceVersion string }
 		Status   struct {
@@ -257,9 +258,9 @@ func (m *machine) patchStatus(patch []byte) (*kubeapi.Node, error) {
 		return nil, err
 	}
 	m.mu.Lock()
-	m.writes++
+	m.conditionWriteCount++
 	m.mu.Unlock()
-	return m.change(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
+	return m.updateNode(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
 		for _, c := range p.Status.Conditions {
 			n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(o kubeapi.Condition) bool { return o.Type == c.Type })
 			if c.Patch != "delete" {
@@ -269,25 +270,26 @@ func (m *machine) patchStatus(patch []byte) (*kubeapi.Node, error) {
 	})
 }
 
-// change changes the node if it is of that version, or of any when that is empty, and tells who watches it.
-func (m *machine) change(version string, how func(*kubeapi.Node)) (*kubeapi.Node, error) {
+// updateNode changes the node and notifies its watchers. If version is not empty, it fails unless the node has that
+// version.
+func (m *testNode) updateNode(version string, how func(*kubeapi.Node)) (*kubeapi.Node, error) {
 	m.mu.Lock()
-	next := m.copied()
+	next := m.copyNode()
 	if version != "" && version != next.ResourceVersion {
 		m.mu.Unlock()
 		return nil, &kubeapi.StatusError{Code: 409, Reason: "Conflict"}
 	}
 	how(next)
 	if len(next.Annotations) > 1 {
-		m.claims++
+		m.doubleClaims++
 	}
 	if m.node.Spec.Unschedulable && !next.Spec.Unschedulable {
-		m.opened = append(m.opened, time.Now())
+		m.uncordonedAt = append(m.uncordonedAt, time.Now())
 	}
-	m.changes++
-	next.ResourceVersion = fmt.Sprint(m.changes)
+	m.version++
+	next.ResourceVersion = fmt.Sprint(m.version)
 	m.node = *next
-	watch := m.watch
+	watch := m.nodeHandler
 	m.mu.Unlock()
 	if watch != nil {
 		go watch(*next)
@@ -295,10 +297,10 @@ func (m *machine) change(version string, how func(*kubeapi.Node)) (*kubeapi.Node
 	return next, nil
 }
 
-func (m *machine) FollowNode(ctx context.Context, _, since string, h kubeapi.Handler[kubeapi.Node]) error {
+func (m *testNode) FollowNode(ctx context.Context, _, since string, h kubeapi.Handler[kubeapi.Node]) error {
 	m.mu.Lock()
-	node := *m.copied()
-	m.watch = func(n kubeapi.Node) {
+	node := *m.copyNode()
+	m.nodeHandler = func(n kubeapi.Node) {
 		if ctx.Err() == nil {
 			h.Changed(n)
 		}
@@ -311,172 +313,172 @@ func (m *machine) FollowNode(ctx context.Context, _, since string, h kubeapi.Han
 	return ctx.Err()
 }
 
-func (m *machine) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
+func (m *testNode) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
 	m.cluster.mu.Lock()
-	m.cluster.draining[m.name]++
+	m.cluster.drainCounts[m.name]++
 	m.cluster.mu.Unlock()
 	defer func() {
 		m.cluster.mu.Lock()
-		m.cluster.draining[m.name]--
+		m.cluster.drainCounts[m.name]--
 		m.cluster.mu.Unlock()
 	}()
 	m.mu.Lock()
-	m.pods = append(m.pods, func(all []kubeapi.Pod) {
+	m.podHandlers = append(m.podHandlers, func(all []kubeapi.Pod) {
 		if ctx.Err() == nil {
 			h.Replaced(all)
 		}
 	})
-	all := m.podsNow()
+	all := m.currentPods()
 	m.mu.Unlock()
 	h.Replaced(all)
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// tellPods tells those who follow the machine's pods what there is.
-func (m *machine) tellPods() {
+// notifyPodHandlers sends the current pods to the watchers.
+func (m *testNode) notifyPodHandlers() {
 	m.mu.Lock()
-	followers, all := slices.Clone(m.pods), m.podsNow()
+	followers, all := slices.Clone(m.podHandlers), m.currentPods()
 	m.mu.Unlock()
 	for _, tell := range followers {
 		tell(all)
 	}
 }
 
-func (m *machine) ListPodsOn(ctx context.Context, _ string) (all []kubeapi.Pod, err error) {
+func (m *testNode) ListPodsOn(ctx context.Context, _ string) (all []kubeapi.Pod, err error) {
 	err = m.serve(ctx, "list pods", func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		all = m.podsNow()
+		all = m.currentPods()
 		return nil
 	})
 	return all, err
 }
 
-func (m *machine) podsNow() []kubeapi.Pod {
+func (m *testNode) currentPods() []kubeapi.Pod {
 	if m.pod == nil {
 		return nil
 	}
 	return []kubeapi.Pod{*m.pod}
 }
 
-func (m *machine) Evict(ctx context.Context, r kubeapi.Removal) error {
+func (m *testNode) Evict(ctx context.Context, r kubeapi.Removal) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(m.answers):
+	case <-time.After(m.evictionDelay):
 	}
-	return m.serve(ctx, "create pods/eviction", func() error { return m.evict(r) })
+	return m.serve(ctx, "create pods/eviction", func() error { return m.evictPod(r) })
 }
 
-func (m *machine) evict(r kubeapi.Removal) error {
+func (m *testNode) evictPod(r kubeapi.Removal) error {
 	m.mu.Lock()
-	budget := m.budget
+	budget := m.denyingPDB
 	m.mu.Unlock()
 	if budget != "" {
 		return &kubeapi.StatusError{Code: 429, Reason: "TooManyRequests", Causes: []kubeapi.Cause{{
 			Reason: "DisruptionBudget", Message: "The disruption budget " + budget + " needs 1 healthy pods and has 1 currently",
 		}}}
 	}
-	return m.remove(r.UID)
+	return m.removePod(r.UID)
 }
 
-// denied has a PodDisruptionBudget deny evictions from now on, or none when it has no name.
-func (m *machine) denied(by string) {
+// denyEvictions makes the named PodDisruptionBudget deny evictions; an empty name allows them.
+func (m *testNode) denyEvictions(by string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.budget = by
+	m.denyingPDB = by
 }
 
-// conditionWrites is how often conditions were written.
-func (m *machine) conditionWrites() int {
+// conditionWrites returns how often conditions were written.
+func (m *testNode) conditionWrites() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.writes
+	return m.conditionWriteCount
 }
 
-func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error {
-	return m.serve(ctx, "delete pods", func() error { return m.remove(r.UID) })
+func (m *testNode) DeletePod(ctx context.Context, r kubeapi.Removal) error {
+	return m.serve(ctx, "delete pods", func() error { return m.removePod(r.UID) })
 }
 
-func (m *machine) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
+func (m *testNode) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
 
-// remove has the pod stop in its time.
-func (m *machine) remove(uid string) error {
+// removePod stops the pod within its stop time.
+func (m *testNode) removePod(uid string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pod == nil || m.pod.UID != uid {
 		return &kubeapi.StatusError{Code: 404, Reason: "NotFound"}
 	}
-	if !m.evicted.IsZero() {
+	if !m.evictedAt.IsZero() {
 		return nil
 	}
-	m.evicted = time.Now()
-	time.AfterFunc(m.stops, func() {
+	m.evictedAt = time.Now()
+	time.AfterFunc(m.podStopTime, func() {
 		m.mu.Lock()
 		m.pod = nil
 		m.mu.Unlock()
-		m.tellPods()
+		m.notifyPodHandlers()
 	})
 	return nil
 }
 
-func (m *machine) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+func (m *testNode) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
 	h.Replaced(nil)
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (m *machine) CreateEvent(ctx context.Context, e kubeapi.Event) error {
+func (m *testNode) CreateEvent(ctx context.Context, e kubeapi.Event) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(time.Millisecond): // as any request takes its time
+	case <-time.After(time.Millisecond): // every request takes some time
 	}
 	return m.serve(ctx, "create events", func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.events, m.about = append(m.events, e.Reason), append(m.about, e.InvolvedObject.UID)
+		m.eventReasons, m.eventNodeUIDs = append(m.eventReasons, e.Reason), append(m.eventNodeUIDs, e.InvolvedObject.UID)
 		return nil
 	})
 }
 
-// said reports whether there was an Event of that reason.
-func (m *machine) said(reason string) bool {
+// hasEvent reports whether there was an Event with the reason.
+func (m *testNode) hasEvent(reason string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Contains(m.events, reason)
+	return slices.Contains(m.eventReasons, reason)
 }
 
-// empty reports that the pod has left.
-func (m *machine) empty() bool {
+// isEmpty reports that the pod has left.
+func (m *testNode) isEmpty() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pod == nil
 }
 
-// asked is when the pod was asked to leave; zero is not at all.
-func (m *machine) asked() time.Time {
+// evictionTime returns when the eviction was requested; zero if it was not.
+func (m *testNode) evictionTime() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.evicted
+	return m.evictedAt
 }
 
-func (m *machine) see() kubeapi.Node {
+func (m *testNode) currentNode() kubeapi.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return *m.copied()
+	return *m.copyNode()
 }
 
-// start starts an agent on the machine; change may change its options. A limit of 0 is none.
-func (m *machine) start(t *testing.T, limit int, change func(*Options)) {
+// startAgent starts an agent on the node; change may change its options. A limit of 0 is no drain slots.
+func (m *testNode) startAgent(t *testing.T, limit int, change func(*Options)) {
 	o := Options{
 		Node: m.name, Resource: m.name, API: m, Sources: []Source{m.source}, Impact: DefaultImpact(), Margin: DefaultMargin,
 		Metrics: NewMetrics(observe.NewRegistry()), Heartbeat: observe.NewHeartbeat("agent", time.Hour),
 		Log: slog.New(slog.DiscardHandler),
 	}
 	if limit > 0 {
-		k, err := slots.New(slots.Options{API: leases{m}, Namespace: "slipway", Holder: m.name, Limit: limit})
+		k, err := slots.New(slots.Options{API: fakeLeases{m}, Namespace: "slipway", Holder: m.name, Limit: limit})
 		must.NoError(t, err)
 		o.Slots = k
 	}
@@ -485,86 +487,86 @@ func (m *machine) start(t *testing.T, limit int, change func(*Options)) {
 	}
 	m.agent = New(o)
 	ctx, kill := context.WithCancel(t.Context())
-	m.kill, m.gone = kill, make(chan struct{})
-	m.source.again()
-	agent, gone := m.agent, m.gone
+	m.stopAgent, m.agentDone = kill, make(chan struct{})
+	m.source.notifyChange()
+	agent, gone := m.agent, m.agentDone
 	go func() {
 		defer close(gone)
 		_ = agent.Run(ctx)
 	}()
 }
 
-func (m *machine) crash() {
-	if m.kill != nil {
-		m.kill()
-		<-m.gone
+func (m *testNode) crashAgent() {
+	if m.stopAgent != nil {
+		m.stopAgent()
+		<-m.agentDone
 	}
 }
 
-// teller is a source that says what it is told to.
-type teller struct {
-	name string
-	news chan struct{}
+// fakeSource is a Source with configurable notices.
+type fakeSource struct {
+	name    string
+	changed chan struct{}
 
-	mu      sync.Mutex
-	notices []notice.Notice
-	hidden  []notice.Problem // entries that cannot be understood
-	silent  time.Duration    // for how long it cannot be read after a start
-	ahead   time.Duration    // how far its machine's clock is ahead
+	mu         sync.Mutex
+	notices    []notice.Notice
+	problems   []notice.Problem // unreadable entries
+	startDelay time.Duration    // how long it is unreadable after a start
+	clockAhead time.Duration    // how far the node's clock is ahead
 }
 
-func (s *teller) Name() string        { return s.name }
-func (s *teller) LastRead() time.Time { return time.Now() }
+func (s *fakeSource) Name() string        { return s.name }
+func (s *fakeSource) LastRead() time.Time { return time.Now() }
 
-func (s *teller) again() {
+func (s *fakeSource) notifyChange() {
 	select {
-	case s.news <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-func (s *teller) say(notices ...notice.Notice) {
+func (s *fakeSource) setNotices(notices ...notice.Notice) {
 	s.mu.Lock()
 	s.notices = slices.Clone(notices)
 	s.mu.Unlock()
-	s.again()
+	s.notifyChange()
 }
 
-func (s *teller) all() []notice.Notice {
+func (s *fakeSource) listNotices() []notice.Notice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notices)
 }
 
-func (s *teller) snapshot() notice.Snapshot {
+func (s *fakeSource) snapshot() notice.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snapshot := notice.Snapshot{At: time.Now().Add(s.ahead), Notices: slices.Clone(s.notices), Unreadable: slices.Clone(s.hidden)}
+	snapshot := notice.Snapshot{At: time.Now().Add(s.clockAhead), Notices: slices.Clone(s.notices), Unreadable: slices.Clone(s.problems)}
 	for i := range snapshot.Notices {
-		snapshot.Notices[i].ClockAhead = s.ahead
+		snapshot.Notices[i].ClockAhead = s.clockAhead
 	}
 	return snapshot
 }
 
-// hide has the list have an entry that cannot be understood, or none.
-func (s *teller) hide(problems ...notice.Problem) {
+// setProblems sets the unreadable entries.
+func (s *fakeSource) setProblems(problems ...notice.Problem) {
 	s.mu.Lock()
-	s.hidden = problems
+	s.problems = problems
 	s.mu.Unlock()
-	s.again()
+	s.notifyChange()
 }
 
-// clock sets how far its machine's clock is ahead.
-func (s *teller) clock(ahead time.Duration) {
+// setClockAhead sets how far the node's clock is ahead.
+func (s *fakeSource) setClockAhead(ahead time.Duration) {
 	s.mu.Lock()
-	s.ahead = ahead
+	s.clockAhead = ahead
 	s.mu.Unlock()
-	s.again()
+	s.notifyChange()
 }
 
-func (s *teller) Run(ctx context.Context, emit func(notice.Snapshot)) {
+func (s *fakeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	s.mu.Lock()
-	silent := s.silent
+	silent := s.startDelay
 	s.mu.Unlock()
 	select {
 	case <-ctx.Done():
@@ -574,14 +576,14 @@ func (s *teller) Run(ctx context.Context, emit func(notice.Snapshot)) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.news:
+		case <-s.changed:
 			emit(s.snapshot())
 		}
 	}
 }
 
-// announced is a notice that is due after some time.
-func announced(kind notice.Type, id string, in time.Duration) notice.Notice {
+// newNotice returns a notice that is due after the given time.
+func newNotice(kind notice.Type, id string, in time.Duration) notice.Notice {
 	n := notice.Notice{ID: id, Source: "azure", Type: kind, Status: notice.Scheduled, Duration: -1}
 	if kind == notice.Freeze {
 		n.Duration = time.Minute

@@ -11,94 +11,94 @@ import (
 
 var (
 	hanging = fault{hangs: true}
-	slow    = fault{takes: 10 * time.Second}
+	slow    = fault{delay: 10 * time.Second}
 )
 
-// TestSlowNodeRequestsDelayNoPreemptDrain has pods that must be asked while three quarters of the time are left.
+// The pods must be evicted within a quarter of the notice period.
 func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 	const window = 30 * time.Second
-	start := func(t *testing.T, m *machine) {
-		m.start(t, 0, func(o *Options) { o.Impact.On[notice.Freeze], o.Impact.On[notice.Redeploy] = Cordon, Acknowledge })
+	start := func(t *testing.T, m *testNode) {
+		m.startAgent(t, 0, func(o *Options) { o.Impact.On[notice.Freeze], o.Impact.On[notice.Redeploy] = Cordon, Acknowledge })
 	}
-	freeze := func() notice.Notice { return announced(notice.Freeze, "f", 15*time.Minute) }
+	freeze := func() notice.Notice { return newNotice(notice.Freeze, "f", 15*time.Minute) }
 	for name, tt := range map[string]struct {
-		before   func(*machine)       // the Preempt is announced
-		beside   func() notice.Notice // is announced with the Preempt
-		restarts bool                 // the agent starts again as the Preempt is announced
+		before   func(*testNode)      // runs before the Preempt is announced
+		beside   func() notice.Notice // returns another notice, announced with the Preempt
+		restarts bool                 // restarts the agent when the Preempt is announced
 		within   time.Duration
 	}{
-		"every PATCH hangs": {before: func(m *machine) {
+		"every PATCH hangs": {before: func(m *testNode) {
 			m.faults.set(hanging, "patch nodes", "patch nodes/status")
 		}, within: window / 4},
-		"every GET hangs": {before: func(m *machine) {
+		"every GET hangs": {before: func(m *testNode) {
 			m.faults.set(hanging, "get nodes")
 		}, within: window / 4},
-		"every Node request hangs": {before: func(m *machine) {
+		"every Node request hangs": {before: func(m *testNode) {
 			m.faults.set(hanging, nodeRequests...)
 		}, within: window / 4},
-		"every Node request fails": {before: func(m *machine) {
+		"every Node request fails": {before: func(m *testNode) {
 			m.faults.set(fault{code: 503}, nodeRequests...)
 		}, within: window / 4},
-		"the answers of PATCHes are lost": {before: func(m *machine) {
-			m.faults.set(fault{lost: true, hangs: true}, "patch nodes")
+		"the responses of PATCHes are lost": {before: func(m *testNode) {
+			m.faults.set(fault{responseLost: true, hangs: true}, "patch nodes")
 		}, within: window / 4},
-		"a Freeze ends as it comes": {before: func(m *machine) {
-			m.source.say(freeze())
+		"a Freeze ends as the Preempt comes": {before: func(m *testNode) {
+			m.source.setNotices(freeze())
 			time.Sleep(time.Minute)
 			m.faults.set(slow, "patch nodes", "patch nodes/status")
 		}, within: window / 4},
-		"a Freeze's PATCH hangs as it comes": {before: func(m *machine) {
+		"a Freeze's PATCH hangs as the Preempt comes": {before: func(m *testNode) {
 			m.faults.set(hanging, "patch nodes")
-			m.source.say(freeze())
+			m.source.setNotices(freeze())
 			time.Sleep(time.Second)
 		}, within: window / 4},
-		"a Freeze's GET hangs as it comes": {before: func(m *machine) {
+		"a Freeze's GET hangs as the Preempt comes": {before: func(m *testNode) {
 			m.faults.set(hanging, "get nodes")
-			m.source.say(freeze())
+			m.source.setNotices(freeze())
 			time.Sleep(time.Second)
 		}, within: window / 4},
-		"a Freeze's end hangs as it comes": {before: func(m *machine) {
-			m.source.say(freeze())
+		"a Freeze's end hangs as the Preempt comes": {before: func(m *testNode) {
+			m.source.setNotices(freeze())
 			time.Sleep(time.Minute)
 			m.faults.set(hanging, "patch nodes")
-			m.source.say()
+			m.source.setNotices()
 			time.Sleep(time.Second)
 		}, within: window / 4},
-		"conditions hang from a Freeze on": {before: func(m *machine) {
+		"conditions hang from a Freeze on": {before: func(m *testNode) {
 			m.faults.set(hanging, "patch nodes/status")
-			m.source.say(freeze())
+			m.source.setNotices(freeze())
 			time.Sleep(time.Second)
 		}, within: time.Second},
-		"conditions have hung for long": {before: func(m *machine) {
+		"conditions have hung for long": {before: func(m *testNode) {
 			m.faults.set(hanging, "patch nodes/status")
-			m.source.say(freeze())
+			m.source.setNotices(freeze())
 			time.Sleep(31 * time.Second)
 		}, within: time.Second},
-		"conditions hang as a Freeze ends": {before: func(m *machine) {
-			m.source.say(freeze())
+		"conditions hang as a Freeze ends": {before: func(m *testNode) {
+			m.source.setNotices(freeze())
 			time.Sleep(time.Minute)
 			m.faults.set(hanging, "patch nodes/status")
-			m.source.say()
+			m.source.setNotices()
 			time.Sleep(time.Second)
 		}, within: time.Second},
-		"its claim fails and a Freeze's conditions hang": {before: func(m *machine) {
+		"its claim fails and a Freeze's conditions hang": {before: func(m *testNode) {
 			m.faults.set(fault{code: 503, once: true}, "patch nodes")
 			m.faults.set(hanging, "patch nodes/status")
 		}, beside: freeze, within: time.Second},
-		"claims are slow and a Redeploy is due before it": {before: func(m *machine) {
-			m.faults.set(fault{takes: 3 * time.Second}, "patch nodes")
-		}, beside: func() notice.Notice { return announced(notice.Redeploy, "r", window/2) }, within: 4 * time.Second},
-		"releases are slow as a Freeze ends and the agent restarts": {before: func(m *machine) {
-			m.denied("web")
-			m.source.say(freeze(), announced(notice.Preempt, "p", window))
+		"claims are slow and a Redeploy is due first": {before: func(m *testNode) {
+			m.faults.set(fault{delay: 3 * time.Second}, "patch nodes")
+		}, beside: func() notice.Notice { return newNotice(notice.Redeploy, "r", window/2) }, within: 4 * time.Second},
+		"claim removals are slow as a Freeze ends and the agent restarts": {before: func(m *testNode) {
+			m.denyEvictions("web")
+			m.source.setNotices(freeze(), newNotice(notice.Preempt, "p", window))
 			time.Sleep(time.Second)
-			m.crash()
-			m.denied("")
+			m.crashAgent()
+			m.denyEvictions("")
 			m.faults.set(slow, "patch nodes", "patch nodes/status")
-			m.faults.set(fault{takes: 100 * time.Millisecond}, "get nodes") // so that the notices are read first
+			m.faults.set(fault{delay: 100 * time.Millisecond}, "get nodes") // so the notices are read first
 		}, restarts: true, within: time.Second},
 	} {
-		t.Run(name, machineTest(15*time.Second, func(t *testing.T, m *machine) {
+		t.Run(name, testNodeTest(15*time.Second, func(t *testing.T, m *testNode) {
 			start(t, m)
 			time.Sleep(time.Second)
 			tt.before(m)
@@ -106,36 +106,36 @@ func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 				start(t, m)
 			}
 			said := time.Now()
-			notices := []notice.Notice{announced(notice.Preempt, "p", window)}
+			notices := []notice.Notice{newNotice(notice.Preempt, "p", window)}
 			if tt.beside != nil {
 				notices = append(notices, tt.beside())
 			}
-			m.source.say(notices...)
+			m.source.setNotices(notices...)
 			time.Sleep(window)
-			if asked := m.asked(); asked.IsZero() || asked.Sub(said) > tt.within || !m.empty() {
-				t.Errorf("asked at %s (%s after the notice, want %s), empty: %t", asked, asked.Sub(said), tt.within, m.empty())
+			if asked := m.evictionTime(); asked.IsZero() || asked.Sub(said) > tt.within || !m.isEmpty() {
+				t.Errorf("evicted at %s (%s after the notice, want %s), empty: %t", asked, asked.Sub(said), tt.within, m.isEmpty())
 			}
 			m.faults.set(fault{}, nodeRequests...)
-			m.source.say()
+			m.source.setNotices()
 			time.Sleep(15 * time.Minute)
-			if n := m.see(); n.Spec.Unschedulable || len(n.Annotations)+len(n.Labels)+len(n.Status.Conditions) != 0 {
-				t.Errorf("given back, the node is %+v", n)
+			if n := m.currentNode(); n.Spec.Unschedulable || len(n.Annotations)+len(n.Labels)+len(n.Status.Conditions) != 0 {
+				t.Errorf("after the notice ended the node is %+v", n)
 			}
 		}))
 	}
 }
 
 func TestConditionsRetryEquallyAfterHangsAndErrors(t *testing.T) {
-	onMachine(t, 15*time.Second, func(t *testing.T, m *machine) {
+	withTestNode(t, 15*time.Second, func(t *testing.T, m *testNode) {
 		m.faults.set(hanging, "patch nodes/status")
-		m.start(t, 0, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
-		m.source.say(announced(notice.Freeze, "f", time.Hour))
-		time.Sleep(20*time.Second + firstConditionRetry/2) // the first try is over
+		m.startAgent(t, 0, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
+		m.source.setNotices(newNotice(notice.Freeze, "f", time.Hour))
+		time.Sleep(20*time.Second + minConditionRetry/2) // after the first try
 		m.faults.set(fault{}, "patch nodes/status")
 		if n := m.conditionWrites(); n != 0 {
 			t.Errorf("the conditions were written %d times right after a hang", n)
 		}
-		time.Sleep(firstConditionRetry)
+		time.Sleep(minConditionRetry)
 		if n := m.conditionWrites(); n != 1 {
 			t.Errorf("the conditions were written %d times after the back-off", n)
 		}
@@ -145,96 +145,95 @@ func TestConditionsRetryEquallyAfterHangsAndErrors(t *testing.T) {
 func TestDrainStopsInTimeWhileARequestHangs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		kind   notice.Type
-		happen func(*machine)
+		happen func(*testNode)
 		within time.Duration
 	}{
-		"its notice ends": {notice.Preempt, func(m *machine) { m.source.say() }, time.Second},
-		"its slot is lost": {notice.Reboot, func(m *machine) {
+		"its notice ends": {notice.Preempt, func(m *testNode) { m.source.setNotices() }, time.Second},
+		"its slot is lost": {notice.Reboot, func(m *testNode) {
 			m.faults.set(fault{code: 503}, "update leases", "list leases")
 		}, 16 * time.Second},
-		"its agent is to end": {notice.Reboot, func(m *machine) { m.kill() }, time.Second},
+		"its agent stops": {notice.Reboot, func(m *testNode) { m.stopAgent() }, time.Second},
 	} {
-		t.Run(name, machineTest(10*time.Minute, func(t *testing.T, m *machine) {
-			m.start(t, 1, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
-			drained := announced(tt.kind, "r", time.Hour)
-			m.source.say(drained)
+		t.Run(name, testNodeTest(10*time.Minute, func(t *testing.T, m *testNode) {
+			m.startAgent(t, 1, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
+			drained := newNotice(tt.kind, "r", time.Hour)
+			m.source.setNotices(drained)
 			time.Sleep(10 * time.Second)
-			if m.cluster.drains("n") != 1 {
-				t.Fatal("no drain is under way")
+			if m.cluster.runningDrains("n") != 1 {
+				t.Fatal("no drain is running")
 			}
 			m.faults.set(hanging, "patch nodes")
-			m.source.say(drained, announced(notice.Freeze, "f", time.Hour)) // whose claim hangs
+			m.source.setNotices(drained, newNotice(notice.Freeze, "f", time.Hour)) // the request for its claim hangs
 			time.Sleep(10 * time.Millisecond)
 			tt.happen(m)
-			for end := time.Now().Add(tt.within); time.Now().Before(end) && m.cluster.drains("n") > 0; {
+			for end := time.Now().Add(tt.within); time.Now().Before(end) && m.cluster.runningDrains("n") > 0; {
 				time.Sleep(100 * time.Millisecond)
 			}
-			if m.cluster.drains("n") > 0 {
-				t.Errorf("the drain goes on after %s", tt.within)
+			if m.cluster.runningDrains("n") > 0 {
+				t.Errorf("the drain still runs after %s", tt.within)
 			}
 		}))
 	}
 }
 
-// TestHangingRequestDoesNotDelayACancelledDrain has the notice not be listed before either: nobody had read the source, or an
-// entry that could not be understood might have been it.
+// The notice was not listed before either. The source was unread, or an unreadable entry could have been the notice.
 func TestHangingRequestDoesNotDelayACancelledDrain(t *testing.T) {
-	for name, tt := range map[string]struct{ hide, tell func(*testing.T, *machine) }{
-		"a restarted agent reads its source": {func(t *testing.T, m *machine) {
-			m.crash()
-			m.source.say()
-			m.source.silent = 2 * time.Second
+	for name, tt := range map[string]struct{ hide, tell func(*testing.T, *testNode) }{
+		"a restarted agent reads its source": {func(t *testing.T, m *testNode) {
+			m.crashAgent()
+			m.source.setNotices()
+			m.source.startDelay = 2 * time.Second
 			m.faults.set(hanging, "patch nodes")
-			m.start(t, 0, nil)
-		}, func(*testing.T, *machine) {}},
-		"an unreadable entry goes": {func(_ *testing.T, m *machine) {
-			m.source.hide(notice.Problem{Err: errors.New("Events[0]: 7: want an object")})
-			m.source.say()
+			m.startAgent(t, 0, nil)
+		}, func(*testing.T, *testNode) {}},
+		"an unreadable entry disappears": {func(_ *testing.T, m *testNode) {
+			m.source.setProblems(notice.Problem{Err: errors.New("Events[0]: 7: want an object")})
+			m.source.setNotices()
 			m.faults.set(hanging, "patch nodes")
-		}, func(_ *testing.T, m *machine) { m.source.hide() }},
+		}, func(_ *testing.T, m *testNode) { m.source.setProblems() }},
 	} {
-		t.Run(name, machineTest(10*time.Minute, func(t *testing.T, m *machine) {
-			m.start(t, 0, nil)
-			m.source.say(announced(notice.Terminate, "e", time.Hour))
+		t.Run(name, testNodeTest(10*time.Minute, func(t *testing.T, m *testNode) {
+			m.startAgent(t, 0, nil)
+			m.source.setNotices(newNotice(notice.Terminate, "e", time.Hour))
 			time.Sleep(5 * time.Second)
 			tt.hide(t, m)
 			time.Sleep(time.Second)
-			m.uncordon() // so that it is to be cordoned again
+			m.uncordon() // so the agent has to cordon it again
 			time.Sleep(500 * time.Millisecond)
-			if m.cluster.drains("n") != 1 {
-				t.Fatal("no drain is under way")
+			if m.cluster.runningDrains("n") != 1 {
+				t.Fatal("no drain is running")
 			}
 			tt.tell(t, m)
 			time.Sleep(time.Second)
-			if m.cluster.drains("n") > 0 {
-				t.Error("the drain goes on")
+			if m.cluster.runningDrains("n") > 0 {
+				t.Error("the drain still runs")
 			}
 		}))
 	}
 }
 
-// othersTurns are slots of which none is ever ours, while the other nodes take turns.
-type othersTurns struct{}
+// busySlots has no free slot, while the other nodes take turns.
+type busySlots struct{}
 
-func (othersTurns) Want(bool, time.Time) {}
-func (othersTurns) Held() bool           { return false }
-func (othersTurns) GivenBack() bool      { return true }
-func (othersTurns) Holders() []string    { return []string{"another"} }
+func (busySlots) Want(bool, time.Time) {}
+func (busySlots) Held() bool           { return false }
+func (busySlots) GivenBack() bool      { return true }
+func (busySlots) Holders() []string    { return []string{"another"} }
 
-func (othersTurns) Run(ctx context.Context, changed func()) {
+func (busySlots) Run(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		changed()
 		time.Sleep(2 * time.Second)
 	}
 }
 
-func TestOtherNodesTurnsEndNoRequest(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
-		m.faults.set(fault{takes: 3 * time.Second}, nodeRequests...)
-		m.start(t, 0, func(o *Options) { o.Slots = othersTurns{} })
-		m.source.say(announced(notice.Freeze, "f", 15*time.Minute))
+func TestOtherNodesSlotsInterruptNoRequest(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.faults.set(fault{delay: 3 * time.Second}, nodeRequests...)
+		m.startAgent(t, 0, func(o *Options) { o.Slots = busySlots{} })
+		m.source.setNotices(newNotice(notice.Freeze, "f", 15*time.Minute))
 		time.Sleep(time.Minute)
-		if !m.see().Spec.Unschedulable {
+		if !m.currentNode().Spec.Unschedulable {
 			t.Error("not cordoned after a minute")
 		}
 	})

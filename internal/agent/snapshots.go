@@ -10,48 +10,53 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// read takes in a snapshot of one source's notices, and says what in it is unreadable unless the one before had it too.
-func (a *Agent) read(source string, s notice.Snapshot) {
+// handleSnapshot stores a snapshot of one source, and logs its unreadable parts unless the previous snapshot had
+// them.
+func (a *Agent) handleSnapshot(source string, s notice.Snapshot) {
 	before, known := a.snapshots[source]
 	if !known {
-		a.confirm(source, s)
+		a.extendPassedDeadlines(source, s)
 	}
 	a.snapshots[source] = s
-	said := map[string]bool{}
+	reported := map[string]bool{}
 	for _, p := range slices.Concat(before.Unreadable, before.Warnings) {
-		said[problemKey(p)] = true
+		reported[problemKey(p)] = true
 	}
 	for _, p := range s.Unreadable {
-		if !said[problemKey(p)] {
-			a.log.Error("part of the notices cannot be understood", "notice", p.ID, "err", p.Err)
-			a.o.Metrics.Unreadable.Inc()
+		if !reported[problemKey(p)] {
+			a.log.Error("cannot read a part of the notices", "notice", p.ID, "err", p.Err)
+			a.options.Metrics.Unreadable.Inc()
 		}
 	}
 	for _, p := range s.Warnings {
-		if !said[problemKey(p)] {
-			a.log.Warn("detail of a notice is missing or cannot be understood", "notice", p.ID, "err", p.Err)
-			a.o.Metrics.Unreadable.Inc()
+		if !reported[problemKey(p)] {
+			a.log.Warn("a detail of a notice is missing or unreadable", "notice", p.ID, "err", p.Err)
+			a.options.Metrics.Unreadable.Inc()
 		}
 	}
 }
 
-// confirm compares what an earlier agent recorded with the first snapshot of its source since the start. A notice that is
-// still there after its deadline gets time for the pods that are left. The record alone gives none.
-func (a *Agent) confirm(source string, s notice.Snapshot) {
+// extendPassedDeadlines compares an earlier agent's record with the first snapshot of its source since the start. If
+// a notice is still listed after its deadline, the remaining pods get more time. The record alone gives none.
+func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	now := time.Now()
-	for _, h := range a.handled {
+	for _, h := range a.notices {
 		due := h.Decision.Deadline
-		if h.Notice.Source == source && s.Lists(h.Notice.ID) && h.Decision.Forced && now.After(due) && due.After(a.overtime.passed) {
-			a.overtime = overtime{passed: due, until: now.Add(startedWindow)}
+		if h.Notice.Source == source && s.Lists(h.Notice.ID) && h.Decision.Forced && now.After(due) && due.After(a.extension.deadline) {
+			a.extension = deadlineExtension{deadline: due, until: now.Add(startedDrainTime)}
 		}
 	}
 }
 
-// isConfirmed reports that something may be done about a notice: this process has read it. Until its source has been read,
-// the record that an earlier agent left is enough for a Preempt or Terminate, and for nothing else: the notice may have ended
-// while no agent was there. While what was read does not tell whether it has, the record is enough for any. Either way it is so
-// only until the recorded deadline. A notice that was first seen later than now says that the clock was set back since: whether
-// its deadline has passed is not known.
+// isConfirmed reports that the agent may act on a notice.
+//
+// It may if this process has read the notice. Otherwise it has only the record of an earlier agent, and that is
+// enough until the recorded deadline. Before its source was read, the record is enough only for a Preempt or
+// Terminate: another notice may have ended while no agent ran. If a snapshot does not say whether the notice ended,
+// the record is enough for any type.
+//
+// If the notice was first seen later than now, the clock was set back. Then it is unknown whether its deadline has
+// passed, and the agent does not act.
 func (a *Agent) isConfirmed(h *noticeState, now time.Time) bool {
 	if h.listed {
 		return true
@@ -61,71 +66,71 @@ func (a *Agent) isConfirmed(h *noticeState, now time.Time) bool {
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }
 
-// absorb takes the snapshots' notices into the notice states, and decides about those that are new or have changed.
-func (a *Agent) absorb() {
-	for _, source := range a.o.Sources {
+// mergeSnapshots merges the snapshots into the notice states, and decides for notices that are new or changed.
+func (a *Agent) mergeSnapshots() {
+	for _, source := range a.options.Sources {
 		s := a.snapshots[source.Name()]
-		a.absorbFrom(s)
-		a.sayUnreadable(source.Name(), s.Unreadable)
+		a.mergeSnapshot(s)
+		a.reportUnreadable(source.Name(), s.Unreadable)
 	}
 }
 
-// position is where an entry is in its list, which changes when another one comes or goes.
-var position = regexp.MustCompile(`\[\d+\]`)
+// listIndex matches the index of an entry in its list. The index changes when another entry comes or goes.
+var listIndex = regexp.MustCompile(`\[\d+\]`)
 
-// problemKey tells problems apart, wherever in the list they are.
+// problemKey identifies a problem independent of its index in the list.
 func problemKey(p notice.Problem) string {
-	return p.ID + "\x00" + position.ReplaceAllString(p.Err.Error(), "")
+	return p.ID + "\x00" + listIndex.ReplaceAllString(p.Err.Error(), "")
 }
 
-// sayUnreadable says what a source announces for this machine that cannot be understood, once for as long as that is the same.
-// An entry that may be another machine's is logged and counted: each node would say it.
-func (a *Agent) sayUnreadable(source string, parts []notice.Problem) {
-	said, all := map[string]bool{}, []string{}
+// reportUnreadable emits one Event for the unreadable parts of this instance's notices, once while they stay the
+// same. An entry that may be for another instance is only logged and counted, because each node would report it.
+func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
+	reported, all := map[string]bool{}, []string{}
 	for _, p := range parts {
 		if !p.Named {
 			continue
 		}
 		key := problemKey(p)
-		if !a.garbled[source][key] && !said[key] {
+		if !a.reportedUnreadable[source][key] && !reported[key] {
 			all = append(all, p.Err.Error())
 		}
-		said[key] = true
+		reported[key] = true
 	}
 	if len(all) > 0 {
-		a.events.emit(unreadable(source, strings.Join(all, "; ")))
+		a.events.emit(newNoticeUnreadableEvent(source, strings.Join(all, "; ")))
 	}
-	a.garbled[source] = said
+	a.reportedUnreadable[source] = reported
 }
 
-func (a *Agent) absorbFrom(s notice.Snapshot) {
+func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 	for _, n := range s.Notices {
-		key := owner(n.Source, n.ID)
-		h := a.handled[key]
+		key := claimOwner(n.Source, n.ID)
+		h := a.notices[key]
 		if h == nil {
-			h = &noticeState{Seen: Seen{First: a.firstSeen(n, s)}}
-			a.handled[key] = h
+			h = &noticeState{Seen: Seen{First: a.findFirstSeen(n, s)}}
+			a.notices[key] = h
 		}
 		h.listed = true
-		h.Seen.notAfter(s.At)
+		h.Seen.clampTo(s.At)
 		if n.NotBefore.IsZero() && h.Notice.Status == notice.Started {
-			n.Status = notice.Started // a missing status is read as Scheduled, but what has started does not take that back
+			n.Status = notice.Started // a missing status is read as Scheduled, but a started notice stays started
 		}
 		if n.Status == notice.Started && h.Seen.Started.IsZero() {
 			h.Seen.Started = s.At
 		}
 		if n.NotBefore.IsZero() && n.Status == h.Notice.Status {
-			n.NotBefore = h.Notice.NotBefore // unreadable now, known before: the last good state stands
+			n.NotBefore = h.Notice.NotBefore // unreadable now, known before: keep the last good value
 		}
-		a.decide(h, n)
+		a.updateDecision(h, n)
 	}
 }
 
-// firstSeen is when a notice that is new in s was first seen. One that takes the place of another, and only its ID differs,
-// was seen with that one: what counts from then on does not begin again.
-func (a *Agent) firstSeen(n notice.Notice, s notice.Snapshot) time.Time {
+// findFirstSeen returns when a new notice in s was first seen. If it replaces another notice and only its ID differs,
+// that is when the other was first seen. So the time limits do not start again.
+func (a *Agent) findFirstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 	first := s.At
-	for _, h := range a.handled {
+	for _, h := range a.notices {
 		same := h.Notice.Source == n.Source && h.Notice.Type == n.Type && !n.NotBefore.IsZero() && h.Notice.NotBefore.Equal(n.NotBefore)
 		if same && s.Over(h.Notice.ID) && h.Seen.First.Before(first) {
 			first = h.Seen.First
@@ -134,65 +139,65 @@ func (a *Agent) firstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 	return first
 }
 
-// decide applies the policy to the newest state of a notice and says what has changed.
-func (a *Agent) decide(h *noticeState, n notice.Notice) {
-	d := a.o.Impact.Decide(n, h.Seen)
+// updateDecision applies the policy to the newest state of a notice, and reports changes.
+func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
+	d := a.options.Impact.Decide(n, h.Seen)
 	isNew := h.Decision.Reason == ""
 	same := !isNew && h.Decision.equal(d) && h.Notice.Status == n.Status
 	h.Notice, h.Decision = n, d
 	if same {
 		return
 	}
-	h.claim.outdate()
-	a.take(h, inputChanged, time.Now())
+	h.claim.markOutdated()
+	a.handleInput(h, inputChanged, time.Now())
 	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
-		"reason", d.Reason, "new", isNew, "resources", named(n.Resources), "description", observe.Clip(n.Description, maxMessage))
+		"reason", d.Reason, "new", isNew, "resources", joinNames(n.Resources), "description", observe.Clip(n.Description, maxEventMessageBytes))
 	if !isNew {
-		a.events.emit(changed(n, d))
+		a.events.emit(newNoticeChangedEvent(n, d))
 		return
 	}
-	a.o.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
-	if now := time.Now(); d.Action.drains() && !a.o.DryRun {
-		a.events.throttle.until(now.Add(quietFor(d.Deadline, now)))
+	a.options.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
+	if now := time.Now(); d.Action.includesDrain() && !a.options.DryRun {
+		a.events.throttle.setEnd(now.Add(throttleTime(d.Deadline, now)))
 	}
-	a.events.emit(noticed(n, d))
-	a.traceNotice(h)
+	a.events.emit(newNoticeReceivedEvent(n, d))
+	a.startNoticeTrace(h)
 }
 
-// isOver reports that a notice is over. Only a snapshot that its own source has read since the start can say so (I7);
-// where that source is no longer listened to, its notices count for nothing any more.
-func (a *Agent) isOver(h *noticeState) bool {
+// hasEnded reports that a notice has ended. Only a snapshot of its own source since the start can show that (I7). A
+// notice of a source that is no longer configured has ended too.
+func (a *Agent) hasEnded(h *noticeState) bool {
 	if s, known := a.snapshots[h.Notice.Source]; known {
 		return s.Over(h.Notice.ID)
 	}
-	return !slices.ContainsFunc(a.o.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
+	return !slices.ContainsFunc(a.options.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
 }
 
-// markEnded finds out which notices have ended or are ignored, and returns when to look again.
-func (a *Agent) markEnded(now time.Time) time.Duration {
-	next := whenAsked
-	for _, h := range a.handled {
-		if !a.isOver(h) {
-			h.missing = time.Time{}
+// markEndedNotices finds the notices that have ended or are ignored, and returns when to check again.
+func (a *Agent) markEndedNotices(now time.Time) time.Duration {
+	next := idleInterval
+	for _, h := range a.notices {
+		if !a.hasEnded(h) {
+			h.missingSince = time.Time{}
 			switch ignored := h.listed && h.Decision.Action == Ignore; {
-			case ignored && h.claim.state != claimNone && !a.o.DryRun:
-				a.take(h, inputEnded, now)
+			case ignored && h.claim.state != claimNone && !a.options.DryRun:
+				a.handleInput(h, inputEnded, now)
 			case h.Phase == Releasing && !ignored:
-				a.take(h, inputResumed, now)
+				a.handleInput(h, inputResumed, now)
 			}
 			if left := h.Decision.Deadline.Sub(now); !h.listed && left > 0 {
-				next = min(next, left) // from when on the record is not enough
+				next = min(next, left) // after that the record alone is not enough
 			}
 			continue
 		}
-		if h.missing.IsZero() {
-			h.missing = now
+		if h.missingSince.IsZero() {
+			h.missingSince = now
 		}
-		if wait := h.lingers(now); wait > 0 {
+		if wait := h.timeUntilEnded(now); wait > 0 {
 			next = min(next, wait)
 			continue
 		}
-		a.take(h, inputEnded, now)
+		a.handleInput(h, inputEnded, now)
 	}
 	return next
 }

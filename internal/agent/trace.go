@@ -10,28 +10,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// tracedPods bounds the pods that a drain's span tells of: the kubelet's default limit, and some.
-const tracedPods = 128
+// maxTracedPods limits the pods in a drain's span: the kubelet's default limit, and some more.
+const maxTracedPods = 128
 
-// trace records a span of what is done about h.
-func (a *Agent) trace(h *noticeState, s observe.Span) {
-	if a.o.Tracer == nil || h.Trace == "" {
+// recordSpan records a span in the trace of h.
+func (a *Agent) recordSpan(h *noticeState, s observe.Span) {
+	if a.options.Tracer == nil || h.Trace == "" {
 		return
 	}
 	s.Parent = h.Trace
-	a.o.Tracer.Record(s)
+	a.options.Tracer.Record(s)
 }
 
-// traceNotice begins the trace of a notice, from the first sight of it to the decision.
-func (a *Agent) traceNotice(h *noticeState) {
-	if a.o.Tracer == nil || h.Trace != "" {
+// startNoticeTrace starts the trace of a notice with a span from its first read to its decision.
+func (a *Agent) startNoticeTrace(h *noticeState) {
+	if a.options.Tracer == nil || h.Trace != "" {
 		return
 	}
 	n, d := h.Notice, h.Decision
-	h.Trace = a.o.Tracer.Record(observe.Span{
+	h.Trace = a.options.Tracer.Record(observe.Span{
 		Name: "notice", Began: h.Seen.First, Ended: time.Now(),
 		Attributes: []slog.Attr{
-			slog.String("k8s.node.name", a.o.Node), slog.String("slipway.notice.source", n.Source),
+			slog.String("k8s.node.name", a.options.Node), slog.String("slipway.notice.source", n.Source),
 			slog.String("slipway.notice.id", n.ID), slog.String("slipway.notice.type", string(n.Type)),
 			slog.String("slipway.notice.action", string(d.Action)), slog.String("slipway.notice.reason", d.Reason),
 			slog.Time("slipway.notice.deadline", d.Deadline),
@@ -39,8 +39,8 @@ func (a *Agent) traceNotice(h *noticeState) {
 	})
 }
 
-// drainSpan tells of a drain that has ended, and how each pod fared.
-func drainSpan(kind notice.Type, r drain.Receipt, err error) observe.Span {
+// newDrainSpan returns the span of a drain that has ended, with the eviction and the end of each pod.
+func newDrainSpan(kind notice.Type, r drain.Receipt, err error) observe.Span {
 	s := observe.Span{
 		Name: "drain", Began: r.Began, Ended: r.Ended, Err: err,
 		Attributes: []slog.Attr{
@@ -48,7 +48,7 @@ func drainSpan(kind notice.Type, r drain.Receipt, err error) observe.Span {
 			slog.Int("slipway.drain.pods", len(r.Pods)),
 		},
 	}
-	for _, p := range r.Pods[:min(len(r.Pods), tracedPods)] {
+	for _, p := range r.Pods[:min(len(r.Pods), maxTracedPods)] {
 		pod := []slog.Attr{slog.String("k8s.namespace.name", p.Namespace), slog.String("k8s.pod.name", p.Name)}
 		if !p.AskedAt.IsZero() {
 			s.Events = append(s.Events, observe.SpanEvent{Name: "pod " + string(p.Asked), At: p.AskedAt, Attributes: pod})

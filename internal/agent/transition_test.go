@@ -18,34 +18,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// goes is the guard of a notice that may drain, and whose record says that its node is drained.
-var goes = guard{action: Drain, recorded: Drained, mayTouch: true, canStart: true}
+// drainGuard is the guard of a notice that may drain, with a drained node in its record.
+var drainGuard = guard{action: Drain, recordedPhase: Drained, mayChangeNode: true, canStartDrain: true}
 
-// guardOfWords are the guards of the table in docs/agent.md.
-var guardOfWords = map[string]func(g *guard){
+// guardChanges holds the guards of the table in docs/agent-reference.md.
+var guardChanges = map[string]func(g *guard){
 	"":                           func(*guard) {},
 	"the action does not cordon": func(g *guard) { g.action = Acknowledge },
-	"another tool removes the node, and the notice can wait": func(g *guard) { g.yields = true },
-	"the tools at work are not known, and there is time":     func(g *guard) { g.mayTouch = false },
+	"another tool removes the node, and the notice can wait": func(g *guard) { g.shouldYield = true },
+	"the tools at work are not known, and there is time":     func(g *guard) { g.mayChangeNode = false },
 	"a condition has put nothing on the node, and has no slot": func(g *guard) {
-		g.waits, g.mayWait = true, true
+		g.waitsForSlot, g.waitsUncordoned = true, true
 	},
-	"an interruption has no slot":                  func(g *guard) { g.waits = true },
+	"an interruption has no slot":                  func(g *guard) { g.waitsForSlot = true },
 	"the action is `cordon`":                       func(g *guard) { g.action = Cordon },
-	"the node still takes pods, and there is time": func(g *guard) { g.canStart = false },
+	"the node still takes pods, and there is time": func(g *guard) { g.canStartDrain = false },
 	"nothing speaks against the drain":             func(*guard) {},
-	"acknowledged before":                          func(g *guard) { g.recorded = Acknowledged },
-	"the drain gave up before":                     func(g *guard) { g.recorded = NotDrained },
+	"acknowledged before":                          func(g *guard) { g.recordedPhase = Acknowledged },
+	"the drain gave up before":                     func(g *guard) { g.recordedPhase = NotDrained },
 }
 
-// with returns the guard that the words of the table describe.
+// with returns the guard for a condition of the table.
 func (g guard) with(words string) guard {
-	guardOfWords[words](&g)
+	guardChanges[words](&g)
 	return g
 }
 
-// rows returns the rows of the table in a page that has these columns, each cell without its blanks.
-func rows(t *testing.T, page string, columns ...string) (found [][]string) {
+// readTableRows returns the rows of the page's table with these columns. It trims each cell.
+func readTableRows(t *testing.T, page string, columns ...string) (found [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	must.NoError(t, err)
@@ -65,58 +65,58 @@ func rows(t *testing.T, page string, columns ...string) (found [][]string) {
 	return found
 }
 
-// phaseNames are the phases by the names of their constants.
+// phaseNames maps the constants' names to phases.
 var phaseNames = map[string]Phase{
 	"Noticed": Noticed, "Waiting": Waiting, "Yielded": Yielded, "Cordoned": Cordoned, "Draining": Draining, "Redraining": Redraining,
 	"Drained": Drained, "NotDrained": NotDrained, "Acknowledged": Acknowledged, "Unguarded": Unguarded, "Releasing": Releasing,
 }
 
-func everyPhase() []Phase { return slices.Sorted(maps.Values(phaseNames)) }
+func allPhases() []Phase { return slices.Sorted(maps.Values(phaseNames)) }
 
-// from returns the phases that a cell names.
-func from(t *testing.T, cell string) (all []Phase) {
+// parsePhases returns the phases that a cell names.
+func parsePhases(t *testing.T, cell string) (all []Phase) {
 	t.Helper()
 	if rest, ok := strings.CutPrefix(cell, "any"); ok {
-		return slices.DeleteFunc(everyPhase(), func(p Phase) bool { return rest != "" && p == phaseNames[strings.TrimPrefix(rest, " but ")] })
+		return slices.DeleteFunc(allPhases(), func(p Phase) bool { return rest != "" && p == phaseNames[strings.TrimPrefix(rest, " but ")] })
 	}
 	for name := range strings.SplitSeq(cell, ", ") {
 		p, ok := phaseNames[name]
 		if !ok {
-			t.Fatalf("%q is no phase", name)
+			t.Fatalf("unknown phase %q", name)
 		}
 		all = append(all, p)
 	}
 	return all
 }
 
-// pair is a phase and an input, with the guard's words.
-type pair struct {
+// transitionKey is an input in a phase, with the guard's text in the table.
+type transitionKey struct {
 	in, words string
 	from      Phase
 }
 
-// result is what follows.
-type result struct {
+// transitionResult is the next phase and the effects.
+type transitionResult struct {
 	to   Phase
 	once effect
 }
 
-// transitionsOfPage reads the table of the page, and which guards it has for which input.
-func transitionsOfPage(t *testing.T) (map[pair]result, map[input][]string) {
+// readTransitions reads the transitions from the page, and the guards of each input.
+func readTransitions(t *testing.T) (map[transitionKey]transitionResult, map[input][]string) {
 	t.Helper()
-	effects := map[string]effect{"start clock": effectStartClock, "stop clock": effectStopClock, "tell drain": effectTellDrain}
-	all, guards := map[pair]result{}, map[input][]string{}
-	for _, row := range rows(t, "../../docs/agent.md", "input", "if", "from", "to", "once") {
+	effects := map[string]effect{"start clock": effectStartClock, "stop clock": effectStopClock, "tell drain": effectEmitDraining}
+	all, guards := map[transitionKey]transitionResult{}, map[input][]string{}
+	for _, row := range readTableRows(t, "../../docs/agent-reference.md", "input", "if", "from", "to", "once") {
 		in, words := row[0], row[1]
-		if guardOfWords[words] == nil {
-			t.Fatalf("no guard is known for %q", words)
+		if guardChanges[words] == nil {
+			t.Fatalf("unknown guard %q", words)
 		}
 		to, ok := phaseNames[row[3]]
 		if row[3] == "recorded" {
-			to, ok = goes.with(words).recorded, true
+			to, ok = drainGuard.with(words).recordedPhase, true
 		}
 		if !ok {
-			t.Fatalf("%q is no phase", row[3])
+			t.Fatalf("unknown phase %q", row[3])
 		}
 		var once effect
 		for name, e := range effects {
@@ -124,17 +124,17 @@ func transitionsOfPage(t *testing.T) (map[pair]result, map[input][]string) {
 				once |= e
 			}
 		}
-		for _, p := range from(t, row[2]) {
-			all[pair{in, words, p}] = result{to, once}
+		for _, p := range parsePhases(t, row[2]) {
+			all[transitionKey{in, words, p}] = transitionResult{to, once}
 		}
 		guards[input(in)] = append(guards[input(in)], words)
 	}
 	return all, guards
 }
 
-// TestTransitionsMatchTheTableInTheDocs also has every pair that is not in the table keep its phase.
+// Pairs that are not in the table must keep their phase.
 func TestTransitionsMatchTheTableInTheDocs(t *testing.T) {
-	want, guards := transitionsOfPage(t)
+	want, guards := readTransitions(t)
 	for _, in := range []input{
 		inputChecked, inputChanged, inputAwaited, inputEmptied, inputFailed, inputPodArrived, inputApproved, inputEnded,
 		inputClaimRemoved, inputNodeReplaced, inputResumed,
@@ -143,12 +143,12 @@ func TestTransitionsMatchTheTableInTheDocs(t *testing.T) {
 			t.Errorf("the table lacks the input %q", in)
 		}
 		for _, words := range guards[in] {
-			for _, p := range everyPhase() {
-				to, ok := want[pair{string(in), words, p}]
+			for _, p := range allPhases() {
+				to, ok := want[transitionKey{string(in), words, p}]
 				if !ok {
 					to.to = p
 				}
-				if got, once := transition(p, in, goes.with(words)); got != to.to || once != to.once {
+				if got, once := transition(p, in, drainGuard.with(words)); got != to.to || once != to.once {
 					t.Errorf("%q, %s, if %q: to %q with effects %b, want %q with %b", p, in, words, got, once, to.to, to.once)
 				}
 			}
@@ -156,8 +156,8 @@ func TestTransitionsMatchTheTableInTheDocs(t *testing.T) {
 	}
 }
 
-// everyGuard calls do with all guards that there are.
-func everyGuard(do func(g guard)) {
+// forEachGuard calls do with every possible guard.
+func forEachGuard(do func(g guard)) {
 	for _, action := range Actions() {
 		for _, recorded := range []Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged} {
 			for bits := range 1 << 5 {
@@ -168,27 +168,27 @@ func everyGuard(do func(g guard)) {
 	}
 }
 
-func TestTransitionsKeepTheirPromises(t *testing.T) {
-	everyGuard(func(g guard) {
-		for _, p := range everyPhase() {
+func TestTransitionsKeepInvariants(t *testing.T) {
+	forEachGuard(func(g guard) {
+		for _, p := range allPhases() {
 			next, _ := transition(p, inputChecked, g)
 			if again, once := transition(next, inputChecked, g); again != next || once != 0 {
 				t.Errorf("%q with %+v: checked twice %q becomes %q, effects %b", p, g, next, again, once)
 			}
-			if next.isDraining() && !p.isDraining() && (!g.action.drains() || g.yields || g.waits || !g.mayTouch || !g.canStart) {
+			if next.isDraining() && !p.isDraining() && (!g.action.includesDrain() || g.shouldYield || g.waitsForSlot || !g.mayChangeNode || !g.canStartDrain) {
 				t.Errorf("%q with %+v: drains", p, g)
 			}
 			if p.isDrained() && next != p {
-				t.Errorf("%q with %+v: a drained node becomes %q by a look", p, g, next)
+				t.Errorf("%q with %+v: a check moves a drained node to %q", p, g, next)
 			}
-			if r := p.recorded(g.recorded); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
-				t.Errorf("%q is recorded as %q, which no other version knows", p, r)
+			if r := p.toRecorded(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
+				t.Errorf("%q is recorded as %q, which other versions do not know", p, r)
 			}
 		}
 	})
 }
 
-// TestI8RecordsOfTheLastReleaseContinue has a Freeze be in each phase that its agent recorded.
+// The records hold a Freeze in each phase that an agent of the last release could record.
 func TestI8RecordsOfTheLastReleaseContinue(t *testing.T) {
 	for last, want := range map[Phase]Phase{
 		Cordoned: Draining, Draining: Draining, Drained: Redraining, NotDrained: Draining, Acknowledged: Acknowledged,
@@ -200,44 +200,44 @@ func TestI8RecordsOfTheLastReleaseContinue(t *testing.T) {
 			var h noticeState
 			must.NoError(t, json.Unmarshal(record, &r))
 			must.NoError(t, json.Unmarshal(r.State, &h))
-			m := newMachine(newCluster(), "n", 30*time.Second)
-			m.denied("web")
-			_, _ = m.change("", func(n *kubeapi.Node) {
+			m := newTestNode(newFakeCluster(), "n", 30*time.Second)
+			m.denyEvictions("web")
+			_, _ = m.updateNode("", func(n *kubeapi.Node) {
 				n.Spec.Unschedulable = true
 				n.Annotations = map[string]string{cordon.AnnotationKey(r.Owner): string(record)}
 			})
-			m.source.say(h.Notice)
-			m.start(t, 0, nil)
+			m.source.setNotices(h.Notice)
+			m.startAgent(t, 0, nil)
 			time.Sleep(time.Minute)
 			state := make(chan noticeState, 1)
-			m.agent.wake <- func(context.Context) { state <- *m.agent.handled[r.Owner] }
+			m.agent.updates <- func(context.Context) { state <- *m.agent.notices[r.Owner] }
 			if got := <-state; got.Phase != want || got.Seen != h.Seen || got.Began.IsZero() {
 				t.Errorf("phase %q, first seen %s, began %s; want %q", got.Phase, got.Seen.First, got.Began, want)
 			}
-			m.source.say()
+			m.source.setNotices()
 			time.Sleep(time.Minute)
 			if !m.isRestored() {
-				t.Errorf("after its end the node is %+v", m.see())
+				t.Errorf("after its end the node is %+v", m.currentNode())
 			}
-			m.crash()
+			m.crashAgent()
 		}))
 	}
 }
 
 func TestDryRunLeavesEarlierRecordsUnchanged(t *testing.T) {
-	onMachine(t, 30*time.Second, func(t *testing.T, m *machine) {
-		m.denied("web")
-		m.start(t, 0, nil)
-		m.source.say(announced(notice.Reboot, "e", time.Hour))
+	withTestNode(t, 30*time.Second, func(t *testing.T, m *testNode) {
+		m.denyEvictions("web")
+		m.startAgent(t, 0, nil)
+		m.source.setNotices(newNotice(notice.Reboot, "e", time.Hour))
 		time.Sleep(time.Minute)
-		m.crash()
-		before := m.see()
-		m.source.say(announced(notice.Reboot, "e", 2*time.Hour))
-		m.start(t, 0, func(o *Options) { o.DryRun = true })
+		m.crashAgent()
+		before := m.currentNode()
+		m.source.setNotices(newNotice(notice.Reboot, "e", 2*time.Hour))
+		m.startAgent(t, 0, func(o *Options) { o.DryRun = true })
 		time.Sleep(time.Minute)
-		m.source.say()
+		m.source.setNotices()
 		time.Sleep(time.Minute)
-		if after := m.see(); after.ResourceVersion != before.ResourceVersion {
+		if after := m.currentNode(); after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("the node is %+v, want %+v", after, before)
 		}
 	})

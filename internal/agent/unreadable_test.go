@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// garbled is a source that says the same each second: in part it cannot be understood.
-type garbled struct{ snapshot notice.Snapshot }
+// unreadableSource emits the same snapshot with an unreadable part every second.
+type unreadableSource struct{ snapshot notice.Snapshot }
 
-func (garbled) Name() string        { return "azure" }
-func (garbled) LastRead() time.Time { return time.Now() }
+func (unreadableSource) Name() string        { return "azure" }
+func (unreadableSource) LastRead() time.Time { return time.Now() }
 
-func (g *garbled) Run(ctx context.Context, emit func(notice.Snapshot)) {
+func (g *unreadableSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for ctx.Err() == nil {
 		s := g.snapshot
 		s.At = time.Now()
@@ -33,32 +33,32 @@ func (g *garbled) Run(ctx context.Context, emit func(notice.Snapshot)) {
 }
 
 func TestUnreadableEntryIsReportedOnceOnTheNode(t *testing.T) {
-	onMachine(t, 10*time.Second, func(t *testing.T, m *machine) {
-		m.start(t, 0, func(o *Options) {
-			o.Sources = []Source{&garbled{notice.Snapshot{Unreadable: []notice.Problem{
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		m.startAgent(t, 0, func(o *Options) {
+			o.Sources = []Source{&unreadableSource{notice.Snapshot{Unreadable: []notice.Problem{
 				{ID: "E1", Named: true, Err: errors.New(`Events[0].EventType: "HostRepair": want Freeze or another`)},
 			}}}}
 		})
 		time.Sleep(time.Minute)
-		if n := m.times("NoticeUnreadable"); n != 1 || m.empty() || m.see().Spec.Unschedulable {
-			t.Errorf("said %d times, Events %v; the node is empty: %t", n, m.events, m.empty())
+		if n := m.countEvents("NoticeUnreadable"); n != 1 || m.isEmpty() || m.currentNode().Spec.Unschedulable {
+			t.Errorf("%d Events NoticeUnreadable, all Events %v; the node is empty: %t", n, m.eventReasons, m.isEmpty())
 		}
 	})
 }
 
-// TestOtherEventsRepeatNoReportOfUnreadableEntries has the entry move in the list, and others beside it.
+// The entry moves in the list, and other entries come and go.
 func TestOtherEventsRepeatNoReportOfUnreadableEntries(t *testing.T) {
-	onMachine(t, 10*time.Second, func(t *testing.T, m *machine) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
 		problem := func(id string, at int, named bool) notice.Problem {
 			return notice.Problem{ID: id, Named: named, Err: fmt.Errorf(`Events[%d].EventType: "HostRepair": want Freeze or another`, at)}
 		}
 		var all atomic.Pointer[[]notice.Problem]
-		m.start(t, 0, func(o *Options) { o.Sources = []Source{&changing{problems: &all}} })
+		m.startAgent(t, 0, func(o *Options) { o.Sources = []Source{&changingSource{problems: &all}} })
 		for _, tt := range []struct {
 			problems []notice.Problem
 			said     int
 		}{
-			{[]notice.Problem{problem("E0", 0, false), problem("", 1, false)}, 0}, // nobody knows whose they are
+			{[]notice.Problem{problem("E0", 0, false), problem("", 1, false)}, 0}, // they may be for other instances
 			{[]notice.Problem{problem("E1", 0, true)}, 1},
 			{[]notice.Problem{problem("E1", 3, true), problem("E0", 4, false)}, 1},
 			{[]notice.Problem{problem("E2", 0, true), problem("E1", 1, true)}, 2},
@@ -69,20 +69,20 @@ func TestOtherEventsRepeatNoReportOfUnreadableEntries(t *testing.T) {
 		} {
 			all.Store(&tt.problems)
 			time.Sleep(10 * time.Second)
-			if n := m.times("NoticeUnreadable"); n != tt.said {
-				t.Errorf("%v: said %d times, want %d", tt.problems, n, tt.said)
+			if n := m.countEvents("NoticeUnreadable"); n != tt.said {
+				t.Errorf("%v: %d Events, want %d", tt.problems, n, tt.said)
 			}
 		}
 	})
 }
 
-// changing is a source whose problems change.
-type changing struct {
-	garbled
+// changingSource is a source with problems that change.
+type changingSource struct {
+	unreadableSource
 	problems *atomic.Pointer[[]notice.Problem]
 }
 
-func (c *changing) Run(ctx context.Context, emit func(notice.Snapshot)) {
+func (c *changingSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for ctx.Err() == nil {
 		s := notice.Snapshot{At: time.Now()}
 		if all := c.problems.Load(); all != nil {
@@ -93,12 +93,12 @@ func (c *changing) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	}
 }
 
-// fixed is a service that always answers the same document.
-type fixed struct{ document azure.Document }
+// fixedFetcher always returns the same document.
+type fixedFetcher struct{ document azure.Document }
 
-func (f fixed) Fetch(context.Context) (azure.Document, error) { return f.document, nil }
+func (f fixedFetcher) Fetch(context.Context) (azure.Document, error) { return f.document, nil }
 
-// TestMissingDetailNeverPreventsAPreemptDrain has every combination of optional fields be missing or be of another type.
+// The test runs every combination of missing or malformed optional fields.
 func TestMissingDetailNeverPreventsAPreemptDrain(t *testing.T) {
 	fields := map[string]any{
 		"EventId": "E", "EventStatus": "Scheduled", "EventSource": "Platform", "NotBefore": "Mon, 03 Jan 2000 00:00:00 GMT",
@@ -119,57 +119,56 @@ func TestMissingDetailNeverPreventsAPreemptDrain(t *testing.T) {
 			raw, err := json.Marshal(map[string]any{"DocumentIncarnation": 1, "Events": []any{event}})
 			must.NoError(t, err)
 			synctest.Test(t, func(t *testing.T) {
-				source, err := azure.NewSource(azure.SourceOptions{Fetcher: fixed{raw}, Resource: "n"})
+				source, err := azure.NewSource(azure.SourceOptions{Fetcher: fixedFetcher{raw}, Resource: "n"})
 				must.NoError(t, err)
-				m := newMachine(newCluster(), "n", time.Second)
-				m.start(t, 0, func(o *Options) { o.Sources = []Source{source} })
+				m := newTestNode(newFakeCluster(), "n", time.Second)
+				m.startAgent(t, 0, func(o *Options) { o.Sources = []Source{source} })
 				time.Sleep(time.Second)
-				if m.asked().IsZero() || !m.see().Spec.Unschedulable {
-					t.Errorf("nothing is done about %s: Events %v", raw, m.events)
+				if m.evictionTime().IsZero() || !m.currentNode().Spec.Unschedulable {
+					t.Errorf("no action for %s: Events %v", raw, m.eventReasons)
 				}
-				m.crash()
+				m.crashAgent()
 			})
 		}
 	}
 }
 
 func TestMissingStatusDoesNotUndoStarted(t *testing.T) {
-	onMachine(t, time.Second, func(t *testing.T, m *machine) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
 		grace := int64(1)
 		m.pod.Spec.TerminationGracePeriodSeconds = &grace
-		m.denied("web")
-		n := announced(notice.Reboot, "e", 15*time.Minute)
-		m.start(t, 0, nil)
-		m.source.say(n)
+		m.denyEvictions("web")
+		n := newNotice(notice.Reboot, "e", 15*time.Minute)
+		m.startAgent(t, 0, nil)
+		m.source.setNotices(n)
 		time.Sleep(time.Minute)
 		n.Status, n.NotBefore = notice.Started, time.Time{}
-		m.source.say(n)
+		m.source.setNotices(n)
 		time.Sleep(time.Second)
-		n.Status = notice.Scheduled // as what is missing is taken to be
-		m.source.say(n)
+		n.Status = notice.Scheduled // the default for a missing status
+		m.source.setNotices(n)
 		time.Sleep(15 * time.Second)
-		if !m.empty() {
-			t.Error("a pod was left to die with the machine")
+		if !m.isEmpty() {
+			t.Error("the pod was not evicted before the deadline")
 		}
 	})
 }
 
-// TestPlaceholderTimePreventsNothing has the service name the last second that .NET knows, on a machine whose clock is
-// ahead: no record can hold the sum.
-func TestPlaceholderTimePreventsNothing(t *testing.T) {
+// NotBefore is the last second that .NET supports, and the instance's clock is ahead. No record can hold the sum.
+func TestPlaceholderTimePreventsNoDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		document := azure.Document(`{"DocumentIncarnation": 1, "Events": [{"EventId": "E", "EventType": "Preempt", "EventStatus": "Scheduled",
 			"EventSource": "Platform", "Resources": ["n"], "NotBefore": "Fri, 31 Dec 9999 23:59:59 GMT"}]}`)
 		source, err := azure.NewSource(azure.SourceOptions{
-			Fetcher: fixed{document}, Resource: "n", ClockAhead: func() time.Duration { return 5 * time.Second },
+			Fetcher: fixedFetcher{document}, Resource: "n", ClockAhead: func() time.Duration { return 5 * time.Second },
 		})
 		must.NoError(t, err)
-		m := newMachine(newCluster(), "n", time.Second)
-		m.start(t, 0, func(o *Options) { o.Sources = []Source{source} })
+		m := newTestNode(newFakeCluster(), "n", time.Second)
+		m.startAgent(t, 0, func(o *Options) { o.Sources = []Source{source} })
 		time.Sleep(time.Second)
-		if m.asked().IsZero() || !m.see().Spec.Unschedulable {
-			t.Errorf("nothing is done: Events %v", m.events)
+		if m.evictionTime().IsZero() || !m.currentNode().Spec.Unschedulable {
+			t.Errorf("no action: Events %v", m.eventReasons)
 		}
-		m.crash()
+		m.crashAgent()
 	})
 }

@@ -10,81 +10,82 @@ import (
 )
 
 const (
-	// longestQuiet bounds for how long everything that is written for others only waits for the pods to be asked, and
-	// voluntaryQuiet does where no time presses.
-	longestQuiet   = 15 * time.Second
-	voluntaryQuiet = time.Second
+	// maxThrottle limits how long informational writes wait for the evictions. voluntaryThrottle is the limit for a
+	// drain without a deadline.
+	maxThrottle       = 15 * time.Second
+	voluntaryThrottle = time.Second
 )
 
-// quietFor is for how long, at most, nothing is written but what moves the pods off: half of what is left. When many
-// machines of a cluster are taken away at once, their agents' conditions and Events are a good part of all that the API
-// server is asked for, while pods wait for their eviction.
-func quietFor(deadline, now time.Time) time.Duration {
+// throttleTime returns how long, at most, only writes for the evictions are sent: half of the time left. If many
+// instances of a cluster are interrupted at once, their agents' conditions and Events are a large part of the API
+// server's load. Evictions would wait behind them.
+func throttleTime(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
-		return voluntaryQuiet
+		return voluntaryThrottle
 	}
-	return min(max(0, deadline.Sub(now)/2), longestQuiet)
+	return min(max(0, deadline.Sub(now)/2), maxThrottle)
 }
 
-// askedAll reports that every pod was asked to leave, or that nothing but its budget, its wave or policy keeps it from it.
-func askedAll(p drain.Progress) bool {
+// hasRequestedAll reports that the eviction of every pod was requested, or waits only for a PDB, its wave or a
+// policy.
+func hasRequestedAll(p drain.Progress) bool {
 	return p.Listed && !slices.ContainsFunc(p.Blocked, func(b drain.Blocked) bool {
 		return b.Reason == drain.Turn || b.Reason == drain.Busy || b.Reason == drain.Failing
 	})
 }
 
-// asksNow reports that the pods are being asked to leave on account of a notice, or are about to, and that what else is
-// to be written for it waits.
-func (a *Agent) asksNow(h *noticeState, now time.Time) bool {
-	asked := a.drain != nil && a.drain.asked.Load() || a.drain == nil && !h.Phase.isDraining()
-	return !asked && now.Before(a.quietUntil(h))
+// isThrottled reports that evictions for a notice are being requested, or about to be, so other writes for it wait.
+func (a *Agent) isThrottled(h *noticeState, now time.Time) bool {
+	asked := a.drain != nil && a.drain.allRequested.Load() || a.drain == nil && !h.Phase.isDraining()
+	return !asked && now.Before(a.throttleEndFor(h))
 }
 
-// quietUntil is when what waits for the pods to be asked does no longer.
-func (a *Agent) quietUntil(h *noticeState) time.Time {
+// throttleEndFor returns until when writes for the notice wait for the evictions.
+func (a *Agent) throttleEndFor(h *noticeState) time.Time {
 	if a.drain != nil {
-		return a.drain.quietUntil
+		return a.drain.throttleEnd
 	}
-	return h.Began.Add(quietFor(h.Decision.Deadline, h.Began))
+	return h.Began.Add(throttleTime(h.Decision.Deadline, h.Began))
 }
 
-// askedEverybody ends the quiet. It is called from the engine's goroutine, which must not wait for the agent's.
-func (a *Agent) askedEverybody(r *drainRun) {
-	if r.asked.Swap(true) {
+// endThrottle sends the delayed writes. The engine's goroutine calls it, so it must not wait for the agent's
+// goroutine.
+func (a *Agent) endThrottle(r *drainRun) {
+	if r.allRequested.Swap(true) {
 		return
 	}
-	a.events.throttle.until(time.Time{})
-	a.wakeUp()
+	a.events.throttle.setEnd(time.Time{})
+	a.wakeLoop()
 }
 
-// writeThrottle delays writes until a moment that may be changed meanwhile.
+// writeThrottle delays writes until a time that can change meanwhile.
 type writeThrottle struct {
 	mu      sync.Mutex
-	over    time.Time
+	end     time.Time
 	changed chan struct{}
 }
 
 func newWriteThrottle() *writeThrottle { return &writeThrottle{changed: make(chan struct{})} }
 
-// until sets the moment; one that has passed ends it.
-func (h *writeThrottle) until(t time.Time) {
+// setEnd sets the end; a time that has passed ends the delay.
+func (h *writeThrottle) setEnd(t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over = t
+	h.end = t
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-func (h *writeThrottle) now() (over time.Time, changed <-chan struct{}) {
+func (h *writeThrottle) current() (over time.Time, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.over, h.changed
+	return h.end, h.changed
 }
 
-// wait returns when it is over, or ctx is.
+// wait waits until the end, or until ctx ends.
 func (h *writeThrottle) wait(ctx context.Context) {
 	for {
-		over, changed := h.now()
+		over, changed := h.current()
 		left := time.Until(over)
 		if left <= 0 {
 			return

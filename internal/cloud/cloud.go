@@ -94,7 +94,7 @@ type Template struct {
 type Shape struct {
 	// Capacity is the instance's total, including the system's share; empty if unknown.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
-	// Reserved is the system's and the kubelet's share of Capacity. Each amount is at least 0. If it is empty, a
+	// Reserved is the system's and the kubelet's share of the capacity. Each amount is at least 0. If it is empty, a
 	// conservative estimate is used. It applies until a Node of the group has reported its allocatable resources.
 	Reserved corev1.ResourceList `json:"reserved,omitzero"`
 	// Labels and Taints are set when a Node joins. The labels and taints that the kubelet and the cloud set on every Node are not

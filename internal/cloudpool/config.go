@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // Config is everything that `slipway cloudpool` can be told. Of the options of its parts it has what is configured; Run adds the rest.
@@ -68,15 +69,18 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.KeepCredentials, "pass-credentials", false, "pass the clients' own credentials on to the pools' servers")
 	fs.StringSliceVar(&c.Refuse, "refuse", nil, "actions not to pass on: "+strings.Join(refusable, ", "))
 	fs.StringVar((*string)(&c.Policy), "policy", string(planner.Policies()[0]), "which nodes go first")
-	fs.IntVar(&c.AtOnce, "at-once", 1, "how many machines of a pool may be on their way out at once, 1 to 100; NodeGroups have budgets of their own")
+	fs.IntVar(&c.AtOnce, "max-concurrent-removals", 1, "highest number of machines of a pool that are removed at the same time, 1 to 100; NodeGroups also have disruption budgets")
+	renamed.Flag(fs, "at-once", "max-concurrent-removals")
 	fs.BoolVar(&c.RemoveLastWorker, "remove-last-worker", false, "remove also the last node of the cluster that is Ready and takes pods")
 	fs.StringVar(&c.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Leases and PoolUpdates (default $POD_NAMESPACE)")
-	fs.StringVar(&c.Holder, "holder", host, "name of this process among its replicas")
+	fs.StringVar(&c.Holder, "identity", host, "unique name of this replica")
+	renamed.Flag(fs, "holder", "identity")
 	fs.StringToStringVar(&c.Labels, "retirement-labels", nil, "labels of the NodeRetirements that are made, and of the "+
 		"NodeGroups that count, as key=value; what a manager's --selector wants")
 	fs.DurationVar(&c.Pace.Registration, "registration-grace", 15*time.Minute, "how long a machine that runs may take to register its node, up to 24h")
 	fs.DurationVar(&c.Pace.Poll, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
-	fs.DurationVar(&c.Pace.Trouble, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update, or no manager look at a retirement, before its client is told, up to 1h")
+	fs.DurationVar(&c.Pace.Trouble, "failure-timeout", time.Minute, "how long the server or the cloud of a pool may fail, or no manager act on a retirement, before the client gets an error, up to 1h")
+	renamed.Flag(fs, "trouble-patience", "failure-timeout")
 	fs.DurationVar(&c.Pace.Settle, "settle-time", time.Minute, "how long an update that has removed machines waits until others can go, up to 1h")
 	fs.DurationVar(&c.Pace.Admission, "admission-wait", 5*time.Minute, "how long a NodeRetirement may take to begin, as for its NodeGroup's budget, before another node is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; empty is none")
@@ -92,7 +96,7 @@ func (c *Config) Validate() error {
 	for flag, d := range map[string]struct{ is, least, most time.Duration }{
 		"read-timeout": {c.ReadTimeout, time.Second, time.Hour}, "backend-timeout": {c.BackendTimeout, time.Second, time.Hour},
 		"registration-grace": {c.Pace.Registration, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.Pace.Poll, 100 * time.Millisecond, time.Minute},
-		"trouble-patience": {c.Pace.Trouble, time.Millisecond, time.Hour}, "admission-wait": {c.Pace.Admission, time.Millisecond, 24 * time.Hour},
+		"failure-timeout": {c.Pace.Trouble, time.Millisecond, time.Hour}, "admission-wait": {c.Pace.Admission, time.Millisecond, 24 * time.Hour},
 		"native-refresh": {c.NativeRefresh, 0, 5 * time.Minute},
 		"settle-time":    {c.Pace.Settle, time.Millisecond, time.Hour},
 	} {
@@ -104,7 +108,7 @@ func (c *Config) Validate() error {
 		fail("--max-body: %d: want 1024 to 1073741824", c.MaxBody)
 	}
 	if c.AtOnce < 1 || c.AtOnce > 100 {
-		fail("--at-once: %d: want 1 to 100", c.AtOnce)
+		fail("--max-concurrent-removals: %d: want 1 to 100", c.AtOnce)
 	}
 	for _, name := range c.Refuse {
 		if !slices.Contains(refusable, name) {
@@ -118,7 +122,7 @@ func (c *Config) Validate() error {
 		fail("--namespace: is empty: want where the Leases and PoolUpdates are kept")
 	}
 	if c.Holder == "" {
-		fail("--holder: is empty: want a name that no other replica has")
+		fail("--identity: is empty: want a name that no other replica has")
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		fail("--tls-cert-file and --tls-private-key-file belong together")

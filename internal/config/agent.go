@@ -1,5 +1,5 @@
-// Package config holds what Slipway's parts can be told: the types, their defaults, their flags and their validation.
-// Errors name the option, its value and what is allowed, and all of an input's errors are given at once.
+// Package config defines the options of Slipway's parts: types, defaults, flags and validation. Errors name the
+// option, its value and what is allowed. All errors of an input are returned together.
 package config
 
 import (
@@ -25,9 +25,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
-// Agent is everything that `slipway agent` can be told.
+// Agent holds all options of `slipway agent`.
 type Agent struct {
-	// ConfigFile holds what flags do not say; see LoadFile.
+	// ConfigFile is a file with options that are not given as flags; see LoadFile.
 	ConfigFile string
 	NodeName   string
 	Kubeconfig string
@@ -40,11 +40,11 @@ type Agent struct {
 
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
 	OnUnknownFreeze                                                         string
-	// OnUserInitiated holds actions by type, in lower case.
+	// OnUserInitiated maps notice types, in lower case, to actions.
 	OnUserInitiated                         map[string]string
 	FreezeTolerance, AcknowledgeFreezeUnder time.Duration
 
-	// Conditions are the rules for the node's own conditions.
+	// Conditions are the rules for the node's conditions.
 	Conditions            []condition.Rule
 	OnUnconfirmed         string
 	UnconfirmedAfter      time.Duration
@@ -56,7 +56,7 @@ type Agent struct {
 	DeadlineMargin  time.Duration
 	Acknowledge     bool
 	WaitForDetach   bool
-	GracePeriod     int64 // seconds; negative keeps the pods' own
+	GracePeriod     int64 // seconds; negative means the pods' own grace period
 	DisableEviction bool
 	StopGrace       time.Duration
 	ExitAfterDrain  bool
@@ -71,67 +71,67 @@ type Agent struct {
 	LogLevel  string
 	LogFormat string
 
-	// Notifications are who is told of what becomes of the node. Only a file can say.
+	// Notifications are the receivers of notifications. They can be set only in a file.
 	Notifications []notify.Receiver
 	TraceEndpoint string
 
-	// inFile are the keys of the flags that the file has given their value.
-	inFile map[string]string
+	// fileKeysByFlag holds the file key of each flag with a value from the file.
+	fileKeysByFlag map[string]string
 }
 
-// AddFlags registers the flags with their defaults.
+// AddFlags adds the flags with their defaults.
 func (a *Agent) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags win over it")
-	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "the Kubernetes node to guard, the one this runs on (default $NODE_NAME)")
-	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
+	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags override it")
+	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Node that the agent runs on (default $NODE_NAME)")
+	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; empty uses the pod's ServiceAccount")
 
-	fs.StringVar(&a.Endpoint, "endpoint", azure.DefaultEndpoint, "URL of Azure's Scheduled Events")
-	fs.DurationVar(&a.PollInterval, "poll-interval", azure.DefaultInterval, "time from one look at the endpoint to the next, 100ms to 1m")
-	fs.DurationVar(&a.RequestTimeout, "request-timeout", azure.DefaultTimeout, "how long one look may take")
-	fs.DurationVar(&a.FirstRequestTimeout, "first-request-timeout", azure.DefaultFirstTimeout, "how long the first answer may take, while Azure turns the service on")
-	fs.StringVar(&a.ResourceName, "resource-name", "", "this machine's name in Azure's events (default: from the node's spec.providerID)")
+	fs.StringVar(&a.Endpoint, "endpoint", azure.DefaultEndpoint, "URL of Azure Scheduled Events")
+	fs.DurationVar(&a.PollInterval, "poll-interval", azure.DefaultInterval, "interval between reads of the endpoint, 100ms to 1m")
+	fs.DurationVar(&a.RequestTimeout, "request-timeout", azure.DefaultTimeout, "timeout of one read")
+	fs.DurationVar(&a.FirstRequestTimeout, "first-request-timeout", azure.DefaultFirstTimeout, "timeout of the first read, while Azure enables the service")
+	fs.StringVar(&a.ResourceName, "resource-name", "", "name of this VM in Azure events (default: from the node's spec.providerID)")
 
 	def := agent.DefaultImpact()
-	for _, f := range a.actions() {
-		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": "+allActions())
+	for _, f := range a.listActionFlags() {
+		fs.StringVar(f.value, f.flag, string(f.defaultAction(def)), f.usage+": "+formatActions())
 	}
-	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "when the machine pauses for nobody knows how long, at most what --on-freeze says: "+allActions())
-	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze that is left alone")
-	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "let a Freeze that is left alone begin at once if it is shorter than this; 0 is never")
-	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "actions for what a user of the cloud asked for, where they differ, such as reboot=acknowledge,redeploy=cordon")
+	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "action when the VM freezes for an unknown time, at most the action of --on-freeze: "+formatActions())
+	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze to ignore")
+	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "acknowledge an ignored Freeze at once if it is shorter than this; 0 means never")
+	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "other actions for events that a cloud user initiated, such as reboot=acknowledge,redeploy=cordon")
 
-	fs.Var((*rules)(&a.Conditions), conditionFlag, "what to do when a condition of the node holds: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; may be repeated")
-	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "when AKS's node-problem-detector announces an event that the metadata service cannot be asked about: "+conditionActions())
-	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "for how long the metadata service must not have answered before that counts")
-	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "for how long pods are asked to leave on account of a condition; 0 is for as long as it holds")
+	fs.Var((*conditionRulesValue)(&a.Conditions), conditionFlag, "action for a node condition: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; can be repeated")
+	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "action when AKS node-problem-detector reports an event and the metadata service does not answer: "+formatConditionActions())
+	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "how long the metadata service must not have answered before --on-unconfirmed applies")
+	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "how long to evict pods for a node condition; 0 means while the condition holds")
 
-	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster are drained at once for what can wait, at most %d; 0 is no limit", slots.MaxLimit))
-	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the agents' own namespace, where their Leases are (default $POD_NAMESPACE)")
+	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster may drain at once if the drain can wait, at most %d; 0 means no limit", slots.MaxLimit))
+	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agents and their Leases (default $POD_NAMESPACE)")
 
-	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time kept free before the machine goes, for pods' ends to be reported")
-	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "let Azure begin early once every machine of the event is drained")
-	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "count a node as drained only when its pods' volumes are detached")
-	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
-	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, past all disruption budgets")
-	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long the end of the process waits for a drain under way, 0 to 10m; the next process goes on with it anyway")
-	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit once the node is drained")
-	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (once it is drained)")
+	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time before the deadline that stays free for reporting ended pods")
+	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge an event to Azure when every VM of the event is drained")
+	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "treat a node as drained only when its pods' volumes are detached")
+	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "grace period of every pod in seconds; negative means the pod's own")
+	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
+	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long a stopping agent waits for a running drain, 0 to 10m; the next agent continues the drain")
+	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit when the node is drained")
+	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (after the drain)")
 	taint := agent.DefaultTaint()
-	fs.StringVar(&a.TaintKey, "taint-key", taint.Key, "key of that taint; {type} and {id} stand for the notice's")
-	fs.StringVar(&a.TaintValue, "taint-value", taint.Value, "value of that taint; {type} and {id} stand for the notice's")
-	fs.StringToStringVar(&a.Labels, "label", nil, "label that the node has while a notice holds it, as key=value; may be repeated")
-	fs.BoolVar(&a.DryRun, "dry-run", false, "say what would be done, change nothing")
+	fs.StringVar(&a.TaintKey, "taint-key", taint.Key, "key of the taint; {type} and {id} are replaced by the notice's")
+	fs.StringVar(&a.TaintValue, "taint-value", taint.Value, "value of the taint; {type} and {id} are replaced by the notice's")
+	fs.StringToStringVar(&a.Labels, "label", nil, "label of the node while a notice is active, as key=value; can be repeated")
+	fs.BoolVar(&a.DryRun, "dry-run", false, "log what would be done, change nothing")
 
-	fs.StringVar(&a.Listen, "listen", "127.0.0.1:9818", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too, to requests from the loopback interface")
+	fs.StringVar(&a.Listen, "listen", "127.0.0.1:9818", "address of /metrics, /healthz and /readyz; empty means none")
+	fs.BoolVar(&a.Profiling, "profiling", false, "also serve /debug/pprof/ to requests from the loopback interface")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
 
 	fs.StringVar(&a.TraceEndpoint, "trace-endpoint", "", "send traces to this URL by OTLP/HTTP, such as http://collector:4318/v1/traces; "+
-		"empty is none, unless $OTEL_EXPORTER_OTLP_ENDPOINT says where")
+		"empty means none, unless $OTEL_EXPORTER_OTLP_ENDPOINT is set")
 }
 
-// DefaultAgent is what an agent without flags is told.
+// DefaultAgent returns the options without any flag.
 func DefaultAgent() Agent {
 	var a Agent
 	a.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
@@ -139,30 +139,30 @@ func DefaultAgent() Agent {
 }
 
 type actionFlag struct {
-	flag     string
-	value    *string
-	usage    string
-	standard func(agent.Impact) agent.Action
+	flag          string
+	value         *string
+	usage         string
+	defaultAction func(agent.Impact) agent.Action
 }
 
-func (a *Agent) actions() []actionFlag {
+func (a *Agent) listActionFlags() []actionFlag {
 	on := func(t notice.Type) func(agent.Impact) agent.Action {
 		return func(i agent.Impact) agent.Action { return i.On[t] }
 	}
 	return []actionFlag{
-		{"on-preempt", &a.OnPreempt, "when a Spot machine is taken away", on(notice.Preempt)},
-		{"on-terminate", &a.OnTerminate, "when the machine is to be deleted", on(notice.Terminate)},
-		{"on-redeploy", &a.OnRedeploy, "when the machine moves to other hardware", on(notice.Redeploy)},
-		{"on-reboot", &a.OnReboot, "when the machine restarts", on(notice.Reboot)},
-		{"on-freeze", &a.OnFreeze, "when the machine pauses for longer than --freeze-tolerance (unknown: at most cordon)", on(notice.Freeze)},
-		{"on-live-migration", &a.OnLiveMigration, "when the machine is moved while it runs", func(i agent.Impact) agent.Action { return i.LiveMigration }},
+		{"on-preempt", &a.OnPreempt, "action when a Spot VM is preempted", on(notice.Preempt)},
+		{"on-terminate", &a.OnTerminate, "action when the VM will be deleted", on(notice.Terminate)},
+		{"on-redeploy", &a.OnRedeploy, "action when the VM moves to other hardware", on(notice.Redeploy)},
+		{"on-reboot", &a.OnReboot, "action when the VM restarts", on(notice.Reboot)},
+		{"on-freeze", &a.OnFreeze, "action when the VM freezes for longer than --freeze-tolerance (unknown: at most cordon)", on(notice.Freeze)},
+		{"on-live-migration", &a.OnLiveMigration, "action when the VM is live-migrated", func(i agent.Impact) agent.Action { return i.LiveMigration }},
 	}
 }
 
-// Validate reports everything that is wrong.
+// Validate returns all errors.
 func (a *Agent) Validate() error {
 	var errs []error
-	bad := a.refusals(&errs)
+	bad := a.newErrorCollector(&errs)
 	if a.NodeName == "" {
 		bad("node-name", a.NodeName, "the name of this node (in a pod: NODE_NAME from spec.nodeName)")
 	}
@@ -200,21 +200,20 @@ func (a *Agent) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validatePolicy reports what is wrong with the actions.
 func (a *Agent) validatePolicy() error {
 	var errs []error
-	bad := a.refusals(&errs)
-	for _, f := range a.actions() {
+	bad := a.newErrorCollector(&errs)
+	for _, f := range a.listActionFlags() {
 		if !slices.Contains(agent.Actions(), agent.Action(*f.value)) {
-			bad(f.flag, *f.value, allActions())
+			bad(f.flag, *f.value, formatActions())
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(a.OnUserInitiated)) {
 		switch action := a.OnUserInitiated[kind]; {
-		case typeOf(kind) == "":
-			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(typeNames(), ", "))
+		case parseNoticeType(kind) == "":
+			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(listTypeNames(), ", "))
 		case !slices.Contains(agent.Actions(), agent.Action(action)):
-			bad("on-user-initiated", kind+"="+action, allActions())
+			bad("on-user-initiated", kind+"="+action, formatActions())
 		}
 	}
 	if a.AcknowledgeFreezeUnder < 0 || a.AcknowledgeFreezeUnder > time.Hour {
@@ -226,15 +225,15 @@ func (a *Agent) validatePolicy() error {
 	return errors.Join(errs...)
 }
 
-// validateConditions reports what is wrong with the rules for conditions and with the turns.
+// validateConditions validates the condition rules and the options of drain slots.
 func (a *Agent) validateConditions() error {
 	var errs []error
-	bad := a.refusals(&errs)
+	bad := a.newErrorCollector(&errs)
 	if err := condition.ValidateAll(a.Conditions); err != nil {
-		errs = append(errs, below(a.source(conditionFlag), err))
+		errs = append(errs, prefixErrors(a.formatSource(conditionFlag), err))
 	}
 	if !slices.Contains(condition.Actions(), a.OnUnconfirmed) {
-		bad("on-unconfirmed", a.OnUnconfirmed, conditionActions())
+		bad("on-unconfirmed", a.OnUnconfirmed, formatConditionActions())
 	}
 	if a.UnconfirmedAfter < 10*time.Second || a.UnconfirmedAfter > time.Hour {
 		bad("unconfirmed-after", a.UnconfirmedAfter, "10s to 1h")
@@ -246,24 +245,24 @@ func (a *Agent) validateConditions() error {
 		bad("max-concurrent-drains", a.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
 	}
 	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
-		bad("namespace", a.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as --max-concurrent-drains needs it")
+		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --max-concurrent-drains needs")
 	}
 	return errors.Join(errs...)
 }
 
-// validateDrain reports what is wrong with what is put on the node, and with the time that pods get.
+// validateDrain validates the taint, the labels and the times that pods get.
 func (a *Agent) validateDrain() error {
 	var errs []error
-	bad := a.refusals(&errs)
+	bad := a.newErrorCollector(&errs)
 	if !slices.Contains(agent.Actions(), agent.Action(a.OnUnknownFreeze)) {
-		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
+		bad("on-unknown-freeze", a.OnUnknownFreeze, formatActions())
 	}
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
 	}
 	if taint := a.Taint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.source("taint-key"), a.source("taint-value"), taint.Key, taint.Value, err))
+			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.formatSource("taint-key"), a.formatSource("taint-value"), taint.Key, taint.Value, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
@@ -274,19 +273,19 @@ func (a *Agent) validateDrain() error {
 	return errors.Join(errs...)
 }
 
-// Taint is the taint that the flags describe.
+// Taint returns the configured taint.
 func (a *Agent) Taint() agent.Taint {
 	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
 }
 
-// refusals gives a function that adds one refusal to a list.
-func (a *Agent) refusals(errs *[]error) func(flag string, value any, want string) {
+// newErrorCollector returns a function that appends one error to a list.
+func (a *Agent) newErrorCollector(errs *[]error) func(flag string, value any, want string) {
 	return func(flag string, value any, want string) {
-		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.source(flag), quoted(value), want))
+		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.formatSource(flag), quoteString(value), want))
 	}
 }
 
-// Impact is the impact policy that the flags describe. The flags must be valid.
+// Impact returns the configured impact policy. The options must be valid.
 func (a *Agent) Impact() agent.Impact {
 	return agent.Impact{
 		On: map[notice.Type]agent.Action{
@@ -294,25 +293,25 @@ func (a *Agent) Impact() agent.Impact {
 			notice.Redeploy: agent.Action(a.OnRedeploy), notice.Preempt: agent.Action(a.OnPreempt),
 			notice.Terminate: agent.Action(a.OnTerminate),
 		},
-		UserInitiated:          a.userInitiated(),
+		UserInitiated:          a.buildUserInitiatedActions(),
 		LiveMigration:          agent.Action(a.OnLiveMigration),
 		UnknownFreeze:          agent.Action(a.OnUnknownFreeze),
 		FreezeTolerance:        a.FreezeTolerance,
 		AcknowledgeFreezeUnder: a.AcknowledgeFreezeUnder,
-		Conditions:             a.conditions(),
+		Conditions:             a.buildConditionActions(),
 	}
 }
 
-func (a *Agent) userInitiated() map[notice.Type]agent.Action {
+func (a *Agent) buildUserInitiatedActions() map[notice.Type]agent.Action {
 	all := map[notice.Type]agent.Action{}
 	for kind, action := range a.OnUserInitiated {
-		all[typeOf(kind)] = agent.Action(action)
+		all[parseNoticeType(kind)] = agent.Action(action)
 	}
 	return all
 }
 
-// conditions are the actions for the node's conditions: by the rules, and for what cannot be confirmed.
-func (a *Agent) conditions() map[string]agent.Action {
+// buildConditionActions returns the action for each node condition: from the rules, and for unconfirmed events.
+func (a *Agent) buildConditionActions() map[string]agent.Action {
 	all := map[string]agent.Action{}
 	for _, hint := range condition.Hints() {
 		all[hint] = agent.Action(a.OnUnconfirmed)
@@ -323,13 +322,13 @@ func (a *Agent) conditions() map[string]agent.Action {
 	return all
 }
 
-// WatchesConditions reports that the node's conditions matter.
+// WatchesConditions reports whether the agent must watch the node's conditions.
 func (a *Agent) WatchesConditions() bool {
 	return len(a.Conditions) > 0 || a.OnUnconfirmed != string(agent.Ignore)
 }
 
-// typeOf is the type of interruption of that name in any letter case; empty is none.
-func typeOf(name string) notice.Type {
+// parseNoticeType returns the interruption type with a name in any case, or an empty type.
+func parseNoticeType(name string) notice.Type {
 	for _, t := range notice.Interruptions() {
 		if strings.EqualFold(string(t), name) {
 			return t
@@ -338,7 +337,7 @@ func typeOf(name string) notice.Type {
 	return ""
 }
 
-func typeNames() []string {
+func listTypeNames() []string {
 	var all []string
 	for _, t := range notice.Interruptions() {
 		all = append(all, strings.ToLower(string(t)))
@@ -346,14 +345,14 @@ func typeNames() []string {
 	return all
 }
 
-// allActions and conditionActions name the actions, for people.
-func allActions() string       { return "acknowledge, drain-marked, drain, cordon or ignore" }
-func conditionActions() string { return "drain-marked, drain, cordon or ignore" }
+// formatActions and formatConditionActions list the allowed actions for messages.
+func formatActions() string          { return "acknowledge, drain-marked, drain, cordon or ignore" }
+func formatConditionActions() string { return "drain-marked, drain, cordon or ignore" }
 
-// rules is the value of a flag that is given once for each rule.
-type rules []condition.Rule
+// conditionRulesValue is the value of a repeated flag with one rule each.
+type conditionRulesValue []condition.Rule
 
-func (r *rules) String() string {
+func (r *conditionRulesValue) String() string {
 	var all []string
 	for _, rule := range *r {
 		all = append(all, rule.ID()+"="+rule.Action)
@@ -361,7 +360,7 @@ func (r *rules) String() string {
 	return strings.Join(all, " ")
 }
 
-func (r *rules) Set(text string) error {
+func (r *conditionRulesValue) Set(text string) error {
 	rule, err := condition.Parse(text)
 	if err != nil {
 		return err
@@ -370,7 +369,7 @@ func (r *rules) Set(text string) error {
 	return nil
 }
 
-func (*rules) Type() string { return "rule" }
+func (*conditionRulesValue) Type() string { return "rule" }
 
 func isURL(s string) bool {
 	u, err := url.Parse(s)
@@ -382,7 +381,7 @@ func isAddress(s string) bool {
 	return err == nil
 }
 
-func quoted(v any) any {
+func quoteString(v any) any {
 	if s, ok := v.(string); ok {
 		return fmt.Sprintf("%q", s)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
-func parse(t *testing.T, args ...string) (Agent, error) {
+func parseAgent(t *testing.T, args ...string) (Agent, error) {
 	t.Helper()
 	t.Setenv("NODE_NAME", "")
 	var c Agent
@@ -25,8 +25,8 @@ func parse(t *testing.T, args ...string) (Agent, error) {
 	return c, c.Validate()
 }
 
-func TestAgentDefaultsAreTheImpactPolicysOwn(t *testing.T) {
-	c, err := parse(t, "--node-name=n")
+func TestAgentDefaultsMatchImpactPolicy(t *testing.T) {
+	c, err := parseAgent(t, "--node-name=n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestAgentDefaultsAreTheImpactPolicysOwn(t *testing.T) {
 	}
 }
 
-func TestI10BadAgentFlagsAreRefusedWithFlagValueAndWhatIsAllowed(t *testing.T) {
+func TestI10InvalidAgentFlagsAreNamed(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want []string
@@ -70,21 +70,21 @@ func TestI10BadAgentFlagsAreRefusedWithFlagValueAndWhatIsAllowed(t *testing.T) {
 		{[]string{"--node-name=n", "--acknowledge-freeze-under=9s", "--acknowledge=false"}, []string{"--acknowledge-freeze-under", "--acknowledge=false"}},
 		{[]string{"--log-format=xml", "--on-freeze="}, []string{"--log-format", "--on-freeze", "--node-name"}},
 	} {
-		_, err := parse(t, tt.args...)
+		_, err := parseAgent(t, tt.args...)
 		if err == nil {
 			t.Errorf("%q: no error", tt.args)
 			continue
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: error %q does not say %q", tt.args, err, want)
+				t.Errorf("%q: error %q does not contain %q", tt.args, err, want)
 			}
 		}
 	}
 }
 
-func TestRulesAndPoliciesReachTheImpactPolicy(t *testing.T) {
-	c, err := parse(t, "--node-name=n", "--condition=KernelDeadlock=drain,hold=2m", "--condition=Ready:Unknown=cordon",
+func TestFlagsSetImpactPolicy(t *testing.T) {
+	c, err := parseAgent(t, "--node-name=n", "--condition=KernelDeadlock=drain,hold=2m", "--condition=Ready:Unknown=cordon",
 		"--on-unconfirmed=drain-marked", "--on-user-initiated=reboot=acknowledge,Redeploy=cordon", "--acknowledge-freeze-under=9s")
 	if err != nil {
 		t.Fatal(err)
@@ -103,21 +103,21 @@ func TestRulesAndPoliciesReachTheImpactPolicy(t *testing.T) {
 	if i.AcknowledgeFreezeUnder != 9*time.Second || !c.WatchesConditions() {
 		t.Errorf("%+v", i)
 	}
-	c, err = parse(t, "--node-name=n", "--on-unconfirmed=ignore")
+	c, err = parseAgent(t, "--node-name=n", "--on-unconfirmed=ignore")
 	if err != nil || c.WatchesConditions() {
-		t.Errorf("conditions are watched though nothing hangs on them: %v", err)
+		t.Errorf("conditions are watched without a rule: %v", err)
 	}
 }
 
-func TestEveryActionIsNamedInTheErrors(t *testing.T) {
+func TestErrorsListEveryAction(t *testing.T) {
 	for _, a := range agent.Actions() {
-		if !strings.Contains(allActions(), string(a)) {
-			t.Errorf("%s is not in %q", a, allActions())
+		if !strings.Contains(formatActions(), string(a)) {
+			t.Errorf("%s is not in %q", a, formatActions())
 		}
 	}
 	for _, a := range condition.Actions() {
-		if !strings.Contains(conditionActions(), a) || !slices.Contains(agent.Actions(), agent.Action(a)) {
-			t.Errorf("%s is not in %q, or no action of the agent's", a, conditionActions())
+		if !strings.Contains(formatConditionActions(), a) || !slices.Contains(agent.Actions(), agent.Action(a)) {
+			t.Errorf("%s is not in %q, or is not an agent action", a, formatConditionActions())
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest reads one of the agent's manifests into what is of interest of it.
-func manifest(t *testing.T, name string, into any) []byte {
+// readManifest decodes the needed fields of one of the agent's manifests.
+func readManifest(t *testing.T, name string, into any) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "deploy", "agent", name))
 	if err == nil {
@@ -24,7 +24,7 @@ func manifest(t *testing.T, name string, into any) []byte {
 	return raw
 }
 
-func TestTheDaemonSetReadsTheConfigurationThatItsKustomizationMakes(t *testing.T) {
+func TestDaemonSetReadsKustomizedConfiguration(t *testing.T) {
 	var d struct {
 		Spec struct {
 			Template struct {
@@ -45,14 +45,14 @@ func TestTheDaemonSetReadsTheConfigurationThatItsKustomizationMakes(t *testing.T
 			}
 		}
 	}
-	manifest(t, "daemonset.yaml", &d)
+	readManifest(t, "daemonset.yaml", &d)
 	var k struct {
 		ConfigMapGenerator []struct {
 			Name, Namespace string
 			Files           []string
 		}
 	}
-	manifest(t, "kustomization.yaml", &k)
+	readManifest(t, "kustomization.yaml", &k)
 	pod := d.Spec.Template.Spec
 	if len(pod.Containers) != 1 || len(k.ConfigMapGenerator) != 1 {
 		t.Fatalf("%d containers, %d ConfigMaps", len(pod.Containers), len(k.ConfigMapGenerator))
@@ -69,7 +69,7 @@ func TestTheDaemonSetReadsTheConfigurationThatItsKustomizationMakes(t *testing.T
 		for _, v := range pod.Volumes {
 			switch {
 			case v.Name != m.Name:
-			case m.MountPath == strings.TrimSuffix(exampleSecrets, "/"): // where the examples of the documentation look
+			case m.MountPath == strings.TrimSuffix(exampleSecrets, "/"): // where the documented examples expect their secrets
 				secrets = v.Secret.SecretName != "" && v.Secret.Optional
 			case m.MountPath != file || path.Base(file) != m.SubPath || v.ConfigMap.Name != made.Name ||
 				!slices.Contains(made.Files, m.SubPath) || made.Namespace != "slipway":
@@ -87,7 +87,7 @@ func TestTheDaemonSetReadsTheConfigurationThatItsKustomizationMakes(t *testing.T
 		t.Error("no Secret that may be missing is mounted at " + exampleSecrets)
 	}
 	var keys map[string]any
-	if _, err := ReadAgent(manifest(t, "agent.yaml", &keys)); err != nil {
+	if _, err := ReadAgent(readManifest(t, "agent.yaml", &keys)); err != nil {
 		t.Errorf("the agent refuses its own file: %v", err)
 	}
 }

@@ -24,8 +24,8 @@ import (
 
 const exampleSecrets = "/etc/slipway/secrets/"
 
-// examples are the configuration files in docs/notifications.md, with their secrets in files of the test's own.
-func examples(t *testing.T) []string {
+// readExamples returns the configuration files in docs/notifications.md, with secrets in files of the test.
+func readExamples(t *testing.T) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/notifications.md")
 	if err != nil {
@@ -50,18 +50,18 @@ func examples(t *testing.T) []string {
 	return files
 }
 
-// sent is what reaches a receiver.
+// sent is one request to a receiver.
 type sent struct {
 	method, url, contentType, body string
 }
 
-// wire takes every request in place of the network.
-type wire struct {
+// recordingTransport records every request instead of sending it.
+type recordingTransport struct {
 	mu  sync.Mutex
 	all []sent
 }
 
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,10 +69,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody, Request: r}, err
 }
 
-// carryOut sends every moment to the receiver of an example.
-func carryOut(t *testing.T, file string) (notify.Receiver, map[notify.Moment]sent) {
+// sendExample sends every moment to the receiver of an example.
+func sendExample(t *testing.T, file string) (notify.Receiver, map[notify.Moment]sent) {
 	t.Helper()
-	c, err := load(t, file)
+	c, err := loadAgent(t, file)
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, file)
 	}
@@ -81,7 +81,7 @@ func carryOut(t *testing.T, file string) (notify.Receiver, map[notify.Moment]sen
 	}
 	got := map[notify.Moment]sent{}
 	for _, m := range notify.Moments() {
-		var w wire
+		var w recordingTransport
 		n, err := notify.New(c.Notifications, notify.Options{Wrap: func(http.RoundTripper) http.RoundTripper { return &w }})
 		if err != nil {
 			t.Fatal(err)
@@ -94,8 +94,8 @@ func carryOut(t *testing.T, file string) (notify.Receiver, map[notify.Moment]sen
 	return c.Notifications[0], got
 }
 
-// field finds a value in JSON by a path such as a.0.b.
-func field(t *testing.T, body, path string) any {
+// getField returns the value at a path such as a.0.b in JSON.
+func getField(t *testing.T, body, path string) any {
 	t.Helper()
 	var v any
 	if err := json.Unmarshal([]byte(body), &v); err != nil {
@@ -114,13 +114,13 @@ func field(t *testing.T, body, path string) any {
 	return v
 }
 
-func TestEachExampleInTheDocumentationSendsWhatItsReceiverTakes(t *testing.T) {
+func TestDocumentedExamplesSendValidRequests(t *testing.T) {
 	want := map[string]func(t *testing.T, m notify.Moment, s sent){
 		"anything": func(t *testing.T, m notify.Moment, s sent) {
 			expectField(t, s.body, "moment", string(m))
 		},
 		"slack": func(t *testing.T, m notify.Moment, s sent) {
-			if text := fmt.Sprint(field(t, s.body, "text")); !strings.Contains(text, string(m)) || !strings.Contains(text, "`aks-spot") {
+			if text := fmt.Sprint(getField(t, s.body, "text")); !strings.Contains(text, string(m)) || !strings.Contains(text, "`aks-spot") {
 				t.Errorf("text %q", text)
 			}
 		},
@@ -138,11 +138,11 @@ func TestEachExampleInTheDocumentationSendsWhatItsReceiverTakes(t *testing.T) {
 		},
 		"alertmanager": func(t *testing.T, m notify.Moment, s sent) {
 			expectField(t, s.body, "0.labels.node", "aks-spot-12345678-vmss000000")
-			starts := fmt.Sprint(field(t, s.body, "0.startsAt"))
+			starts := fmt.Sprint(getField(t, s.body, "0.startsAt"))
 			if _, err := time.Parse(time.RFC3339Nano, starts); err != nil {
 				t.Error(err)
 			}
-			if ends := field(t, s.body, "0.endsAt"); (ends != nil) != (m == notify.Over) || ends != nil && fmt.Sprint(ends) <= starts {
+			if ends := getField(t, s.body, "0.endsAt"); (ends != nil) != (m == notify.Over) || ends != nil && fmt.Sprint(ends) <= starts {
 				t.Errorf("starts at %s, ends at %v", starts, ends)
 			}
 		},
@@ -159,7 +159,7 @@ func TestEachExampleInTheDocumentationSendsWhatItsReceiverTakes(t *testing.T) {
 		},
 		"telegram": func(t *testing.T, m notify.Moment, s sent) {
 			expectField(t, s.body, "chat_id", "-1001234567890")
-			if text := fmt.Sprint(field(t, s.body, "text")); !strings.Contains(text, string(m)) {
+			if text := fmt.Sprint(getField(t, s.body, "text")); !strings.Contains(text, string(m)) {
 				t.Errorf("text %q", text)
 			}
 		},
@@ -168,8 +168,8 @@ func TestEachExampleInTheDocumentationSendsWhatItsReceiverTakes(t *testing.T) {
 		},
 	}
 	var seen []string
-	for _, file := range examples(t) {
-		r, got := carryOut(t, file)
+	for _, file := range readExamples(t) {
+		r, got := sendExample(t, file)
 		check, ok := want[r.Name]
 		if !ok {
 			t.Errorf("nothing is known of the example %q", r.Name)
@@ -187,7 +187,7 @@ func TestEachExampleInTheDocumentationSendsWhatItsReceiverTakes(t *testing.T) {
 
 func expectField(t *testing.T, body, path, want string) {
 	t.Helper()
-	if got := field(t, body, path); got != want {
+	if got := getField(t, body, path); got != want {
 		t.Errorf("%s: %v, want %s", path, got, want)
 	}
 }

@@ -18,31 +18,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// mostFile is the size of the largest configuration file, in bytes.
-const mostFile = 1 << 20
+// maxFileBytes is the largest size of a configuration file.
+const maxFileBytes = 1 << 20
 
-// Key is one key at the top of a configuration file.
+// Key is one top-level key of a configuration file.
 type Key struct {
 	Name string
-	// Set takes in the key's value, as JSON. It returns what is wrong with it, and separately the names of keys below it
-	// that mean nothing, which a lenient reader only warns of.
+	// Set decodes the JSON value of the key. unknown lists unknown keys below it, which a lenient reader only warns
+	// about.
 	Set func(raw json.RawMessage) (unknown []error, err error)
 }
 
-// Strictness says what becomes of keys that mean nothing.
+// Strictness says how to treat unknown keys.
 type Strictness bool
 
 const (
-	// Strict takes them for errors.
+	// Strict makes unknown keys errors.
 	Strict Strictness = true
-	// Lenient takes them for warnings, for files that were written for another program.
+	// Lenient makes unknown keys warnings, for files of another program.
 	Lenient Strictness = false
 )
 
-// Read takes the keys of a YAML document in, and returns everything that is wrong with it. A key that is given twice is an
-// error in either case.
+// Read decodes the keys of a YAML document and returns all errors. A duplicate key is always an error.
 func Read(document []byte, keys []Key, s Strictness) (warnings []error, err error) {
-	values, err := topLevel(document)
+	values, err := parseTopLevel(document)
 	if err != nil {
 		return nil, err
 	}
@@ -50,13 +49,13 @@ func Read(document []byte, keys []Key, s Strictness) (warnings []error, err erro
 	for _, v := range values {
 		i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == v.name })
 		if i < 0 {
-			warnings = append(warnings, unknownKey(v.name, v.name, names(keys)))
+			warnings = append(warnings, newUnknownKeyError(v.name, v.name, listNames(keys)))
 			continue
 		}
 		unknown, err := keys[i].Set(v.raw)
 		warnings = append(warnings, unknown...)
 		if err != nil {
-			errs = append(errs, below(v.name, err))
+			errs = append(errs, prefixErrors(v.name, err))
 		}
 	}
 	if s == Strict {
@@ -65,12 +64,12 @@ func Read(document []byte, keys []Key, s Strictness) (warnings []error, err erro
 	return warnings, errors.Join(errs...)
 }
 
-// below puts a key before each of several errors.
-func below(key string, err error) error {
+// prefixErrors adds a key before each of several errors.
+func prefixErrors(key string, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, e := range all.Unwrap() {
-			errs = append(errs, below(key, e))
+			errs = append(errs, prefixErrors(key, e))
 		}
 		return errors.Join(errs...)
 	}
@@ -80,7 +79,7 @@ func below(key string, err error) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-func names(keys []Key) []string {
+func listNames(keys []Key) []string {
 	all := make([]string, len(keys))
 	for i, k := range keys {
 		all[i] = k.Name
@@ -88,37 +87,37 @@ func names(keys []Key) []string {
 	return all
 }
 
-// value is a key at the top with its value.
-type value struct {
+// topLevelKey is a top-level key with its value.
+type topLevelKey struct {
 	name string
 	raw  json.RawMessage
 }
 
-// topLevel reads the keys of a document, in their order. An empty document has none.
-func topLevel(document []byte) ([]value, error) {
-	if len(document) > mostFile {
-		return nil, fmt.Errorf("%d bytes: want %d at most", len(document), mostFile)
+// parseTopLevel returns the keys of a document, sorted by name. An empty document has none.
+func parseTopLevel(document []byte) ([]topLevelKey, error) {
+	if len(document) > maxFileBytes {
+		return nil, fmt.Errorf("%d bytes: want %d at most", len(document), maxFileBytes)
 	}
 	raw, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return nil, fmt.Errorf("not YAML that can be understood: %w", err)
+		return nil, fmt.Errorf("not valid YAML: %w", err)
 	}
 	if bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return nil, errors.New("want keys and their values at the top, such as nodeName: aks-pool-1")
+		return nil, errors.New("want keys and values at the top level, such as nodeName: aks-pool-1")
 	}
-	var values []value
+	var values []topLevelKey
 	for name, raw := range m {
-		values = append(values, value{name, raw})
+		values = append(values, topLevelKey{name, raw})
 	}
-	slices.SortFunc(values, func(x, y value) int { return strings.Compare(x.name, y.name) })
+	slices.SortFunc(values, func(x, y topLevelKey) int { return strings.Compare(x.name, y.name) })
 	return values, nil
 }
 
-// FlagKey is a flag's name as a key: poll-interval is pollInterval.
+// FlagKey converts a flag name to a key: poll-interval becomes pollInterval.
 func FlagKey(flag string) string {
 	var b strings.Builder
 	up := false
@@ -136,13 +135,13 @@ func FlagKey(flag string) string {
 	return b.String()
 }
 
-// FlagKeys are the keys of all flags in fs. A flag that was given on the command line keeps its value; taken is called with
-// the name of each other one that gets its value from a key.
+// FlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. taken is called with
+// the name of each flag that gets its value from a key.
 func FlagKeys(fs *pflag.FlagSet, taken func(flag string)) []Key {
 	var keys []Key
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, Key{Name: FlagKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
-			text, err := scalar(raw)
+			text, err := parseScalar(raw)
 			if err != nil || f.Changed {
 				return nil, err
 			}
@@ -156,8 +155,8 @@ func FlagKeys(fs *pflag.FlagSet, taken func(flag string)) []Key {
 	return keys
 }
 
-// scalar is a value as a flag is given it.
-func scalar(raw json.RawMessage) (string, error) {
+// parseScalar converts a JSON value to the text of a flag.
+func parseScalar(raw json.RawMessage) (string, error) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -172,31 +171,31 @@ func scalar(raw json.RawMessage) (string, error) {
 	case bool:
 		return fmt.Sprint(v), nil
 	case nil:
-		return "", errors.New("no value: want one, or the key left out")
+		return "", errors.New("no value: set one or remove the key")
 	}
-	return "", fmt.Errorf("%s: want a single value", abbreviated(raw))
+	return "", fmt.Errorf("%s: want a single value", abbreviateValue(raw))
 }
 
-// abbreviated is the beginning of a value.
-func abbreviated(raw []byte) string {
+// abbreviateValue returns at most the first 40 bytes of a value.
+func abbreviateValue(raw []byte) string {
 	if len(raw) > 40 {
 		return strings.ToValidUTF8(string(raw[:40]), "") + "…"
 	}
 	return string(raw)
 }
 
-// Section is the key of a list whose elements are decoded into into.
+// Section returns the key of a list that is decoded into the given slice.
 func Section[T any](name string, into *[]T) Key {
 	return Key{Name: name, Set: func(raw json.RawMessage) ([]error, error) {
 		var elements []json.RawMessage
 		if err := json.Unmarshal(raw, &elements); err != nil {
-			return nil, fmt.Errorf("%s: want a list", abbreviated(raw))
+			return nil, fmt.Errorf("%s: want a list", abbreviateValue(raw))
 		}
 		var unknown, errs []error
 		list := make([]T, len(elements))
 		for i, e := range elements {
-			unknown = append(unknown, unknownBelow(fmt.Sprintf("%s[%d]", name, i), e, &list[i])...)
-			if err := decode(e, &list[i]); err != nil {
+			unknown = append(unknown, findUnknownKeys(fmt.Sprintf("%s[%d]", name, i), e, &list[i])...)
+			if err := decodeValue(e, &list[i]); err != nil {
 				errs = append(errs, fmt.Errorf("[%d]: %w", i, err))
 			}
 		}
@@ -205,27 +204,27 @@ func Section[T any](name string, into *[]T) Key {
 	}}
 }
 
-// decode is json.Unmarshal with errors in the words of a configuration file.
-func decode(raw json.RawMessage, into any) error {
+// decodeValue decodes JSON, with errors in the terms of a configuration file.
+func decodeValue(raw json.RawMessage, into any) error {
 	err := json.Unmarshal(raw, into)
 	var mismatch *json.UnmarshalTypeError
 	if !errors.As(err, &mismatch) {
 		return err
 	}
 	if mismatch.Field == "" {
-		return fmt.Errorf("%s: want a %s", mismatch.Value, wanted(mismatch.Type))
+		return fmt.Errorf("%s: want a %s", mismatch.Value, formatWantedType(mismatch.Type))
 	}
 	var path []string
 	for _, segment := range strings.Split(mismatch.Field, ".") {
-		if segment != "" && !unicode.IsUpper(rune(segment[0])) { // the name of an embedded struct is no key
+		if segment != "" && !unicode.IsUpper(rune(segment[0])) { // embedded structs have upper-case names and are not keys
 			path = append(path, segment)
 		}
 	}
-	return fmt.Errorf("%s: %s: want a %s", strings.Join(path, "."), mismatch.Value, wanted(mismatch.Type))
+	return fmt.Errorf("%s: %s: want a %s", strings.Join(path, "."), mismatch.Value, formatWantedType(mismatch.Type))
 }
 
-// wanted says what a type is written as.
-func wanted(t reflect.Type) string {
+// formatWantedType names a type for error messages.
+func formatWantedType(t reflect.Type) string {
 	if w, ok := reflect.Zero(t).Interface().(interface{ Want() string }); ok {
 		return w.Want()
 	}
@@ -244,39 +243,38 @@ func wanted(t reflect.Type) string {
 	return t.Kind().String()
 }
 
-// readConfig reads a configuration file whole.
-func readConfig(path string) ([]byte, error) {
+func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // It was only read.
-	raw, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	raw, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return raw, nil
 }
 
-// conditionsKey lists in a file what conditionFlag gives one by one.
+// conditionsKey is the file key for all rules of conditionFlag.
 const conditionsKey = "conditions"
 
-// keys are those of a file: flags' own, and sections that no flag has.
-func (a *Agent) keys(fs *pflag.FlagSet) []Key {
-	a.inFile = map[string]string{}
-	flags := FlagKeys(a.own(fs), func(flag string) { a.inFile[flag] = FlagKey(flag) })
+// listKeys returns the keys of a file: the flags, and the sections without a flag.
+func (a *Agent) listKeys(fs *pflag.FlagSet) []Key {
+	a.fileKeysByFlag = map[string]string{}
+	flags := FlagKeys(a.filterOwnFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = FlagKey(flag) })
 	conditions := Section(conditionsKey, &a.Conditions)
 	set := conditions.Set
 	conditions.Set = func(raw json.RawMessage) ([]error, error) {
-		a.inFile[conditionFlag] = conditionsKey
+		a.fileKeysByFlag[conditionFlag] = conditionsKey
 		return set(raw)
 	}
 	return append(flags, conditions, Section("notifications", &a.Notifications))
 }
 
-// source is what an option's value was given by: a key of the file, which may have no name, or the flag.
-func (a *Agent) source(flag string) string {
-	key, ok := a.inFile[flag]
+// formatSource names the source of an option's value: a key of the file, or the flag. The file can have no name.
+func (a *Agent) formatSource(flag string) string {
+	key, ok := a.fileKeysByFlag[flag]
 	switch {
 	case !ok:
 		return "--" + flag
@@ -286,29 +284,29 @@ func (a *Agent) source(flag string) string {
 	return fmt.Sprintf("--%s: %s: %s", configFlag, a.ConfigFile, key)
 }
 
-// configFlag is no key of a file.
+// configFlag cannot be set in a file.
 const configFlag = "config"
 
-// conditionFlag is given once for each rule.
+// conditionFlag is repeated, with one rule each.
 const conditionFlag = "condition"
 
-// LoadFile reads the file that --config names, if any. Flags that were given win over the file, and the file over
-// defaults. fs are the flags that AddFlags has added to, parsed.
+// LoadFile reads the file of --config, if any. Flags override the file, and the file overrides defaults. fs must have
+// the flags of AddFlags, and must be parsed.
 func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if a.ConfigFile == "" {
 		return nil
 	}
-	raw, err := readConfig(a.ConfigFile)
+	raw, err := readFile(a.ConfigFile)
 	if err != nil {
 		return fmt.Errorf("--%s: %w", configFlag, err)
 	}
-	if _, err := Read(raw, a.keys(fs), Strict); err != nil {
+	if _, err := Read(raw, a.listKeys(fs), Strict); err != nil {
 		return fmt.Errorf("--%s: %s: %w", configFlag, a.ConfigFile, err)
 	}
 	return nil
 }
 
-// Receivers reads who is told from an agent's file, and refuses the file as the agent would.
+// Receivers returns the notification receivers of an agent's file. It returns the same errors as the agent.
 func Receivers(path string) ([]notify.Receiver, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
@@ -320,17 +318,17 @@ func Receivers(path string) ([]notify.Receiver, error) {
 	return a.Notifications, notify.Validate(a.Notifications)
 }
 
-// ReadAgent is the agent that a file describes, read strictly, without any flag.
+// ReadAgent decodes a file strictly, without any flag.
 func ReadAgent(raw []byte) (Agent, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	a.AddFlags(fs)
-	_, err := Read(raw, a.keys(fs), Strict)
+	_, err := Read(raw, a.listKeys(fs), Strict)
 	return a, err
 }
 
-// own are the flags in fs that the agent has added and a file can set; a command has others, such as --help.
-func (a *Agent) own(fs *pflag.FlagSet) *pflag.FlagSet {
+// filterOwnFlags returns the flags of the agent that a file can set. A command also has others, such as --help.
+func (a *Agent) filterOwnFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Agent).AddFlags(added)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)

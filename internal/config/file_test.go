@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// load reads flags and a file of that content.
-func load(t testing.TB, content string, args ...string) (Agent, error) {
+// loadAgent parses flags and a file with this content.
+func loadAgent(t testing.TB, content string, args ...string) (Agent, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent.yaml")
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -22,16 +22,16 @@ func load(t testing.TB, content string, args ...string) (Agent, error) {
 	var c Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	c.AddFlags(fs)
-	fs.Bool("version", false, "one that is the command's own")
+	fs.Bool("version", false, "a flag of the command itself")
 	if err := fs.Parse(append(args, "--config="+path)); err != nil {
 		t.Fatal(err)
 	}
 	return c, c.LoadFile(fs)
 }
 
-func TestFlagsWinOverTheFileAndTheFileOverDefaults(t *testing.T) {
+func TestFlagsOverrideFileAndFileOverridesDefaults(t *testing.T) {
 	t.Setenv("NODE_NAME", "from-environment")
-	c, err := load(t, `
+	c, err := loadAgent(t, `
 nodeName: from-file
 pollInterval: 3s
 requestTimeout: 4s
@@ -70,11 +70,11 @@ notifications:
 	}
 }
 
-func TestEveryFlagOfTheAgentIsAKeyOfItsFile(t *testing.T) {
+func TestEveryAgentFlagIsAFileKey(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Agent).AddFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
-		_, err := load(t, FlagKey(f.Name)+": null\n")
+		_, err := loadAgent(t, FlagKey(f.Name)+": null\n")
 		switch {
 		case f.Name == conditionFlag: // a list in a file
 		case f.Name == "config" && !strings.Contains(err.Error(), "config: unknown key"):
@@ -85,55 +85,55 @@ func TestEveryFlagOfTheAgentIsAKeyOfItsFile(t *testing.T) {
 	})
 }
 
-func TestI10WhatIsWrongInAFileIsNamed(t *testing.T) {
+func TestI10FileErrorsNameTheKey(t *testing.T) {
 	for _, c := range []struct {
 		name, content string
 		want          []string
 	}{
-		{"a key with a slip", "polInterval: 1s", []string{"agent.yaml", "polInterval: unknown key: did you mean pollInterval?"}},
+		{"a key with a typing error", "polInterval: 1s", []string{"agent.yaml", "polInterval: unknown key: did you mean pollInterval?"}},
 		{"a key with another case", "nodename: x", []string{"nodename: unknown key: did you mean nodeName?"}},
-		{"a key like nothing else", "xyzzyplugh: 1", []string{"xyzzyplugh: unknown key: want one of", "pollInterval", "notifications"}},
-		{"a flag that is the command's own", "version: true", []string{"version: unknown key"}},
-		{"a key twice", "nodeName: a\nnodeName: b", []string{"nodeName", "already set"}},
+		{"a key without similar keys", "xyzzyplugh: 1", []string{"xyzzyplugh: unknown key: want one of", "pollInterval", "notifications"}},
+		{"a flag of the command itself", "version: true", []string{"version: unknown key"}},
+		{"a duplicate key", "nodeName: a\nnodeName: b", []string{"nodeName", "already set"}},
 		{"a value of another type", "pollInterval: soon", []string{"pollInterval", `"soon"`, "duration"}},
 		{"a number without its unit", "pollInterval: 5", []string{"pollInterval", "5", "duration"}},
 		{"a list for a value", "nodeName: [a]", []string{"nodeName", `["a"]`, "want a single value"}},
 		{"no value", "nodeName:", []string{"nodeName", "no value"}},
-		{"no keys at all", "- a", []string{"want keys and their values"}},
-		{"no YAML", "a: [", []string{"not YAML"}},
+		{"no keys", "- a", []string{"want keys and values"}},
+		{"invalid YAML", "a: [", []string{"not valid YAML"}},
 		{"no list", "notifications: slack", []string{"notifications", `"slack"`, "want a list"}},
 		{
-			"a key with a slip far down", "notifications: [{name: x, webhook: {url: http://h, tiemout: 1s}}]",
+			"a nested key with a typing error", "notifications: [{name: x, webhook: {url: http://h, tiemout: 1s}}]",
 			[]string{"notifications[0].webhook.tiemout: unknown key: did you mean timeout?"},
 		},
 		{
-			"a bad value far down", "notifications: [{name: x}, {name: y, webhook: {timeout: 5}}]",
+			"a nested invalid value", "notifications: [{name: x}, {name: y, webhook: {timeout: 5}}]",
 			[]string{"notifications[1]: webhook.timeout: 5: want a duration"},
 		},
 		{
-			"another type far down", "notifications: [{name: x, webhook: {retries: many}}]",
+			"a nested value of another type", "notifications: [{name: x, webhook: {retries: many}}]",
 			[]string{"notifications[0]: webhook.retries: string: want a whole number"},
 		},
 		{
-			"all at once", "nodename: a\npollInterval: x\nnotifications: [{nam: x}]",
+			"several errors", "nodename: a\npollInterval: x\nnotifications: [{nam: x}]",
 			[]string{"nodename: unknown", "pollInterval:", "notifications[0].nam: unknown key: did you mean name?"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := load(t, c.content)
+			_, err := loadAgent(t, c.content)
 			if err == nil {
 				t.Fatal("no error")
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-func TestI10AValueThatCannotBeIsNamedAsItWasGiven(t *testing.T) {
+func TestI10InvalidValueIsNamedWithItsSource(t *testing.T) {
 	for _, c := range []struct {
 		name, content string
 		args          []string
@@ -145,7 +145,7 @@ func TestI10AValueThatCannotBeIsNamedAsItWasGiven(t *testing.T) {
 		{"one of two in the file", "nodeName: n\ntaintEffect: NoSchedule\ntaintKey: 'a b'", nil, "agent.yaml: taintKey, --taint-value: a b="},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := load(t, c.content, c.args...)
+			a, err := loadAgent(t, c.content, c.args...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,8 +157,8 @@ func TestI10AValueThatCannotBeIsNamedAsItWasGiven(t *testing.T) {
 	}
 }
 
-func TestBadReceiversAreErrorsOfTheOptions(t *testing.T) {
-	c, err := load(t, "nodeName: n\nnotifications: [{name: x}, {name: x, webhook: {url: ftp://h/secret-path, method: post}}]")
+func TestInvalidReceiversAreOptionErrors(t *testing.T) {
+	c, err := loadAgent(t, "nodeName: n\nnotifications: [{name: x}, {name: x, webhook: {url: ftp://h/secret-path, method: post}}]")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,14 +173,14 @@ func TestBadReceiversAreErrorsOfTheOptions(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotThereIsAnError(t *testing.T) {
+func TestMissingFileIsAnError(t *testing.T) {
 	c := Agent{ConfigFile: filepath.Join(t.TempDir(), "missing.yaml")}
 	if err := c.LoadFile(pflag.NewFlagSet("", pflag.ContinueOnError)); err == nil || !strings.Contains(err.Error(), "missing.yaml") {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestALenientReaderOnlyWarnsOfUnknownKeys(t *testing.T) {
+func TestLenientReaderWarnsAboutUnknownKeys(t *testing.T) {
 	var size int
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.IntVar(&size, "size", 0, "")
@@ -197,7 +197,7 @@ func TestALenientReaderOnlyWarnsOfUnknownKeys(t *testing.T) {
 	}
 }
 
-func FuzzAFileIsReadOrRefused(f *testing.F) {
+func FuzzFile(f *testing.F) {
 	for _, s := range []string{
 		"", "null", "a", "nodeName: x", "- 1", "a: [", "pollInterval: 1s\nnotifications:\n- name: a\n  webhook: {url: http://h}",
 		"notifications: [1, null, {webhook: 3}]", "? {a: b}\n: c", "a: &x [*x]", "nodeName: !!binary aGk=", "1: 2",
@@ -208,11 +208,11 @@ func FuzzAFileIsReadOrRefused(f *testing.F) {
 		var c Agent
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.AddFlags(fs)
-		_, strict := Read(document, c.keys(fs), Strict)
+		_, strict := Read(document, c.listKeys(fs), Strict)
 		var l Agent
 		fs = pflag.NewFlagSet("", pflag.ContinueOnError)
 		l.AddFlags(fs)
-		_, lenient := Read(document, l.keys(fs), Lenient)
+		_, lenient := Read(document, l.listKeys(fs), Lenient)
 		if strict == nil && lenient != nil {
 			t.Errorf("a lenient reader refuses what a strict one takes: %v", lenient)
 		}

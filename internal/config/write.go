@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Write gives the configuration file that says of an agent what is not the default. Read by LoadFile it makes the same
-// agent again, but for what the environment says.
+// Write returns a configuration file with all options that differ from the defaults. LoadFile reads it back to the
+// same options, except for those from the environment.
 func (a *Agent) Write() ([]byte, error) {
 	var bound Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -27,7 +27,7 @@ func (a *Agent) Write() ([]byte, error) {
 	fs.SortFlags = false
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Name != configFlag && f.Name != conditionFlag && f.Value.String() != f.DefValue {
-			add(FlagKey(f.Name), plain(f.Value))
+			add(FlagKey(f.Name), toYAMLValue(f.Value))
 		}
 	})
 	for _, s := range []struct {
@@ -45,8 +45,8 @@ func (a *Agent) Write() ([]byte, error) {
 	return []byte(b.String()), err
 }
 
-// plain is a flag's value as YAML has it.
-func plain(v pflag.Value) any {
+// toYAMLValue converts the value of a flag for YAML.
+func toYAMLValue(v pflag.Value) any {
 	text := v.String()
 	switch v.Type() {
 	case "bool":

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-func TestWhatIsWrittenIsReadBackAsItWas(t *testing.T) {
+func TestWrittenFileIsReadBackUnchanged(t *testing.T) {
 	a := DefaultAgent()
 	a.OnReboot, a.PollInterval, a.Acknowledge, a.GracePeriod = "cordon", 2*time.Second, false, 7
 	a.TaintEffect, a.TaintKey = "NoSchedule", "example.com/{type}"
@@ -42,7 +42,7 @@ func TestWhatIsWrittenIsReadBackAsItWas(t *testing.T) {
 	}
 }
 
-func TestAnAgentOfDefaultsNeedsNoFile(t *testing.T) {
+func TestDefaultAgentWritesEmptyFile(t *testing.T) {
 	a := DefaultAgent()
 	if raw, err := a.Write(); err != nil || len(raw) > 0 {
 		t.Errorf("%q, %v", raw, err)

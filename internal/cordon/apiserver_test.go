@@ -23,8 +23,8 @@ const (
 	nodeUID  = "uid-1"
 )
 
-// apiServer serves one Node as an API server does: GET, JSON merge patch, and strategic merge patch of the status,
-// each refused with 409 when it carries a resourceVersion that is not the current one. It takes nothing else.
+// apiServer serves one Node like an API server: GET, JSON merge patch, and strategic merge patch of the status. It
+// answers 409 to an outdated resourceVersion, and refuses everything else.
 type apiServer struct {
 	t reporter
 
@@ -33,15 +33,15 @@ type apiServer struct {
 	version  int
 	requests []string
 
-	// before is called ahead of each request, and may change the node through the apiServer's own methods.
+	// before is called before each request, and may change the node.
 	before func(method string)
-	// crash says at which request, counted from 1, the client dies: ahead of it when negative, after it when positive.
+	// crash is the request, counted from 1, when the client dies: before it if negative, after it if positive.
 	crash int
-	// noStatus takes away the right to the status.
+	// noStatus forbids patches of the status.
 	noStatus bool
 }
 
-// reporter is what testing.T and rapid.T have in common here.
+// reporter is the common part of testing.T and rapid.T.
 type reporter interface {
 	must.T
 	Error(args ...any)
@@ -60,7 +60,7 @@ func newAPIServer(t reporter) *apiServer {
 	return s
 }
 
-// client is a client of the server that needs no socket.
+// client returns a client that calls the server without a socket.
 func (s *apiServer) client() *kubeapi.Client {
 	base := &url.URL{Scheme: "http", Host: "apiserver.test"}
 	return kubeapi.New(base, &http.Client{Transport: s}, "test")
@@ -74,7 +74,7 @@ func (s *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	case -1:
 		return nil, errCrash
 	case 1:
-		s.crash = -1 // and nothing after it
+		s.crash = -1 // and before every later request
 		s.serve(r)
 		return nil, errCrash
 	}
@@ -113,11 +113,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 	case r.Method == http.MethodPatch && status && kind == "application/strategic-merge-patch+json",
 		r.Method == http.MethodPatch && !status && kind == "application/merge-patch+json":
-		if !s.patch(w, r, status) {
+		if !s.servePatch(w, r, status) {
 			return
 		}
 	default:
-		s.t.Errorf("%s %s of %s is no request of ours", r.Method, r.URL, kind)
+		s.t.Errorf("%s %s of %s is an unexpected request", r.Method, r.URL, kind)
 		s.fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed")
 		return
 	}
@@ -127,7 +127,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, status bool) bool {
+func (s *apiServer) servePatch(w http.ResponseWriter, r *http.Request, status bool) bool {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		s.t.Error(err)
@@ -136,7 +136,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, status bool) b
 	if err := json.Unmarshal(raw, &patch); err != nil {
 		s.t.Errorf("patch %s: %v", raw, err)
 	}
-	version, ok := dig(patch, "metadata")["resourceVersion"]
+	version, ok := subMap(patch, "metadata")["resourceVersion"]
 	if !ok {
 		s.t.Errorf("patch %s has no resourceVersion", raw)
 	}
@@ -160,17 +160,17 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, status bool) b
 	return true
 }
 
-// store keeps a node under a new resourceVersion, unless nothing has changed.
+// store stores the node with a new resourceVersion, unless nothing has changed.
 func (s *apiServer) store(next map[string]any) {
 	if reflect.DeepEqual(next, s.node) {
 		return
 	}
 	s.version++
-	dig(next, "metadata")["resourceVersion"] = strconv.Itoa(s.version)
+	subMap(next, "metadata")["resourceVersion"] = strconv.Itoa(s.version)
 	s.node = next
 }
 
-// edit changes the node behind everybody's back.
+// edit changes the node directly.
 func (s *apiServer) edit(change func(node map[string]any)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +184,8 @@ func (s *apiServer) fail(w http.ResponseWriter, code int, reason string) {
 	fmt.Fprintf(w, `{"kind":"Status","reason":%q,"message":"%s, says the test's server","code":%d}`, reason, reason, code)
 }
 
-// read is the node as our types see it.
-func (s *apiServer) read() *kubeapi.Node {
+// node returns the node in kubeapi types.
+func (s *apiServer) currentNode() *kubeapi.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, err := json.Marshal(s.node)
@@ -195,8 +195,8 @@ func (s *apiServer) read() *kubeapi.Node {
 	return &n
 }
 
-// writes counts the requests that were to change something since the last call.
-func (s *apiServer) writes() int {
+// countWrites returns the number of patches since the last call.
+func (s *apiServer) countWrites() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -209,7 +209,7 @@ func (s *apiServer) writes() int {
 	return n
 }
 
-// mergePatch is RFC 7386.
+// mergePatch applies RFC 7386.
 func mergePatch(target, patch any) any {
 	changes, ok := patch.(map[string]any)
 	if !ok {
@@ -229,11 +229,11 @@ func mergePatch(target, patch any) any {
 	return out
 }
 
-// mergeConditions is what strategic merge does to a list with merge key type.
+// mergeConditions applies a strategic merge to a list with merge key type.
 func mergeConditions(node, patch map[string]any) {
-	status := dig(node, "status")
+	status := subMap(node, "status")
 	conditions, _ := status["conditions"].([]any)
-	changes, _ := dig(patch, "status")["conditions"].([]any)
+	changes, _ := subMap(patch, "status")["conditions"].([]any)
 	for _, change := range changes {
 		c := change.(map[string]any)
 		i := slices.IndexFunc(conditions, func(on any) bool { return on.(map[string]any)["type"] == c["type"] })
@@ -252,7 +252,7 @@ func mergeConditions(node, patch map[string]any) {
 
 func duplicateTaint(node map[string]any) string {
 	seen := map[string]bool{}
-	taints, _ := dig(node, "spec")["taints"].([]any)
+	taints, _ := subMap(node, "spec")["taints"].([]any)
 	for _, taint := range taints {
 		t := taint.(map[string]any)
 		id := fmt.Sprint(t["key"], ":", t["effect"])
@@ -264,8 +264,8 @@ func duplicateTaint(node map[string]any) string {
 	return ""
 }
 
-// dig returns a map inside a map, made if it is not there.
-func dig(in map[string]any, key string) map[string]any {
+// subMap returns a nested map, and creates it if it is missing.
+func subMap(in map[string]any, key string) map[string]any {
 	m, ok := in[key].(map[string]any)
 	if !ok {
 		m = map[string]any{}
@@ -277,7 +277,7 @@ func dig(in map[string]any, key string) map[string]any {
 func clone(in map[string]any) map[string]any {
 	raw, err := json.Marshal(in)
 	if err != nil {
-		panic(err) // of the test's own values
+		panic(err) // cannot happen: the values are the test's own
 	}
 	var out map[string]any
 	if err := json.Unmarshal(raw, &out); err != nil {
@@ -286,22 +286,22 @@ func clone(in map[string]any) map[string]any {
 	return out
 }
 
-// What other people do to a node.
+// Changes by other people.
 
 func (s *apiServer) foreignCordon(on bool) {
 	s.edit(func(n map[string]any) {
 		if on {
-			dig(n, "spec")["unschedulable"] = true
+			subMap(n, "spec")["unschedulable"] = true
 		} else {
-			delete(dig(n, "spec"), "unschedulable")
+			delete(subMap(n, "spec"), "unschedulable")
 		}
 	})
 }
 
-// foreignTaint sets a taint by key and effect, or with an empty value takes it off.
+// foreignTaint sets a taint by key and effect; an empty value removes it.
 func (s *apiServer) foreignTaint(key, effect, value string) {
 	s.edit(func(n map[string]any) {
-		spec := dig(n, "spec")
+		spec := subMap(n, "spec")
 		taints, _ := spec["taints"].([]any)
 		taints = slices.DeleteFunc(taints, func(t any) bool {
 			return t.(map[string]any)["key"] == key && t.(map[string]any)["effect"] == effect
@@ -313,10 +313,10 @@ func (s *apiServer) foreignTaint(key, effect, value string) {
 	})
 }
 
-// foreignLabel sets a label, or with an empty value takes it off.
+// foreignLabel sets a label; an empty value removes it.
 func (s *apiServer) foreignLabel(key, value string) {
 	s.edit(func(n map[string]any) {
-		if labels := dig(dig(n, "metadata"), "labels"); value != "" {
+		if labels := subMap(subMap(n, "metadata"), "labels"); value != "" {
 			labels[key] = value
 		} else {
 			delete(labels, key)
@@ -324,13 +324,13 @@ func (s *apiServer) foreignLabel(key, value string) {
 	})
 }
 
-// foreignCondition sets a condition, or with an empty reason takes it off.
+// foreignCondition sets a condition; an empty reason removes it.
 func (s *apiServer) foreignCondition(kind, reason string) {
 	s.edit(func(n map[string]any) {
 		change := map[string]any{"type": kind, "$patch": "delete"}
 		if reason != "" {
 			change = map[string]any{
-				"type": kind, "status": "True", "reason": reason, "message": "of somebody else's",
+				"type": kind, "status": "True", "reason": reason, "message": "set by somebody else",
 				"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 			}
 		}
@@ -339,5 +339,5 @@ func (s *apiServer) foreignCondition(kind, reason string) {
 }
 
 func (s *apiServer) annotate(key, value string) {
-	s.edit(func(n map[string]any) { dig(dig(n, "metadata"), "annotations")[key] = value })
+	s.edit(func(n map[string]any) { subMap(subMap(n, "metadata"), "annotations")[key] = value })
 }

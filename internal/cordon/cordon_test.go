@@ -27,8 +27,7 @@ const (
 	bob   = "azure-F020BA2E-3BC0-4C40-A10B-86575A9EABD5"
 )
 
-// everything asks for one of each.
-func everything() Request {
+func fullRequest() Request {
 	return Request{
 		Reason:        "Preempt of vm_1",
 		Unschedulable: true,
@@ -68,26 +67,26 @@ func (f *fixture) release(owner string) Outcome {
 	return o
 }
 
-// same compares the node with what it was, resourceVersion and empty lists aside.
-func (f *fixture) same(was *kubeapi.Node) {
+// wantUnchanged compares the node with an earlier state, except for resourceVersion and empty lists.
+func (f *fixture) wantUnchanged(was *kubeapi.Node) {
 	f.t.Helper()
 	opts := cmp.Options{cmpopts.IgnoreFields(kubeapi.ObjectMeta{}, "ResourceVersion"), cmpopts.EquateEmpty()}
-	check.Equal(f.t, was, f.server.read(), opts)
+	check.Equal(f.t, was, f.server.currentNode(), opts)
 }
 
-func TestHoldSetsEverythingAndReleaseRemovesIt(t *testing.T) {
+func TestClaimSetsEverythingAndRemovalRestores(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignTaint("example.com/team", "NoExecute", "blue")
 	f.server.foreignLabel("example.com/team", "blue")
-	was := f.server.read()
-	o := f.hold(alice, everything())
+	was := f.server.currentNode()
+	o := f.hold(alice, fullRequest())
 	if !o.Changed || o.Uncordoned || len(o.Foreign)+len(o.Restored)+len(o.HeldBy)+len(o.Problems) != 0 {
 		t.Errorf("outcome %+v", o)
 	}
-	if n := f.server.writes(); n != 2 {
+	if n := f.server.countWrites(); n != 2 {
 		t.Errorf("%d requests, want one to the node and one to its status", n)
 	}
-	n := f.server.read()
+	n := f.server.currentNode()
 	check.Equal(t, n, o.Node)
 	if !n.Spec.Unschedulable || len(n.Spec.Taints) != 2 || n.Spec.Taints[1].Key != "example.com/leaving" ||
 		n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != "true" ||
@@ -105,27 +104,27 @@ func TestHoldSetsEverythingAndReleaseRemovesIt(t *testing.T) {
 		t.Errorf("records %+v, problems %v", records, problems)
 	}
 
-	if o := f.hold(alice, everything()); o.Changed || f.server.writes() != 0 {
-		t.Errorf("the same hold again changed something: %+v", o)
+	if o := f.hold(alice, fullRequest()); o.Changed || f.server.countWrites() != 0 {
+		t.Errorf("the second Hold changed something: %+v", o)
 	}
 	if o := f.release(alice); !o.Changed || o.Record.Owner != alice || o.Node.Spec.Unschedulable {
 		t.Errorf("outcome %+v", o)
 	}
-	f.same(was)
-	f.server.writes()
-	if o := f.release(alice); o.Changed || f.server.writes() != 0 {
-		t.Errorf("the same release again changed something: %+v", o)
+	f.wantUnchanged(was)
+	f.server.countWrites()
+	if o := f.release(alice); o.Changed || f.server.countWrites() != 0 {
+		t.Errorf("the second Release changed something: %+v", o)
 	}
 }
 
-func TestI3WhatWasThereBeforeStays(t *testing.T) {
+func TestI3ExistingSettingsStay(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignCordon(true)
 	f.server.foreignTaint("example.com/leaving", "NoSchedule", "because")
-	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "true") // even the very same
+	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "true") // the same label and value as requested
 	f.server.foreignCondition(DrainInProgress, "KubectlDrain")
-	was := f.server.read()
-	o := f.hold(alice, everything())
+	was := f.server.currentNode()
+	o := f.hold(alice, fullRequest())
 	want := []string{
 		"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
 		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress",
@@ -135,73 +134,73 @@ func TestI3WhatWasThereBeforeStays(t *testing.T) {
 		t.Errorf("record %+v", o.Record)
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
-func TestI3LastOwnerRemovesWhatOwnersShare(t *testing.T) {
+func TestI3LastOwnerRemovesSharedSettings(t *testing.T) {
 	for _, order := range [][]string{{alice, bob}, {bob, alice}} {
 		f := newFixture(t)
-		was := f.server.read()
-		f.hold(alice, everything())
-		shared := everything()
-		shared.Taints[0].Value = "other" // there is one of Alice's, which is kept as it is
+		was := f.server.currentNode()
+		f.hold(alice, fullRequest())
+		shared := fullRequest()
+		shared.Taints[0].Value = "other" // Alice's taint keeps its value
 		o := f.hold(bob, shared)
 		if o.Record.Cordon != Own || o.Record.Taints[0].Value != "yes" || !slices.Equal(o.HeldBy, []string{alice}) {
 			t.Errorf("outcome %+v", o)
 		}
 		f.release(order[0])
-		n := f.server.read()
+		n := f.server.currentNode()
 		if !n.Spec.Unschedulable || len(n.Spec.Taints) != 1 || len(n.Status.Conditions) != 2 || len(n.Labels) != 2 {
-			t.Errorf("after the first release: %+v", n)
+			t.Errorf("after the first removal: %+v", n)
 		}
 		f.release(order[1])
-		f.same(was)
+		f.wantUnchanged(was)
 	}
 }
 
-func TestI3LastOwnerRemovesACordonForeignOwnersLeft(t *testing.T) {
+func TestI3LastOwnerRemovesCordonAfterForeignUncordon(t *testing.T) {
 	f := newFixture(t)
-	was := f.server.read()
+	was := f.server.currentNode()
 	f.server.foreignCordon(true)
 	f.hold(alice, Request{Unschedulable: true})
 	f.server.foreignCordon(false)
-	f.hold(bob, Request{Unschedulable: true}) // Bob's cordon from here on, and Alice's with it
+	f.hold(bob, Request{Unschedulable: true}) // from here on the cordon is Bob's, and so is Alice's
 	f.release(bob)
-	if !f.server.read().Spec.Unschedulable {
-		t.Error("uncordoned while Alice holds the node")
+	if !f.server.currentNode().Spec.Unschedulable {
+		t.Error("uncordoned before Alice's claim was removed")
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
 func TestManuallyUncordonedNodeIsCordonedAgainAndReported(t *testing.T) {
 	for _, foundCordoned := range []bool{false, true} {
 		f := newFixture(t)
-		was := f.server.read()
+		was := f.server.currentNode()
 		f.server.foreignCordon(foundCordoned)
-		f.hold(alice, everything())
+		f.hold(alice, fullRequest())
 		f.server.foreignCordon(false)
 		f.server.foreignTaint("example.com/leaving", "NoSchedule", "")
-		o := f.hold(alice, everything())
+		o := f.hold(alice, fullRequest())
 		if !o.Uncordoned || !o.Node.Spec.Unschedulable || o.Record.Cordon != Own ||
 			!slices.Equal(o.Restored, []string{"taint example.com/leaving=yes:NoSchedule"}) {
 			t.Errorf("outcome %+v", o)
 		}
-		if o := f.hold(alice, everything()); o.Uncordoned || o.Changed {
-			t.Errorf("said again: %+v", o)
+		if o := f.hold(alice, fullRequest()); o.Uncordoned || o.Changed {
+			t.Errorf("reported twice: %+v", o)
 		}
 		f.release(alice)
-		f.same(was)
+		f.wantUnchanged(was)
 	}
 }
 
-func TestHoldRemovesWhatIsNoLongerRequested(t *testing.T) {
+func TestClaimDropsSettingsNoLongerRequested(t *testing.T) {
 	f := newFixture(t)
-	was := f.server.read()
+	was := f.server.currentNode()
 	planned := Request{Conditions: []Condition{{Type: MaintenancePlanned, Reason: "Reboot"}}, Phase: Cordoned}
-	f.hold(alice, everything())
+	f.hold(alice, fullRequest())
 	o := f.hold(alice, planned)
-	n := f.server.read()
+	n := f.server.currentNode()
 	if n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 2 ||
 		n.Status.Conditions[1].Type != MaintenancePlanned || len(n.Labels) != 1 {
 		t.Errorf("node %+v", n)
@@ -209,19 +208,19 @@ func TestHoldRemovesWhatIsNoLongerRequested(t *testing.T) {
 	if len(o.Record.Conditions) != 1 || o.Record.Cordon != "" || o.Record.State != nil {
 		t.Errorf("record %+v", o.Record)
 	}
-	f.server.writes()
-	if o := f.hold(alice, planned); o.Changed || f.server.writes() != 0 {
-		t.Errorf("the same hold again changed something: %+v", o)
+	f.server.countWrites()
+	if o := f.hold(alice, planned); o.Changed || f.server.countWrites() != 0 {
+		t.Errorf("the second Hold changed something: %+v", o)
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
-func TestHoldFollowsAChangeOfValueAndMessage(t *testing.T) {
+func TestClaimUpdatesValuesAndMessages(t *testing.T) {
 	f := newFixture(t)
-	was := f.server.read()
-	before := f.hold(alice, everything())
-	r := everything()
+	was := f.server.currentNode()
+	before := f.hold(alice, fullRequest())
+	r := fullRequest()
 	r.Taints[0].Value = "now"
 	r.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] = "yes"
 	r.Conditions[0].Message = "3 pods to go"
@@ -236,7 +235,7 @@ func TestHoldFollowsAChangeOfValueAndMessage(t *testing.T) {
 		t.Error("the condition's transition time moved although its status did not change")
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
 func TestSharedConditionKeepsItsFirstOwnersMessage(t *testing.T) {
@@ -245,13 +244,13 @@ func TestSharedConditionKeepsItsFirstOwnersMessage(t *testing.T) {
 	second := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Reboot", Message: "second"}}}
 	f.hold(alice, first)
 	f.hold(bob, second)
-	f.server.writes()
+	f.server.countWrites()
 	for range 3 {
 		f.hold(alice, first)
 		f.hold(bob, second)
 	}
-	if n := f.server.writes(); n != 0 {
-		t.Errorf("%d requests over one message", n)
+	if n := f.server.countWrites(); n != 0 {
+		t.Errorf("%d requests for one message", n)
 	}
 	f.release(alice)
 	if o := f.hold(bob, second); o.Node.Status.Conditions[1].Message != "second" {
@@ -259,37 +258,37 @@ func TestSharedConditionKeepsItsFirstOwnersMessage(t *testing.T) {
 	}
 }
 
-func TestI3WhatSomebodyChangedSinceIsHis(t *testing.T) {
+func TestI3SettingsChangedByOthersStay(t *testing.T) {
 	f := newFixture(t)
-	f.hold(alice, everything())
+	f.hold(alice, fullRequest())
 	f.server.foreignTaint("example.com/leaving", "NoSchedule", "mine-now")
 	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "mine-now")
 	f.server.foreignCondition(DrainInProgress, "MineNow")
-	o := f.hold(alice, everything())
+	o := f.hold(alice, fullRequest())
 	if len(o.Foreign) != 3 {
 		t.Errorf("foreign %v", o.Foreign)
 	}
 	f.release(alice)
-	n := f.server.read()
+	n := f.server.currentNode()
 	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Value != "mine-now" || len(n.Labels) != 1 ||
 		len(n.Status.Conditions) != 2 || n.Status.Conditions[1].Reason != "MineNow" {
 		t.Errorf("node %+v", n)
 	}
 }
 
-func TestI3ConditionSetAnewByOthersIsNotOurs(t *testing.T) {
+func TestI3ConditionSetAgainByOthersStays(t *testing.T) {
 	for field, value := range map[string]string{"status": "False", "lastTransitionTime": "2020-01-02T03:04:05Z"} {
 		f := newFixture(t)
-		f.hold(alice, everything())
+		f.hold(alice, fullRequest())
 		f.server.edit(func(n map[string]any) {
-			dig(n, "status")["conditions"].([]any)[1].(map[string]any)[field] = value
+			subMap(n, "status")["conditions"].([]any)[1].(map[string]any)[field] = value
 		})
-		was := f.server.read().Status.Conditions
-		if o := f.hold(alice, everything()); !slices.Contains(o.Foreign, "condition "+DrainInProgress) {
-			t.Errorf("%s changed: foreign are %q", field, o.Foreign)
+		was := f.server.currentNode().Status.Conditions
+		if o := f.hold(alice, fullRequest()); !slices.Contains(o.Foreign, "condition "+DrainInProgress) {
+			t.Errorf("%s changed: Foreign is %q", field, o.Foreign)
 		}
 		f.release(alice)
-		if diff := cmp.Diff(was, f.server.read().Status.Conditions); diff != "" {
+		if diff := cmp.Diff(was, f.server.currentNode().Status.Conditions); diff != "" {
 			t.Errorf("%s changed: conditions (-want +got):\n%s", field, diff)
 		}
 	}
@@ -297,20 +296,20 @@ func TestI3ConditionSetAnewByOthersIsNotOurs(t *testing.T) {
 
 func TestI8CrashAtAnyRequestReachesTheSameState(t *testing.T) {
 	want := newFixture(t)
-	want.hold(alice, everything())
+	want.hold(alice, fullRequest())
 	for crash := -5; crash <= 5; crash++ {
 		if crash == 0 {
 			continue
 		}
 		f := newFixture(t)
-		was := f.server.read()
+		was := f.server.currentNode()
 		f.server.crash = crash
-		if _, err := f.keeper.Hold(t.Context(), alice, everything()); err != nil && !errors.Is(err, errCrash) {
+		if _, err := f.keeper.Hold(t.Context(), alice, fullRequest()); err != nil && !errors.Is(err, errCrash) {
 			t.Fatal(err)
 		}
 		f.server.crash = 0
-		o := f.hold(alice, everything())
-		held, _ := List(want.server.read())
+		o := f.hold(alice, fullRequest())
+		held, _ := List(want.server.currentNode())
 		if diff := cmp.Diff(held[0], o.Record, cmpopts.IgnoreTypes(was.CreationTimestamp)); diff != "" {
 			t.Errorf("crash at %d: record (-want +got):\n%s", crash, diff)
 		}
@@ -320,7 +319,7 @@ func TestI8CrashAtAnyRequestReachesTheSameState(t *testing.T) {
 		}
 		f.server.crash = 0
 		f.release(alice)
-		f.same(was)
+		f.wantUnchanged(was)
 	}
 }
 
@@ -333,13 +332,13 @@ func TestChangeBetweenReadAndPatchIsRetried(t *testing.T) {
 			f.server.foreignTaint("example.com/new", "NoSchedule", strings.Repeat("x", met))
 		}
 	}
-	o := f.hold(alice, everything())
+	o := f.hold(alice, fullRequest())
 	if met != 3 || len(o.Node.Spec.Taints) != 2 || o.Node.Spec.Taints[0].Value != "xxx" {
 		t.Errorf("after %d changes the taints are %+v", met, o.Node.Spec.Taints)
 	}
 }
 
-func TestEverChangingNodeIsGivenUpInTime(t *testing.T) {
+func TestConstantConflictsEndWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		turns := 0
@@ -350,7 +349,7 @@ func TestEverChangingNodeIsGivenUpInTime(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := f.keeper.Hold(t.Context(), alice, everything())
+		_, err := f.keeper.Hold(t.Context(), alice, fullRequest())
 		if !kubeapi.IsConflict(err) || turns != maxConflicts+1 || !strings.Contains(err.Error(), nodeName) {
 			t.Errorf("after %d attempts: %v", turns, err)
 		}
@@ -360,30 +359,30 @@ func TestEverChangingNodeIsGivenUpInTime(t *testing.T) {
 	})
 }
 
-// undoing is an API server whose admission uncordons the node with each patch.
-type undoing struct {
+// uncordoningAPI uncordons the node after each patch.
+type uncordoningAPI struct {
 	API
 	server *apiServer
 }
 
-func (u *undoing) PatchNode(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error) {
+func (u *uncordoningAPI) PatchNode(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error) {
 	if _, err := u.API.PatchNode(ctx, name, patch); err != nil {
 		return nil, err
 	}
 	u.server.foreignCordon(false)
-	return u.server.read(), nil
+	return u.server.currentNode(), nil
 }
 
-func TestPatchesThatAreUndoneEndWithAnError(t *testing.T) {
+func TestUndonePatchesEndWithAnError(t *testing.T) {
 	f := newFixture(t)
-	f.keeper.api = &undoing{f.keeper.api, f.server}
+	f.keeper.api = &uncordoningAPI{f.keeper.api, f.server}
 	_, err := f.keeper.Hold(t.Context(), alice, Request{Unschedulable: true})
-	if n := f.server.writes(); err == nil || !strings.Contains(err.Error(), "not settled") || n != maxSteps {
+	if n := f.server.countWrites(); err == nil || !strings.Contains(err.Error(), "gave up after") || n != maxPatches {
 		t.Errorf("after %d patches: %v", n, err)
 	}
 }
 
-func TestTheContextEndsThePauseBetweenAttempts(t *testing.T) {
+func TestContextEndsThePauseBetweenRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -397,30 +396,30 @@ func TestTheContextEndsThePauseBetweenAttempts(t *testing.T) {
 				cancel()
 			}
 		}
-		if _, err := f.keeper.Hold(ctx, alice, everything()); !errors.Is(err, context.Canceled) || turns != 2 {
+		if _, err := f.keeper.Hold(ctx, alice, fullRequest()); !errors.Is(err, context.Canceled) || turns != 2 {
 			t.Errorf("after %d attempts: %v", turns, err)
 		}
 	})
 }
 
-func TestAnotherNodeOfTheSameNameIsRefused(t *testing.T) {
+func TestReplacedNodeIsRefused(t *testing.T) {
 	f := newFixture(t)
-	f.hold(alice, everything())
-	f.server.edit(func(n map[string]any) { dig(n, "metadata")["uid"] = "uid-2" })
-	f.server.writes()
-	_, holdErr := f.keeper.Hold(t.Context(), alice, everything())
+	f.hold(alice, fullRequest())
+	f.server.edit(func(n map[string]any) { subMap(n, "metadata")["uid"] = "uid-2" })
+	f.server.countWrites()
+	_, holdErr := f.keeper.Hold(t.Context(), alice, fullRequest())
 	_, releaseErr := f.keeper.Release(t.Context(), alice)
 	for _, err := range []error{holdErr, releaseErr} {
 		if !IsReplaced(err) || !strings.Contains(err.Error(), "uid-2") {
 			t.Errorf("error %v", err)
 		}
 	}
-	if f.server.writes() != 0 {
-		t.Error("something was sent")
+	if f.server.countWrites() != 0 {
+		t.Error("a patch was sent")
 	}
 }
 
-func TestAMissingNodeIsSaidToBeMissing(t *testing.T) {
+func TestMissingNodeIsReported(t *testing.T) {
 	server := newAPIServer(t)
 	keeper, err := New(server.client(), "node-2", nodeUID)
 	must.NoError(t, err)
@@ -444,10 +443,10 @@ func TestInvalidAnnotationIsReportedAndLeftAlone(t *testing.T) {
 	for key, value := range garbage {
 		f.server.annotate(key, value)
 	}
-	was := f.server.read()
-	o := f.hold(alice, everything())
+	was := f.server.currentNode()
+	o := f.hold(alice, fullRequest())
 	if len(o.Problems) != len(garbage) || len(o.HeldBy) != 0 {
-		t.Errorf("%d problems, held by %v: %v", len(o.Problems), o.HeldBy, o.Problems)
+		t.Errorf("%d problems, other owners %v: %v", len(o.Problems), o.HeldBy, o.Problems)
 	}
 	for _, err := range o.Problems {
 		if !IsUnreadable(err) || !strings.Contains(err.Error(), annotationPrefix) {
@@ -455,23 +454,23 @@ func TestInvalidAnnotationIsReportedAndLeftAlone(t *testing.T) {
 		}
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
-func TestOwnInvalidRecordAllowsHoldButNotRelease(t *testing.T) {
+func TestOwnInvalidRecordAllowsClaimButNotRemoval(t *testing.T) {
 	f := newFixture(t)
-	f.server.foreignCordon(true) // whose, nobody knows
+	f.server.foreignCordon(true) // it is unknown who cordoned
 	f.server.annotate(AnnotationKey(alice), "{")
-	was := f.server.read()
+	was := f.server.currentNode()
 	if _, err := f.keeper.Release(t.Context(), alice); !IsUnreadable(err) {
 		t.Errorf("error %v", err)
 	}
-	f.same(was)
-	if o := f.hold(alice, everything()); len(o.Problems) != 1 || o.Record.Cordon != Found {
+	f.wantUnchanged(was)
+	if o := f.hold(alice, fullRequest()); len(o.Problems) != 1 || o.Record.Cordon != Found {
 		t.Errorf("outcome %+v", o)
 	}
 	f.release(alice)
-	if n := f.server.read(); !n.Spec.Unschedulable || len(n.Annotations) != 0 {
+	if n := f.server.currentNode(); !n.Spec.Unschedulable || len(n.Annotations) != 0 {
 		t.Errorf("node %+v", n)
 	}
 }
@@ -483,7 +482,7 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 		r     Request
 		says  string
 	}{
-		{"", Request{}, "owner is empty"},
+		{"", Request{}, "owner: is empty"},
 		{"\xff", Request{}, "owner"},
 		{"x", Request{State: json.RawMessage("{")}, "state"},
 		{"x", Request{State: json.RawMessage(`"` + strings.Repeat("x", maxState) + `"`)}, "state: has 32770 bytes"},
@@ -491,7 +490,7 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 		{"x", Request{Phase: "so so"}, `phase: "so so"`},
 		{"x", Request{Labels: map[string]string{"a b": ""}}, `label "a b"`},
 		{"x", Request{Labels: map[string]string{"a": "ü"}}, `label a: "ü"`},
-		{"x", Request{Labels: map[string]string{labelPrefix + "x": "y"}}, "kept for the phase"},
+		{"x", Request{Labels: map[string]string{labelPrefix + "x": "y"}}, "reserved for the phase label"},
 		{"x", Request{Taints: []Taint{{Key: "a/b/c", Effect: "NoSchedule"}}}, "a/b/c"},
 		{"x", Request{Taints: []Taint{{Key: "A.com/c", Effect: "NoSchedule"}}}, "A.com/c"},
 		{"x", Request{Taints: []Taint{{Key: "a", Value: "-", Effect: "NoSchedule"}}}, "a=-:NoSchedule"},
@@ -504,7 +503,7 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 	} {
 		_, err := f.keeper.Hold(t.Context(), tc.owner, tc.r)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%+v: error %v, want it to say %q", tc.r, err, tc.says)
+			t.Errorf("%+v: error %v, want it to contain %q", tc.r, err, tc.says)
 		}
 	}
 	if len(f.server.requests) != 0 {
@@ -512,12 +511,12 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 	}
 	for _, pair := range [][2]string{{"", "uid"}, {"node", ""}} {
 		if _, err := New(f.server.client(), pair[0], pair[1]); err == nil {
-			t.Errorf("New(%q, %q) is taken", pair[0], pair[1])
+			t.Errorf("New(%q, %q) returned no error", pair[0], pair[1])
 		}
 	}
 }
 
-func TestHoldAndReleaseOverARealConnection(t *testing.T) {
+func TestClaimAndRemovalOverARealConnection(t *testing.T) {
 	server := newAPIServer(t)
 	listening := httptest.NewServer(server)
 	t.Cleanup(listening.Close)
@@ -526,56 +525,56 @@ func TestHoldAndReleaseOverARealConnection(t *testing.T) {
 	keeper, err := New(kubeapi.New(base, listening.Client(), "test"), nodeName, nodeUID)
 	must.NoError(t, err)
 	f := &fixture{t: t, server: server, keeper: keeper}
-	was := server.read()
-	f.hold(alice, everything())
-	f.hold(bob, everything())
+	was := server.currentNode()
+	f.hold(alice, fullRequest())
+	f.hold(bob, fullRequest())
 	f.release(alice)
 	f.release(bob)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
-func TestI3UnwritableConditionsStopNothingElse(t *testing.T) {
+func TestI3FailedConditionsStopNothingElse(t *testing.T) {
 	for name, tt := range map[string]struct {
-		withRight bool // at the hold
-		left      int  // conditions on the node that only the right can take away
+		withRight bool // while the claim is written
+		left      int  // conditions that cannot be removed without the right
 	}{
-		"the right is missing":    {false, 0},
-		"the right is taken away": {true, 1},
+		"without the right":    {false, 0},
+		"the right is removed before the removal": {true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			was := f.server.read()
+			was := f.server.currentNode()
 			f.server.noStatus = !tt.withRight
-			o, err := f.keeper.Hold(t.Context(), alice, everything())
+			o, err := f.keeper.Hold(t.Context(), alice, fullRequest())
 			if IsConditions(err) == tt.withRight || (err == nil) != tt.withRight {
 				t.Fatalf("hold: %v", err)
 			}
 			if !o.Node.Spec.Unschedulable || len(o.Node.Spec.Taints) == 0 || o.Record.Cordon != Own {
-				t.Errorf("not held: %+v", o.Node)
+				t.Errorf("no claim: %+v", o.Node)
 			}
 			f.server.noStatus = true
 			o, err = f.keeper.Release(t.Context(), alice)
 			if IsConditions(err) != (tt.left > 0) || (err == nil) != (tt.left == 0) {
 				t.Fatalf("release: %v", err)
 			}
-			now := f.server.read()
+			now := f.server.currentNode()
 			records, _ := List(now)
 			if now.Spec.Unschedulable || len(now.Spec.Taints) != len(was.Spec.Taints) || len(records) != tt.left {
-				t.Errorf("not given back: %+v, records %+v", now, records)
+				t.Errorf("not restored: %+v, records %+v", now, records)
 			}
 			if tt.left > 0 && (len(records[0].Conditions) != 1 || records[0].Cordon != "") {
-				t.Errorf("what is left is claimed as %+v", records[0])
+				t.Errorf("the rest is recorded as %+v", records[0])
 			}
 			f.server.noStatus = false
 			f.release(alice)
-			f.same(was)
+			f.wantUnchanged(was)
 		})
 	}
 }
 
-func TestOthersNamesOtherToolsOnly(t *testing.T) {
+func TestRemovingToolsExcludesOwnTaints(t *testing.T) {
 	f := newFixture(t)
-	check.Equal(t, []string(nil), Others(f.server.read()))
+	check.Equal(t, []string(nil), Others(f.server.currentNode()))
 	hint := Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "us", Effect: "NoSchedule"}
 	o := f.hold(alice, Request{Taints: []Taint{hint}})
 	check.Equal(t, []string(nil), Others(o.Node))
@@ -589,5 +588,5 @@ func TestOthersNamesOtherToolsOnly(t *testing.T) {
 		"Karpenter (taint karpenter.sh/disrupted=x:NoSchedule)",
 		"AKS node auto-drain (taint prefix.remediator.kubernetes.azure.com/unschedulable=x:NoSchedule)",
 	}
-	check.Equal(t, want, Others(f.server.read()))
+	check.Equal(t, want, Others(f.server.currentNode()))
 }

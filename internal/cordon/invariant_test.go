@@ -13,19 +13,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// world is one node, several owners of ours, and everybody else. It knows what everybody else wants on the node, and
-// what each owner was told that it holds.
-type world struct {
+// model is one node, several owners of ours, and other users. It knows what the others want on the node, and what
+// each owner was told that it has.
+type model struct {
 	server *apiServer
 	keeper *Keeper
 
-	cordoned   bool              // by somebody else, as far as that can be known
-	taints     map[string]string // somebody else's
+	cordoned   bool              // by others, as far as it can be known
+	taints     map[string]string // of others
 	labels     map[string]string
 	conditions map[string]string
 
-	holding map[string]Request         // by owner, once Hold has said that it is done
-	spoilt  map[string]map[string]bool // what somebody else took off since then
+	claims  map[string]Request         // by owner, once Hold returned without error
+	removed map[string]map[string]bool // what others removed since then
 }
 
 const effect = "NoSchedule"
@@ -37,25 +37,25 @@ var (
 	conditions = []string{MaintenancePlanned, DrainInProgress}
 )
 
-func newWorld(t *rapid.T) *world {
+func newModel(t *rapid.T) *model {
 	server := newAPIServer(t)
 	keeper, err := New(server.client(), nodeName, nodeUID)
 	must.NoError(t, err)
-	return &world{
+	return &model{
 		server: server, keeper: keeper, taints: map[string]string{}, labels: map[string]string{},
-		conditions: map[string]string{}, holding: map[string]Request{}, spoilt: map[string]map[string]bool{},
+		conditions: map[string]string{}, claims: map[string]Request{}, removed: map[string]map[string]bool{},
 	}
 }
 
-func (w *world) spoil(what string) {
-	for _, spoilt := range w.spoilt {
+func (w *model) markRemoved(what string) {
+	for _, spoilt := range w.removed {
 		spoilt[what] = true
 	}
 }
 
-// foreign draws one thing that somebody else does. His values are told from ours by their names, as two that write the
-// same value cannot be told apart.
-func (w *world) foreign(t *rapid.T) func() {
+// drawForeignChange draws a change by another user. Its values differ from ours, because two writers of the same
+// value cannot be told apart.
+func (w *model) drawForeignChange(t *rapid.T) func() {
 	key := rapid.IntRange(0, 1).Draw(t, "which")
 	value := rapid.SampledFrom([]string{"foreign1", "foreign2", ""}).Draw(t, "foreign value")
 	set := func(is map[string]string, key string) {
@@ -64,7 +64,7 @@ func (w *world) foreign(t *rapid.T) func() {
 			return
 		}
 		delete(is, key)
-		w.spoil(key)
+		w.markRemoved(key)
 	}
 	return rapid.SampledFrom([]func(){
 		func() { w.foreignCordon(value != "") },
@@ -74,13 +74,13 @@ func (w *world) foreign(t *rapid.T) func() {
 	}).Draw(t, "foreign act")
 }
 
-// foreignCordon cordons or uncordons. Who cordons a node that is cordoned, or that we believe to hold cordoned, cannot
-// be told from us.
-func (w *world) foreignCordon(on bool) {
-	node := w.server.read()
+// foreignCordon cordons or uncordons. A cordon of a node that is cordoned, or that we recorded as cordoned, cannot be
+// told from ours.
+func (w *model) foreignCordon(on bool) {
+	node := w.server.currentNode()
 	if !on {
 		w.cordoned = false
-		w.spoil("cordon")
+		w.markRemoved("cordon")
 	} else if !node.Spec.Unschedulable && !ownsCordon(node) {
 		w.cordoned = true
 	}
@@ -117,14 +117,15 @@ func drawRequest(t *rapid.T) Request {
 	return r
 }
 
-// disturb draws what befalls the next call: a crash at one of its requests, or somebody else ahead of one of them.
-func (w *world) disturb(t *rapid.T) {
+// drawDisturbance draws what happens in the next call: a crash at one of its requests, or a foreign change before
+// one.
+func (w *model) drawDisturbance(t *rapid.T) {
 	w.server.crash, w.server.before = 0, nil
 	switch rapid.IntRange(0, 5).Draw(t, "disturbance") {
 	case 0:
 		w.server.crash = rapid.IntRange(1, 4).Draw(t, "at request") * rapid.SampledFrom([]int{-1, 1}).Draw(t, "ahead or after")
 	case 1:
-		countdown, act := rapid.IntRange(1, 4).Draw(t, "ahead of request"), w.foreign(t)
+		countdown, act := rapid.IntRange(1, 4).Draw(t, "ahead of request"), w.drawForeignChange(t)
 		w.server.before = func(string) {
 			if countdown--; countdown == 0 {
 				act()
@@ -133,40 +134,40 @@ func (w *world) disturb(t *rapid.T) {
 	}
 }
 
-func (w *world) hold(t *rapid.T) {
+func (w *model) hold(t *rapid.T) {
 	owner, r := rapid.SampledFrom(owners).Draw(t, "owner"), drawRequest(t)
 	for _, other := range owners {
 		if other != owner && rapid.IntRange(0, 3).Draw(t, "replaces "+other) == 0 {
 			r.Replaces = append(r.Replaces, other)
-			delete(w.holding, other)
+			delete(w.claims, other)
 		}
 	}
-	w.disturb(t)
-	delete(w.holding, owner) // until it is said to be done
-	w.spoilt[owner] = map[string]bool{}
-	if w.done(t, func() error { _, err := w.keeper.Hold(t.Context(), owner, r); return err }) {
-		w.holding[owner] = r
-		w.spoilt[owner] = map[string]bool{}
-		if r.Unschedulable { // then it is so for all who hold it so
-			for _, spoilt := range w.spoilt {
+	w.drawDisturbance(t)
+	delete(w.claims, owner) // until Hold returns without error
+	w.removed[owner] = map[string]bool{}
+	if w.call(t, func() error { _, err := w.keeper.Hold(t.Context(), owner, r); return err }) {
+		w.claims[owner] = r
+		w.removed[owner] = map[string]bool{}
+		if r.Unschedulable { // then every owner knows it
+			for _, spoilt := range w.removed {
 				delete(spoilt, "cordon")
 			}
 		}
-		w.quiet(t, func() (Outcome, error) { return w.keeper.Hold(t.Context(), owner, r) })
+		w.wantNoChange(t, func() (Outcome, error) { return w.keeper.Hold(t.Context(), owner, r) })
 	}
 }
 
-func (w *world) release(t *rapid.T) {
+func (w *model) release(t *rapid.T) {
 	owner := rapid.SampledFrom(owners).Draw(t, "owner")
-	w.disturb(t)
-	delete(w.holding, owner)
-	if w.done(t, func() error { _, err := w.keeper.Release(t.Context(), owner); return err }) {
-		w.quiet(t, func() (Outcome, error) { return w.keeper.Release(t.Context(), owner) })
+	w.drawDisturbance(t)
+	delete(w.claims, owner)
+	if w.call(t, func() error { _, err := w.keeper.Release(t.Context(), owner); return err }) {
+		w.wantNoChange(t, func() (Outcome, error) { return w.keeper.Release(t.Context(), owner) })
 	}
 }
 
-// done makes a call, disturbed as drawn, and reports whether it came to its end.
-func (w *world) done(t *rapid.T, call func() error) bool {
+// call makes a disturbed call, and reports whether it completed.
+func (w *model) call(t *rapid.T, call func() error) bool {
 	err := call()
 	w.server.crash, w.server.before = 0, nil
 	if err != nil && !errors.Is(err, errCrash) {
@@ -175,48 +176,48 @@ func (w *world) done(t *rapid.T, call func() error) bool {
 	return err == nil
 }
 
-// quiet makes a call once more, which must find nothing to do.
-func (w *world) quiet(t *rapid.T, call func() (Outcome, error)) {
-	w.server.writes()
+// wantNoChange repeats a call, which must change nothing.
+func (w *model) wantNoChange(t *rapid.T, call func() (Outcome, error)) {
+	w.server.countWrites()
 	o, err := call()
 	must.NoError(t, err)
-	if n := w.server.writes(); n != 0 || o.Changed {
-		t.Fatalf("the same call again made %d changes", n)
+	if n := w.server.countWrites(); n != 0 || o.Changed {
+		t.Fatalf("the repeated call made %d changes", n)
 	}
 }
 
-// check holds the invariants of I3 against the node as it is, whatever has crashed.
-func (w *world) check(t *rapid.T) {
-	node := w.server.read()
+// check checks the invariants of I3 against the node, after any crash.
+func (w *model) check(t *rapid.T) {
+	node := w.server.currentNode()
 	w.checkForeign(t, node)
-	w.checkClaims(t, node)
-	for owner, r := range w.holding {
-		w.checkHeld(t, node, owner, r)
+	w.checkRecorded(t, node)
+	for owner, r := range w.claims {
+		w.checkClaimed(t, node, owner, r)
 	}
 }
 
-// checkForeign: what somebody else put on the node is there, as he put it.
-func (w *world) checkForeign(t *rapid.T, node *kubeapi.Node) {
+// checkForeign checks that everything others set on the node is unchanged.
+func (w *model) checkForeign(t *rapid.T, node *kubeapi.Node) {
 	if w.cordoned && !node.Spec.Unschedulable {
-		t.Error("somebody else's cordon is gone")
+		t.Error("a foreign cordon was removed")
 	}
-	taints, labels, conditions := on(node)
+	taints, labels, conditions := listOnNode(node)
 	for what, pair := range map[string][2]map[string]string{
 		"taint": {w.taints, taints}, "label": {w.labels, labels}, "condition": {w.conditions, conditions},
 	} {
 		for key, want := range pair[0] {
 			if got := pair[1][key]; got != want {
-				t.Errorf("somebody else's %s %s is %q, want %q", what, key, got, want)
+				t.Errorf("foreign %s %s is %q, want %q", what, key, got, want)
 			}
 		}
 	}
 }
 
-// checkClaims: what is ours on the node is in a record, so that somebody will take it off.
-func (w *world) checkClaims(t *rapid.T, node *kubeapi.Node) {
+// checkRecorded checks that everything of ours on the node is in a record, so it will be removed.
+func (w *model) checkRecorded(t *rapid.T, node *kubeapi.Node) {
 	records, problems := List(node)
 	if len(problems) != 0 {
-		t.Errorf("our own records cannot be read: %v", problems)
+		t.Errorf("own records are unreadable: %v", problems)
 	}
 	claimed := map[string]bool{}
 	for _, r := range records {
@@ -231,25 +232,25 @@ func (w *world) checkClaims(t *rapid.T, node *kubeapi.Node) {
 		}
 		claimed["label "+LabelKey(r.Owner)+string(r.Phase)] = true
 	}
-	taints, labels, conditions := on(node)
+	taints, labels, conditions := listOnNode(node)
 	for what, is := range map[string]map[string]string{"taint": taints, "label": labels, "condition": conditions} {
 		for key, value := range is {
 			ours := strings.HasPrefix(strings.ToLower(value), "ours") || strings.HasPrefix(key, labelPrefix)
 			if ours && !claimed[what+" "+key+value] {
-				t.Errorf("%s %s=%s is ours and in no record", what, key, value)
+				t.Errorf("%s %s=%s is ours, but in no record", what, key, value)
 			}
 		}
 	}
 	if node.Spec.Unschedulable && !w.cordoned && !ownsCordon(node) {
-		t.Error("the node is cordoned, and nobody will uncordon it")
+		t.Error("the node is cordoned by Slipway, but no record says so")
 	}
 }
 
-// checkHeld: what an owner was told that it holds is there, unless somebody else took it off since.
-func (w *world) checkHeld(t *rapid.T, node *kubeapi.Node, owner string, r Request) {
-	taints, labels, conditions := on(node)
+// checkClaimed checks that everything an owner claimed is there, unless another user removed it.
+func (w *model) checkClaimed(t *rapid.T, node *kubeapi.Node, owner string, r Request) {
+	taints, labels, conditions := listOnNode(node)
 	missing := func(key string, there bool) {
-		if !there && !w.spoilt[owner][key] {
+		if !there && !w.removed[owner][key] {
 			t.Errorf("owner %s: %s is missing", owner, key)
 		}
 	}
@@ -268,8 +269,8 @@ func (w *world) checkHeld(t *rapid.T, node *kubeapi.Node, owner string, r Reques
 	}
 }
 
-// on lists what is on the node: taints by key, labels, and reasons of conditions by type.
-func on(node *kubeapi.Node) (taints, labels, conditions map[string]string) {
+// listOnNode lists the taints by key, the labels, and the reasons of the conditions by type.
+func listOnNode(node *kubeapi.Node) (taints, labels, conditions map[string]string) {
 	taints, conditions = map[string]string{}, map[string]string{}
 	for _, t := range node.Spec.Taints {
 		taints[t.Key] = t.Value
@@ -281,42 +282,42 @@ func on(node *kubeapi.Node) (taints, labels, conditions map[string]string) {
 }
 
 func TestI3HoldsForAnyInterleavingOfOwnersAndCrashes(t *testing.T) {
-	rapid.Check(t, interleave)
+	rapid.Check(t, runInterleaving)
 }
 
-func interleave(t *rapid.T) {
-	w := newWorld(t)
+func runInterleaving(t *rapid.T) {
+	w := newModel(t)
 	t.Repeat(map[string]func(*rapid.T){
-		"hold":       w.hold,
-		"hold more":  w.hold, // twice as often as the rest
-		"release":    w.release,
-		"interfered": func(t *rapid.T) { w.foreign(t)() },
+		"claim":       w.hold,
+		"claim more":  w.hold, // twice as often as the others
+		"remove":    w.release,
+		"foreign change": func(t *rapid.T) { w.drawForeignChange(t)() },
 		"":           w.check,
 	})
 	for _, owner := range owners {
 		if _, err := w.keeper.Release(t.Context(), owner); err != nil {
 			t.Fatal(err)
 		}
-		delete(w.holding, owner)
+		delete(w.claims, owner)
 		w.check(t)
 	}
-	w.checkLeft(t)
+	w.checkRestored(t)
 }
 
-// checkLeft: when the last owner has let go, the node is as everybody else wants it.
-func (w *world) checkLeft(t *rapid.T) {
-	node := w.server.read()
+// checkRestored checks that the node is as the others want it after the last claim was removed.
+func (w *model) checkRestored(t *rapid.T) {
+	node := w.server.currentNode()
 	if len(node.Annotations) != 0 {
-		t.Errorf("annotations are left: %v", node.Annotations)
+		t.Errorf("remaining annotations: %v", node.Annotations)
 	}
 	if node.Spec.Unschedulable != w.cordoned {
-		t.Errorf("unschedulable is %v, and somebody else's wish %v", node.Spec.Unschedulable, w.cordoned)
+		t.Errorf("unschedulable is %v, want %v", node.Spec.Unschedulable, w.cordoned)
 	}
-	taints, labels, conditions := on(node)
+	taints, labels, conditions := listOnNode(node)
 	delete(conditions, "Ready")
 	for _, pair := range [][2]map[string]string{{w.taints, taints}, {w.labels, labels}, {w.conditions, conditions}} {
 		if !maps.Equal(pair[0], pair[1]) {
-			t.Errorf("left on the node: %v, somebody else's: %v", pair[1], pair[0])
+			t.Errorf("on the node: %v, want only foreign settings %v", pair[1], pair[0])
 		}
 	}
 }

@@ -5,34 +5,33 @@ import (
 	"slices"
 )
 
-// wantLabels decides about the labels.
-func (p *planner) wantLabels(wanted map[string]string) {
-	for key, old := range p.mine.Labels {
+func (p *planner) planLabels(wanted map[string]string) {
+	for key, old := range p.ownRecord.Labels {
 		there, labelled := p.node.Labels[key]
-		if _, still := wanted[key]; !still && labelled && there == old && !p.othersLabel(key, old) {
+		if _, still := wanted[key]; !still && labelled && there == old && !p.isOthersLabel(key, old) {
 			p.labels[key] = nil
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(wanted)) {
-		p.wantLabel(key, wanted[key])
+		p.planLabel(key, wanted[key])
 	}
 }
 
-func (p *planner) wantLabel(key, wanted string) {
+func (p *planner) planLabel(key, wanted string) {
 	there, labelled := p.node.Labels[key]
-	old, had := p.mine.Labels[key]
+	old, had := p.ownRecord.Labels[key]
 	switch {
 	case !labelled:
 		if had {
 			p.restored = append(p.restored, "label "+key)
 		}
 		p.setLabel(key, wanted)
-	case p.othersLabel(key, there), had && there == old && there == wanted:
+	case p.isOthersLabel(key, there), had && there == old && there == wanted:
 		p.claimLabel(key, there)
-	case had && there == old: // nobody else needs it as it is
+	case had && there == old: // no other owner needs the old value
 		p.setLabel(key, wanted)
 	default:
-		p.foreign = append(p.foreign, "label "+key)
+		p.notOurs = append(p.notOurs, "label "+key)
 	}
 }
 
@@ -42,21 +41,21 @@ func (p *planner) setLabel(key, value string) {
 }
 
 func (p *planner) claimLabel(key, value string) {
-	if p.next.Labels == nil {
-		p.next.Labels = map[string]string{}
+	if p.nextRecord.Labels == nil {
+		p.nextRecord.Labels = map[string]string{}
 	}
-	p.next.Labels[key] = value
+	p.nextRecord.Labels[key] = value
 }
 
-func (p *planner) othersLabel(key, value string) bool {
-	return slices.ContainsFunc(p.others, func(r Record) bool {
+func (p *planner) isOthersLabel(key, value string) bool {
+	return slices.ContainsFunc(p.otherRecords, func(r Record) bool {
 		claimed, ok := r.Labels[key]
 		return ok && claimed == value
 	})
 }
 
-// phase sets the owner's own label, whose key is nobody else's.
-func (p *planner) phase(key, value string) {
+// planPhaseLabel sets or removes the owner's phase label. No other owner uses its key.
+func (p *planner) planPhaseLabel(key, value string) {
 	there, labelled := p.node.Labels[key]
 	switch {
 	case value == "" && labelled:

@@ -7,8 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Others names the tools that are at work on taking the node away, by the taints they leave on it; a node with any is
-// to be left alone (invariant I6). A taint that we set ourselves does not count.
+// Others returns the tools that are removing the node, by their taints. Such a node is left alone (invariant I6). A
+// taint that Slipway set does not count.
 func Others(node *kubeapi.Node) []string {
 	records, _ := List(node)
 	var found []string
@@ -22,7 +22,7 @@ func Others(node *kubeapi.Node) []string {
 	return found
 }
 
-// RemovingTool names the tool that puts a taint of this key on a node which it takes away; empty when none does.
+// RemovingTool returns the tool that sets a taint with this key on a node that it removes; empty for any other key.
 func RemovingTool(taintKey string) string {
 	switch {
 	case taintKey == "ToBeDeletedByClusterAutoscaler":
@@ -30,7 +30,7 @@ func RemovingTool(taintKey string) string {
 	case taintKey == "karpenter.sh/disrupted":
 		return "Karpenter"
 	case strings.Contains(taintKey, "remediator.kubernetes.azure.com/unschedulable"),
-		strings.Contains(taintKey, "remediator.aks.microsoft.com/unschedulable"): // its older name, https://github.com/Azure/AKS/issues/2976
+		strings.Contains(taintKey, "remediator.aks.microsoft.com/unschedulable"): // older name, https://github.com/Azure/AKS/issues/2976
 		return "AKS node auto-drain"
 	}
 	return ""

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// condition is corev1.NodeCondition, as it is written.
-type condition struct {
+// conditionPatch is a corev1.NodeCondition as written in a patch.
+type conditionPatch struct {
 	Type               string    `json:"type"`
 	Status             string    `json:"status"`
 	Reason             string    `json:"reason"`
@@ -15,9 +15,9 @@ type condition struct {
 	LastHeartbeatTime  time.Time `json:"lastHeartbeatTime"`
 }
 
-// bytes is the next request of the plan, and whether it is to the status.
-func (p plan) bytes(resourceVersion string) (patch []byte, isStatus bool, err error) {
-	if p.nextIsStatus() {
+// nextPatch returns the next patch, and whether it is for the status.
+func (p plan) nextPatch(resourceVersion string) (patch []byte, isStatus bool, err error) {
+	if p.isStatusNext() {
 		patch, err = p.statusPatch(resourceVersion)
 		return patch, true, err
 	}
@@ -25,8 +25,8 @@ func (p plan) bytes(resourceVersion string) (patch []byte, isStatus bool, err er
 	return patch, false, err
 }
 
-// nodePatch is a JSON merge patch. The list of taints goes whole, as such a patch knows no other way; that nobody
-// changed it meanwhile is what the resourceVersion is for.
+// nodePatch returns a JSON merge patch. Such a patch can only replace the whole list of taints. The resourceVersion
+// ensures that the list has not changed.
 func (p plan) nodePatch(resourceVersion string) ([]byte, error) {
 	metadata := map[string]any{"resourceVersion": resourceVersion}
 	if len(p.annotations) > 0 {
@@ -39,10 +39,10 @@ func (p plan) nodePatch(resourceVersion string) ([]byte, error) {
 	if p.unschedulable != nil {
 		spec["unschedulable"] = true
 		if !*p.unschedulable {
-			spec["unschedulable"] = nil // as kubectl uncordon leaves it: not false but absent
+			spec["unschedulable"] = nil // absent and not false, like kubectl uncordon
 		}
 	}
-	if p.newTaints {
+	if p.taintsChanged {
 		spec["taints"] = p.taints
 		if len(p.taints) == 0 {
 			spec["taints"] = nil
@@ -55,13 +55,13 @@ func (p plan) nodePatch(resourceVersion string) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// statusPatch is a strategic merge patch, in which conditions are told apart by type.
+// statusPatch returns a strategic merge patch, which merges conditions by type.
 func (p plan) statusPatch(resourceVersion string) ([]byte, error) {
-	conditions := make([]any, 0, len(p.set)+len(p.drop))
-	for _, c := range p.set {
+	conditions := make([]any, 0, len(p.setConditions)+len(p.removedConditions))
+	for _, c := range p.setConditions {
 		conditions = append(conditions, c)
 	}
-	for _, kind := range p.drop {
+	for _, kind := range p.removedConditions {
 		conditions = append(conditions, map[string]string{"$patch": "delete", "type": kind})
 	}
 	return json.Marshal(map[string]any{

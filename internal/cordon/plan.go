@@ -9,50 +9,50 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// plan is what to change on a node next, and what was seen in working it out. It is made from the node alone.
+// plan is the next change of a node, and what was seen while planning. It depends on the node alone.
 //
-// What a record claims and what spec and metadata hold are changed by one request. Conditions are changed by another,
-// which comes after the request that claims them and before the one that gives the claim up: so that there is no
-// moment at which a condition of ours is on the node and not in a record.
+// One request changes the record, spec and metadata. Another request changes the conditions. It comes after the
+// request that records the claim to them, and before the request that removes the claim. So a condition of ours is
+// always in a record.
 type plan struct {
-	annotations   map[string]*string // nil deletes
-	labels        map[string]*string // nil deletes
-	unschedulable *bool
-	taints        []kubeapi.Taint // the whole list
-	newTaints     bool
-	set           []condition
-	drop          []string // condition types
-	statusFirst   bool
+	annotations       map[string]*string // nil deletes
+	labels            map[string]*string // nil deletes
+	unschedulable     *bool
+	taints            []kubeapi.Taint // the whole list
+	taintsChanged     bool
+	setConditions     []conditionPatch
+	removedConditions []string // condition types
+	statusFirst       bool
 
-	record     *Record
-	uncordoned bool
-	restored   []string
-	foreign    []string
-	heldBy     []string
-	problems   []error
+	record      *Record
+	uncordoned  bool
+	restored    []string
+	notOurs     []string
+	otherOwners []string
+	problems    []error
 }
 
-// patched reports whether there is anything to change.
-func (p plan) patched() bool { return p.patchesNode() || p.patchesStatus() }
+// hasChanges reports whether there is anything to change.
+func (p plan) hasChanges() bool { return p.changesNode() || p.changesStatus() }
 
-func (p plan) patchesNode() bool {
-	return len(p.annotations)+len(p.labels) > 0 || p.unschedulable != nil || p.newTaints
+func (p plan) changesNode() bool {
+	return len(p.annotations)+len(p.labels) > 0 || p.unschedulable != nil || p.taintsChanged
 }
 
-func (p plan) patchesStatus() bool { return len(p.set)+len(p.drop) > 0 }
+func (p plan) changesStatus() bool { return len(p.setConditions)+len(p.removedConditions) > 0 }
 
-// nextIsStatus reports that the next request of the plan is the one to the status.
-func (p plan) nextIsStatus() bool { return p.patchesStatus() && (p.statusFirst || !p.patchesNode()) }
+// isStatusNext reports that the next request is a patch of the status.
+func (p plan) isStatusNext() bool { return p.changesStatus() && (p.statusFirst || !p.changesNode()) }
 
-// planner works out one plan for one owner.
+// planner plans the next change for one owner.
 type planner struct {
 	plan
-	node   *kubeapi.Node
-	now    time.Time
-	mine   Record // as it is on the node; zero when there is none
-	next   Record // as it is to be
-	others []Record
-	err    error
+	node         *kubeapi.Node
+	now          time.Time
+	ownRecord    Record // as on the node; zero if there is none
+	nextRecord   Record // as it should be
+	otherRecords []Record
+	err          error
 }
 
 func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
@@ -63,42 +63,42 @@ func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
 	for _, r := range records {
 		switch {
 		case r.Owner == owner:
-			p.mine = r
+			p.ownRecord = r
 		case !slices.Contains(replaces, r.Owner):
-			p.others = append(p.others, r)
-			p.heldBy = append(p.heldBy, r.Owner)
+			p.otherRecords = append(p.otherRecords, r)
+			p.otherOwners = append(p.otherOwners, r.Owner)
 		}
 	}
 	for _, r := range records {
 		if r.Owner != owner && slices.Contains(replaces, r.Owner) {
-			p.takeOver(r)
+			p.takeOverClaims(r)
 		}
 	}
-	slices.Sort(p.heldBy)
+	slices.Sort(p.otherOwners)
 	return p
 }
 
-// takeOver makes the claims of an owner that is replaced this owner's, and removes its record. What this owner does not want
-// is then removed as what it no longer wants.
-func (p *planner) takeOver(r Record) {
-	if p.mine.Cordon != Own && r.Cordon != "" {
-		p.mine.Cordon = r.Cordon
+// takeOverClaims moves the claims of a replaced owner to this owner, and removes its record. What this owner does not
+// need is then removed like any outdated part of its claim.
+func (p *planner) takeOverClaims(r Record) {
+	if p.ownRecord.Cordon != Own && r.Cordon != "" {
+		p.ownRecord.Cordon = r.Cordon
 	}
-	p.mine.Taints = append(slices.Clone(p.mine.Taints), r.Taints...)
-	p.mine.Labels = merged(p.mine.Labels, r.Labels, func(key, value string) bool {
+	p.ownRecord.Taints = append(slices.Clone(p.ownRecord.Taints), r.Taints...)
+	p.ownRecord.Labels = mergeClaims(p.ownRecord.Labels, r.Labels, func(key, value string) bool {
 		there, labelled := p.node.Labels[key]
 		return labelled && there == value
 	})
-	p.mine.Conditions = merged(p.mine.Conditions, r.Conditions, func(kind string, c Claim) bool {
-		on := p.current(kind)
+	p.ownRecord.Conditions = mergeClaims(p.ownRecord.Conditions, r.Conditions, func(kind string, c Claim) bool {
+		on := p.currentCondition(kind)
 		return on != nil && c.matches(on)
 	})
 	p.annotations[AnnotationKey(r.Owner)] = nil
-	p.phase(LabelKey(r.Owner), "")
+	p.planPhaseLabel(LabelKey(r.Owner), "")
 }
 
-// merged adds the claims of another owner to an owner's own. Of two to the same key, the one that is on the node counts.
-func merged[V any](own, other map[string]V, isOnNode func(string, V) bool) map[string]V {
+// mergeClaims adds another owner's claims to own. If both claim a key, the value on the node counts.
+func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) map[string]V {
 	all := map[string]V{}
 	maps.Copy(all, own)
 	for key, value := range other {
@@ -109,94 +109,94 @@ func merged[V any](own, other map[string]V, isOnNode func(string, V) bool) map[s
 	return all
 }
 
-// planHold works out the next step towards the request. A record of the owner's that cannot be read is replaced, as
-// an unreadable note must not keep a node from being drained; what it may have claimed counts as somebody else's.
-// Without conditions they are claimed all the same, and not written.
-func planHold(node *kubeapi.Node, owner string, r Request, now time.Time, conditions bool) (plan, error) {
+// planClaim plans the next step towards the request. It replaces a record of the owner that cannot be parsed, because
+// such a record must not prevent a drain. What that record claimed counts as not ours. With conditions false,
+// conditions are recorded and not written.
+func planClaim(node *kubeapi.Node, owner string, r Request, now time.Time, conditions bool) (plan, error) {
 	p := newPlanner(node, owner, r.Replaces...)
 	p.now = now.UTC().Truncate(time.Second)
-	p.next = Record{Owner: owner, Reason: r.Reason, Since: p.mine.Since, Phase: r.Phase, State: r.spelledState()}
-	if p.mine.Owner == "" {
-		p.next.Since = p.now
+	p.nextRecord = Record{Owner: owner, Reason: r.Reason, Since: p.ownRecord.Since, Phase: r.Phase, State: r.normalizedState()}
+	if p.ownRecord.Owner == "" {
+		p.nextRecord.Since = p.now
 	}
-	p.cordon(r.Unschedulable)
-	p.wantTaints(r.Taints)
-	if r.LabelOwnCordon && p.next.Cordon != Own {
+	p.planCordon(r.Unschedulable)
+	p.planTaints(r.Taints)
+	if r.LabelOwnCordon && p.nextRecord.Cordon != Own {
 		r.Labels = nil
 	}
-	p.wantLabels(r.Labels)
-	p.wantConditions(r.Conditions)
+	p.planLabels(r.Labels)
+	p.planConditions(r.Conditions)
 	if !conditions {
-		p.set, p.drop = nil, nil
+		p.setConditions, p.removedConditions = nil, nil
 	}
-	p.phase(LabelKey(owner), string(r.Phase))
-	p.write(p.next)
-	p.record = &p.next
+	p.planPhaseLabel(LabelKey(owner), string(r.Phase))
+	p.writeRecord(p.nextRecord)
+	p.record = &p.nextRecord
 	return p.plan, p.err
 }
 
-// planRelease works out the next step towards the owner's being gone from the node. Without conditions, those that
-// would have to go stay, and so does a record that claims them.
-func planRelease(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
+// planRemoval plans the next step of removing the owner's claim. With conditions false, the conditions stay, and so
+// does a record that lists them.
+func planRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
 	raw, noted := node.Annotations[key]
-	if noted && p.mine.Owner == "" {
-		_, err := decode(key, raw)
+	if noted && p.ownRecord.Owner == "" {
+		_, err := decodeRecord(key, raw)
 		return p.plan, err
 	}
-	p.cordon(false)
-	p.wantTaints(nil)
-	p.wantLabels(nil)
-	p.wantConditions(nil)
-	p.phase(LabelKey(owner), "")
+	p.planCordon(false)
+	p.planTaints(nil)
+	p.planLabels(nil)
+	p.planConditions(nil)
+	p.planPhaseLabel(LabelKey(owner), "")
 	switch {
-	case noted && !conditions && len(p.drop) > 0:
-		p.drop = nil
-		p.next.Owner, p.next.Reason, p.next.Since, p.next.State = owner, p.mine.Reason, p.mine.Since, p.mine.State
-		p.write(p.next)
+	case noted && !conditions && len(p.removedConditions) > 0:
+		p.removedConditions = nil
+		p.nextRecord.Owner, p.nextRecord.Reason, p.nextRecord.Since, p.nextRecord.State = owner, p.ownRecord.Reason, p.ownRecord.Since, p.ownRecord.State
+		p.writeRecord(p.nextRecord)
 	case noted:
 		p.annotations[key] = nil
 	}
 	if noted {
-		p.record = &p.mine
+		p.record = &p.ownRecord
 	}
 	p.statusFirst = true
 	return p.plan, p.err
 }
 
-// cordon decides about spec.unschedulable.
-func (p *planner) cordon(wanted bool) {
-	held := slices.ContainsFunc(p.others, func(r Record) bool { return r.Cordon == Own })
-	switch ours := p.mine.Cordon == Own || held; {
+// planCordon plans spec.unschedulable.
+func (p *planner) planCordon(wanted bool) {
+	held := slices.ContainsFunc(p.otherRecords, func(r Record) bool { return r.Cordon == Own })
+	switch ours := p.ownRecord.Cordon == Own || held; {
 	case wanted && p.node.Spec.Unschedulable && ours:
-		p.next.Cordon = Own
+		p.nextRecord.Cordon = Own
 	case wanted && p.node.Spec.Unschedulable:
-		p.next.Cordon = Found
-		p.foreign = append(p.foreign, "spec.unschedulable")
+		p.nextRecord.Cordon = Found
+		p.notOurs = append(p.notOurs, "spec.unschedulable")
 	case wanted:
-		p.uncordoned = p.mine.Cordon != ""
-		p.next.Cordon = Own
+		p.uncordoned = p.ownRecord.Cordon != ""
+		p.nextRecord.Cordon = Own
 		p.unschedulable = new(true)
 		p.adoptCordon()
-	case p.mine.Cordon == Own && !held && p.node.Spec.Unschedulable:
+	case p.ownRecord.Cordon == Own && !held && p.node.Spec.Unschedulable:
 		p.unschedulable = new(false)
 	}
 }
 
-// adoptCordon makes the cordon that we are about to set every owner's own: the one that some of them found is gone, as
-// the node is schedulable, and whoever lets go last must take ours off.
+// adoptCordon marks the new cordon as ours in every record that had found a cordon. The found cordon is gone, because
+// the node is schedulable. So the last owner has to remove the new one.
 func (p *planner) adoptCordon() {
-	for _, r := range p.others {
+	for _, r := range p.otherRecords {
 		if r.Cordon == Found {
 			r.Cordon = Own
-			p.write(r)
+			p.writeRecord(r)
 		}
 	}
 }
 
-// write puts a record into the plan unless it stands on the node as it is.
-func (p *planner) write(r Record) {
+// writeRecord adds a record to the plan unless the node has it already.
+func (p *planner) writeRecord(r Record) {
 	key := AnnotationKey(r.Owner)
 	value, err := r.encode()
 	if err != nil {

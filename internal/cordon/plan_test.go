@@ -11,7 +11,7 @@ import (
 
 var noon = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
-// nodeWith is a node with some of our records and, by change, whatever else.
+// nodeWith returns a node with the records and changes.
 func nodeWith(t *testing.T, change func(*kubeapi.Node), records ...Record) *kubeapi.Node {
 	t.Helper()
 	n := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: nodeName, UID: nodeUID, Annotations: map[string]string{}}}
@@ -29,65 +29,65 @@ func nodeWith(t *testing.T, change func(*kubeapi.Node), records ...Record) *kube
 
 func cordoned(n *kubeapi.Node) { n.Spec.Unschedulable = true }
 
-// carol is the owner whose claim a hold replaces.
+// carol is the owner of the replaced claim.
 const carol = "azure-carol"
 
-func TestI3OwnerOfACordonDecidesItsRemoval(t *testing.T) {
+func TestI3CordonOriginDecidesItsRemoval(t *testing.T) {
 	yes, no := new(true), new(false)
 	for _, tc := range []struct {
 		name   string
 		node   *kubeapi.Node
 		change *bool  // of spec.unschedulable
 		cordon Cordon // in Alice's record afterwards
-		hold   bool   // or release
+		hold   bool   // false removes the claim
 	}{
-		{"hold a schedulable node", nodeWith(t, nil), yes, Own, true},
-		{"hold a node cordoned by somebody else", nodeWith(t, cordoned), nil, Found, true},
-		{"hold again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), nil, Own, true},
-		{"hold again what was found", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, Found, true},
-		{"hold with Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Own}), nil, Own, true},
-		{"hold with Bob, who found", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Found}), nil, Found, true},
-		{"hold with Bob, who did not ask", nodeWith(t, cordoned, Record{Owner: bob}), nil, Found, true},
+		{"claim a schedulable node", nodeWith(t, nil), yes, Own, true},
+		{"claim a node cordoned by others", nodeWith(t, cordoned), nil, Found, true},
+		{"claim again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), nil, Own, true},
+		{"claim a found cordon again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, Found, true},
+		{"claim after Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Own}), nil, Own, true},
+		{"claim after Bob, who found a cordon", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Found}), nil, Found, true},
+		{"claim after Bob, who did not cordon", nodeWith(t, cordoned, Record{Owner: bob}), nil, Found, true},
 		{"replace Carol, who cordoned", nodeWith(t, cordoned, Record{Owner: carol, Cordon: Own}), nil, Own, true},
 		{
-			"replace Carol, who cordoned what we found",
+			"replace Carol, who cordoned after we found a cordon",
 			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}, Record{Owner: carol, Cordon: Own}), nil, Own, true,
 		},
 		{
-			"replace Carol, who found what we cordoned",
+			"replace Carol, who found our cordon",
 			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: carol, Cordon: Found}), nil, Own, true,
 		},
-		{"hold again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), yes, Own, true},
-		{"hold again after theirs ended", nodeWith(t, nil, Record{Owner: alice, Cordon: Found}), yes, Own, true},
+		{"claim again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), yes, Own, true},
+		{"claim again after the found cordon ended", nodeWith(t, nil, Record{Owner: alice, Cordon: Found}), yes, Own, true},
 
-		{"release our own", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), no, "", false},
-		{"release what was found", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, "", false},
+		{"remove our own cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), no, "", false},
+		{"remove a claim with a found cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, "", false},
 		{
-			"release before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
+			"remove before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
 			nil, "", false,
 		},
 		{
-			"release, and Bob does not need it", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
+			"remove a cordon that Bob does not need", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
 			no, "", false,
 		},
-		{"release after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), nil, "", false},
-		{"release without a record", nodeWith(t, cordoned), nil, "", false},
+		{"remove after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), nil, "", false},
+		{"remove without a record", nodeWith(t, cordoned), nil, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRelease(tc.node, alice, true)
+			p, err := planRemoval(tc.node, alice, true)
 			if tc.hold {
-				p, err = planHold(tc.node, alice, Request{Unschedulable: true, Replaces: []string{carol}}, noon, true)
+				p, err = planClaim(tc.node, alice, Request{Unschedulable: true, Replaces: []string{carol}}, noon, true)
 			}
 			must.NoError(t, err)
 			check.Equal(t, tc.change, p.unschedulable)
 			if tc.hold && p.record.Cordon != tc.cordon {
-				t.Errorf("record says %q, want %q", p.record.Cordon, tc.cordon)
+				t.Errorf("record has cordon %q, want %q", p.record.Cordon, tc.cordon)
 			}
 		})
 	}
 }
 
-func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
+func TestPlanIsSentAsMinimalPatch(t *testing.T) {
 	held := nodeWith(t, func(n *kubeapi.Node) {
 		cordoned(n)
 		n.Labels = map[string]string{LabelKey(alice): "draining"}
@@ -111,7 +111,7 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 		patch  string
 	}{
 		{
-			"the record goes with what it claims", nodeWith(t, nil), &Request{
+			"one patch has the record and the cordon", nodeWith(t, nil), &Request{
 				Reason: "R", Unschedulable: true,
 				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt"}},
 			}, false,
@@ -121,7 +121,7 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 				`"resourceVersion":"7"},"spec":{"unschedulable":true}}`,
 		},
 		{
-			"the condition comes after its claim", over, &Request{
+			"the condition comes after its record", over, &Request{
 				Unschedulable: true, Phase: Draining,
 				Taints:     []Taint{{Key: "k", Effect: "NoSchedule"}},
 				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "M"}},
@@ -131,45 +131,45 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 				`"lastHeartbeatTime":"2026-09-01T12:00:10Z"}]}}`,
 		},
 		{
-			"a release begins with the conditions", held, nil, true,
+			"a removal begins with the conditions", held, nil, true,
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"DrainInProgress"}]}}`,
 		},
 		{
-			"and ends with the record", over, nil, false,
+			"a removal ends with the record", over, nil, false,
 			`{"metadata":{"annotations":{"cordon.slipway.dev/` + alice + `":null},"labels":{"notice.slipway.dev/` + alice +
 				`":null},"resourceVersion":"7"},"spec":{"taints":null,"unschedulable":null}}`,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRelease(tc.node, alice, true)
+			p, err := planRemoval(tc.node, alice, true)
 			if tc.hold != nil {
 				now := noon
 				if tc.status {
 					now = noon.Add(10 * time.Second)
 				}
-				p, err = planHold(tc.node, alice, *tc.hold, now, true)
+				p, err = planClaim(tc.node, alice, *tc.hold, now, true)
 			}
 			must.NoError(t, err)
-			patch, status, err := p.bytes("7")
+			patch, status, err := p.nextPatch("7")
 			if err != nil || status != tc.status {
-				t.Fatalf("to the status: %v, error %v", status, err)
+				t.Fatalf("status patch: %v, error %v", status, err)
 			}
 			check.Equal(t, tc.patch, string(patch))
 		})
 	}
 }
 
-func TestFoundCordonGetsNoLabelOfOwnOnes(t *testing.T) {
+func TestFoundCordonGetsNoOwnCordonLabel(t *testing.T) {
 	labels := map[string]string{"mechanic.cordoned": "true"}
 	for _, tt := range []struct {
 		found, own, want bool
 	}{{false, true, true}, {true, true, false}, {true, false, true}} {
 		node := nodeWith(t, nil)
 		node.Spec.Unschedulable = tt.found
-		p, err := planHold(node, "azure-E", Request{Unschedulable: true, Labels: labels, LabelOwnCordon: tt.own}, time.Now(), true)
+		p, err := planClaim(node, "azure-E", Request{Unschedulable: true, Labels: labels, LabelOwnCordon: tt.own}, time.Now(), true)
 		must.NoError(t, err)
 		if _, set := p.labels["mechanic.cordoned"]; set != tt.want {
-			t.Errorf("found cordoned %t, for an own cordon only %t: label set %t", tt.found, tt.own, set)
+			t.Errorf("found cordoned %t, only with own cordon %t: label set %t", tt.found, tt.own, set)
 		}
 	}
 }

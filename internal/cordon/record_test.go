@@ -31,7 +31,7 @@ func TestAnyOwnerNameMakesAUniqueValidKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
 		for _, key := range []string{AnnotationKey(a), LabelKey(a)} {
-			if !validKey(key) {
+			if !isValidKey(key) {
 				t.Errorf("owner %q has the key %q", a, key)
 			}
 		}
@@ -47,7 +47,7 @@ func TestRecordsAreListedOldestFirst(t *testing.T) {
 		f.server.annotate(AnnotationKey(owner), `{"owner":"`+owner+`","since":"`+since+`","later":"field"}`)
 	}
 	f.server.annotate("example.com/cordon", "{")
-	records, problems := List(f.server.read())
+	records, problems := List(f.server.currentNode())
 	var got []string
 	for _, r := range records {
 		got = append(got, r.Owner)
@@ -67,21 +67,21 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 		node := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: map[string]string{key: value}}}
 		records, problems := List(node)
 		if len(records)+len(problems) != 1 {
-			t.Fatalf("%d records and %d problems of one annotation", len(records), len(problems))
+			t.Fatalf("%d records and %d problems for one annotation", len(records), len(problems))
 		}
 		other := "another-" + Key(owner)
 		for _, plan := range []func() (plan, error){
-			func() (plan, error) { return planHold(node, other, everything(), time.Unix(1, 0), true) },
-			func() (plan, error) { return planRelease(node, other, true) },
+			func() (plan, error) { return planClaim(node, other, fullRequest(), time.Unix(1, 0), true) },
+			func() (plan, error) { return planRemoval(node, other, true) },
 		} {
 			p, err := plan()
 			must.NoError(t, err)
 			if deleted, planned := p.annotations[key]; planned && deleted == nil {
-				t.Error("another's annotation is deleted")
+				t.Error("a foreign annotation is deleted")
 			}
 		}
-		if _, err := planRelease(node, owner, true); (err != nil) != (len(problems) == 1) {
-			t.Errorf("release: error %v, problems %v", err, problems)
+		if _, err := planRemoval(node, owner, true); (err != nil) != (len(problems) == 1) {
+			t.Errorf("Release: error %v, problems %v", err, problems)
 		}
 	})
 }

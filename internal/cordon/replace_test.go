@@ -4,43 +4,43 @@ import (
 	"testing"
 )
 
-func TestReplacementMovesItsClaimInOnePatch(t *testing.T) {
+func TestReplacingClaimTakesOnePatch(t *testing.T) {
 	f := newFixture(t)
-	was := f.server.read()
-	f.hold(bob, everything())
-	f.server.writes()
-	r := everything()
+	was := f.server.currentNode()
+	f.hold(bob, fullRequest())
+	f.server.countWrites()
+	r := fullRequest()
 	r.Conditions[0].Type = MaintenanceInProgress
 	r.Taints[0].Value, r.Labels = "soon", nil
 	r.Replaces = []string{bob, "azure-nobody"}
 	o := f.hold(alice, r)
-	if n := f.server.writes(); n != 3 || o.Uncordoned || len(o.Foreign)+len(o.HeldBy) != 0 {
-		t.Errorf("%d requests, want the claims' one, the conditions' and one that gives up the old condition; outcome %+v", n, o)
+	if n := f.server.countWrites(); n != 3 || o.Uncordoned || len(o.Foreign)+len(o.HeldBy) != 0 {
+		t.Errorf("%d requests, want one for the claims, one for the conditions and one that drops the old condition; outcome %+v", n, o)
 	}
-	n := f.server.read()
+	n := f.server.currentNode()
 	records, _ := List(n)
 	if len(records) != 1 || records[0].Owner != alice || records[0].Cordon != Own || len(records[0].Conditions) != 1 {
 		t.Errorf("records %+v", records)
 	}
-	taints, labels, conditions := on(n)
+	taints, labels, conditions := listOnNode(n)
 	if !n.Spec.Unschedulable || taints["example.com/leaving"] != "soon" || len(labels) != 1 || labels[LabelKey(alice)] == "" ||
 		conditions[MaintenanceInProgress] == "" || conditions[DrainInProgress] != "" {
 		t.Errorf("node %+v", n)
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }
 
 func TestI3FoundCordonStaysWhenItsClaimIsReplaced(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignCordon(true)
-	was := f.server.read()
-	f.hold(bob, everything())
-	r := everything()
+	was := f.server.currentNode()
+	f.hold(bob, fullRequest())
+	r := fullRequest()
 	r.Replaces = []string{bob}
 	if o := f.hold(alice, r); o.Record.Cordon != Found {
 		t.Errorf("the cordon is %q, want it found", o.Record.Cordon)
 	}
 	f.release(alice)
-	f.same(was)
+	f.wantUnchanged(was)
 }

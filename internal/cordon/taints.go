@@ -6,51 +6,51 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// wantTaints decides about the taints, and leaves the order of all others as it is.
-func (p *planner) wantTaints(wanted []Taint) {
+// planTaints plans the taints. It keeps the order of all other taints.
+func (p *planner) planTaints(wanted []Taint) {
 	p.taints = slices.Clone(p.node.Spec.Taints)
-	for _, old := range p.mine.Taints {
-		if slices.ContainsFunc(wanted, old.same) || p.othersHave(old) {
+	for _, old := range p.ownRecord.Taints {
+		if slices.ContainsFunc(wanted, old.matches) || p.isOthersTaint(old) {
 			continue
 		}
 		before := len(p.taints)
-		p.taints = slices.DeleteFunc(p.taints, func(t kubeapi.Taint) bool { return short(t) == old })
-		p.newTaints = p.newTaints || len(p.taints) != before
+		p.taints = slices.DeleteFunc(p.taints, func(t kubeapi.Taint) bool { return toTaint(t) == old })
+		p.taintsChanged = p.taintsChanged || len(p.taints) != before
 	}
 	for _, t := range wanted {
-		p.wantTaint(t)
+		p.planTaint(t)
 	}
 }
 
-func (p *planner) wantTaint(wanted Taint) {
-	i := slices.IndexFunc(p.taints, func(t kubeapi.Taint) bool { return short(t).same(wanted) })
+func (p *planner) planTaint(wanted Taint) {
+	i := slices.IndexFunc(p.taints, func(t kubeapi.Taint) bool { return toTaint(t).matches(wanted) })
 	if i < 0 {
-		if slices.ContainsFunc(p.mine.Taints, wanted.same) {
+		if slices.ContainsFunc(p.ownRecord.Taints, wanted.matches) {
 			p.restored = append(p.restored, "taint "+wanted.String())
 		}
 		p.addTaint(wanted)
 		return
 	}
-	switch there := short(p.taints[i]); {
-	case p.othersHave(there), slices.Contains(p.mine.Taints, there) && there == wanted:
-		p.next.Taints = append(p.next.Taints, there)
-	case slices.Contains(p.mine.Taints, there): // nobody else needs it as it is
+	switch there := toTaint(p.taints[i]); {
+	case p.isOthersTaint(there), slices.Contains(p.ownRecord.Taints, there) && there == wanted:
+		p.nextRecord.Taints = append(p.nextRecord.Taints, there)
+	case slices.Contains(p.ownRecord.Taints, there): // no other owner needs the old value
 		p.taints[i].Value = wanted.Value
-		p.newTaints = true
-		p.next.Taints = append(p.next.Taints, wanted)
+		p.taintsChanged = true
+		p.nextRecord.Taints = append(p.nextRecord.Taints, wanted)
 	default:
-		p.foreign = append(p.foreign, "taint "+there.String())
+		p.notOurs = append(p.notOurs, "taint "+there.String())
 	}
 }
 
 func (p *planner) addTaint(t Taint) {
 	p.taints = append(p.taints, kubeapi.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
-	p.newTaints = true
-	p.next.Taints = append(p.next.Taints, t)
+	p.taintsChanged = true
+	p.nextRecord.Taints = append(p.nextRecord.Taints, t)
 }
 
-func (p *planner) othersHave(t Taint) bool {
-	return slices.ContainsFunc(p.others, func(r Record) bool { return slices.Contains(r.Taints, t) })
+func (p *planner) isOthersTaint(t Taint) bool {
+	return slices.ContainsFunc(p.otherRecords, func(r Record) bool { return slices.Contains(r.Taints, t) })
 }
 
-func short(t kubeapi.Taint) Taint { return Taint{Key: t.Key, Value: t.Value, Effect: t.Effect} }
+func toTaint(t kubeapi.Taint) Taint { return Taint{Key: t.Key, Value: t.Value, Effect: t.Effect} }

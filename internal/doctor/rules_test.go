@@ -255,7 +255,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: the API server does not serve it"},
 			},
 			"one is older": {
-				changeFacts(newInstallation(), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				changeFacts(newInstallation(), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server drops without an error spec.maximum"},
 			},
 			"one is newer": {
@@ -269,7 +269,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"warning CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
 			},
 			"one is older by generation and lacks a field": {
-				changeFacts(newInstallationWithGeneration(""), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				changeFacts(newInstallationWithGeneration(""), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
 			},
 			"one is newer by generation only": {
@@ -277,7 +277,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"note CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
 			},
 			"one is newer and lacks a field": {
-				changeFacts(newInstallationWithGeneration("999"), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				changeFacts(newInstallationWithGeneration("999"), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
 				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
 			},
 			"another version": {

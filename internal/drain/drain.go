@@ -1,13 +1,13 @@
-// Package drain moves the pods off one node: safely when there is time, in time when there is not.
+// Package drain removes the pods from one node: by eviction while there is time, by deletion before a deadline.
 //
-// It follows the node's pods with one list and one watch, decides once for each pod what is to become of it (rule.go),
-// evicts them in waves (plan.go), waits for disruption budgets per budget and not per pod (budget.go), and keeps a
-// receipt of what each pod asked for and got (receipt.go). It knows no cloud and decides nothing about nodes: who
-// wants a node drained, and what happens to the machine, is its callers' business.
+// It follows the node's pods with one list and one watch. It decides for each pod what to do with it (engine.go), and
+// evicts pods in waves (timing.go). It backs off per PodDisruptionBudget and not per pod (pdb.go). Its report says what
+// each pod requested and got (report.go). It knows no cloud. Its callers decide which nodes are drained and what
+// happens to the instance.
 //
-// It is our own and not k8s.io/kubectl/pkg/drain, because that package, from v0.35 on, retries a denied eviction
-// without pause unless a new field is set, and on a retry takes a pod of the same name on another node for the one it
-// was evicting (https://github.com/kubernetes/kubernetes/issues/138229).
+// It does not use k8s.io/kubectl/pkg/drain. From v0.35 on, that package retries a denied eviction without pause unless
+// a new field is set. On a retry it also mistakes a pod of the same name on another node for the evicted one
+// (https://github.com/kubernetes/kubernetes/issues/138229).
 package drain
 
 import (
@@ -19,97 +19,99 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// API is what the engine asks of the API server. *kubeapi.Client is one. It must be safe for concurrent use and honour
-// the context it is given.
+// API is the part of the API server that a drain needs. *kubeapi.Client implements it. It must be safe for concurrent
+// use and honour the context.
 type API interface {
-	// FollowPodsOn does not return before ctx ends. What it first tells may be old, as long as all that has changed since
-	// follows.
+	// FollowPodsOn returns only when ctx ends. Its first list may be old, as long as all later changes follow.
 	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
-	// ListPodsOn tells what is on the node at this moment. It is asked once, at the drain's end.
+	// ListPodsOn returns the current pods of the node. The drain calls it once, at its end.
 	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
 	Evict(ctx context.Context, r kubeapi.Removal) error
 	DeletePod(ctx context.Context, r kubeapi.Removal) error
-	// SetDisruptionTarget is called before a deletion past a budget, which does not depend on it.
+	// SetDisruptionTarget is called before a forced deletion. The deletion does not depend on its success.
 	SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error
-	// FollowBudgets does not return before ctx ends. It is called once for each namespace with pods to evict, and again
-	// where a right to it is missing.
+	// FollowBudgets returns only when ctx ends. It is called once for each namespace with pods to evict, and again
+	// after the permission was missing.
 	FollowBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
 }
 
-// Terms say how much time a drain has. They may change while it runs (a Freeze becomes a Preempt, a reboot is moved).
+// Terms sets the time limits of a drain. They may change while it runs: a Freeze becomes a Preempt, or a reboot is
+// moved.
 type Terms struct {
-	// Deadline is when the machine goes, whatever is on it. Zero is a voluntary drain: the node stays if its pods
-	// cannot leave. With a deadline each pod's grace is capped to what is left, and when waiting for a disruption
-	// budget would cost a pod its time to stop, the pod is deleted past the budget, and the receipt says so (I2).
+	// Deadline is when the instance stops, even with pods on it. Zero means a voluntary drain: the node stays if its
+	// pods cannot be removed. With a deadline, each pod's grace is capped to the time left. If waiting for a PDB would
+	// cost a pod its time to stop, the pod is deleted, and the report records it (I2).
 	Deadline time.Time
-	// Margin is kept free before the deadline for the kubelet to report and the API server to hear of it.
+	// Margin is kept free before the deadline, so that the kubelet can report and the API server can receive it.
 	Margin time.Duration
-	// GiveUp is when a voluntary drain stops trying; zero is never. It caps no pod's grace.
+	// GiveUp is when a voluntary drain stops trying; zero means never. It does not cap any grace.
 	GiveUp time.Time
 }
 
-// Forced reports that the machine goes anyway.
+// Forced reports whether there is a deadline: the instance stops in any case.
 func (t Terms) Forced() bool { return !t.Deadline.IsZero() }
 
-// end is when the last pod has to be gone.
+// end returns when the last pod must be gone.
 func (t Terms) end() time.Time { return t.Deadline.Add(-t.Margin) }
 
-// Options say what to drain and how. The zero value of every field but Node is usable.
+// Options configures a drain. Only Node is required.
 type Options struct {
-	// Node is the name of the node.
 	Node string
-	// Policy says what each kind of pod gets; nil is [podrules.Voluntary] while the terms have no deadline, [podrules.Forced]
-	// while they have one.
+	// Policy decides what happens to each kind of pod. Nil means [podrules.Forced] if the terms have a deadline, else
+	// [podrules.Voluntary].
 	Policy *podrules.Policy
-	// PolicyOf, if set, takes the place of Policy, pod by pod.
+	// PolicyOf, if set, replaces Policy and returns the policy of each pod.
 	PolicyOf func(kubeapi.Pod) podrules.Policy
-	// Mark, if set, adds to the facts about a pod what its labels mean to the caller.
+	// Mark, if set, adds to a pod's facts what its labels mean to the caller.
 	Mark  func(*podrules.Facts, *kubeapi.Pod)
 	Terms Terms
-	// GraceSeconds replaces every pod's own grace, as kubectl's --grace-period; negative or nil keeps it.
+	// GraceSeconds replaces every pod's own grace, like kubectl's --grace-period. Nil or a negative value keeps it.
 	GraceSeconds *int64
-	// WaveBoundaries are pod priorities, ascending: pods below the first leave first, and so on, as in the kubelet's
-	// graceful shutdown (KEP-2712). Nil is DefaultWaves; empty is one wave.
+	// WaveBoundaries are pod priorities in ascending order. Pods below the first boundary are evicted first, then those
+	// below the second, as in the kubelet's graceful shutdown (KEP-2712). Nil means DefaultWaves; an empty slice means
+	// one wave.
 	WaveBoundaries []int32
-	// DisableEviction deletes from the start, past all budgets: the user's own option (I2), and reported.
+	// DisableEviction deletes pods from the start and bypasses all PDBs. Only the user sets it (I2), and the drain
+	// reports it.
 	DisableEviction bool
-	// Select, if set, leaves alone every pod for which it is false.
+	// Select, if set, returns whether the drain handles a pod. The drain skips the others.
 	Select func(kubeapi.Pod) bool
-	// SkipTerminatingFor leaves alone terminating pods whose grace ran out longer ago than this, as kubectl's
-	// --skip-wait-for-delete-timeout; 0 waits for them all.
+	// SkipTerminatingFor skips pods that have been terminating for longer than this after the end of their grace, like
+	// kubectl's --skip-wait-for-delete-timeout. 0 waits for all of them.
 	SkipTerminatingFor time.Duration
-	// MaxInFlight bounds concurrent evictions, and concurrent deletions; 0 is 32. There are fewer while the API server is
-	// slow to answer.
+	// MaxInFlight limits concurrent evictions, and separately concurrent deletions. 0 means 32. The drain uses fewer
+	// while the API server is slow.
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
 	OnProgress func(Progress)
-	// OnDrained, if set, keeps the drain from ending when the node is drained. It is called instead, with the receipt of
-	// what happened since the beginning or since the last call, and the drain stands by for as long as ctx lasts: a
-	// scheduler that has not heard of the cordon, or somebody who names the node, may bring another pod. OnArrival is
-	// called when one has come that has to leave, and OnDrained again when it is gone. Both are called from the engine's
-	// goroutine, and may block until ctx ends.
+	// OnDrained, if set, is called with the drain report when the node is drained, and the drain continues until ctx
+	// ends. The report covers the time since the start or the last call. Another pod may still arrive: from a scheduler
+	// that has not seen the cordon yet, or with spec.nodeName set. OnArrival is called when a pod arrives that must be
+	// removed, and OnDrained again when it is gone. Both are called from the engine's goroutine, and may block until
+	// ctx ends.
 	OnDrained func(Receipt)
 	OnArrival func()
-	// WasDrained says that the node was drained by an earlier drain, so that OnArrival is called for a pod that is found on
-	// it at the beginning, too.
+	// WasDrained says that an earlier drain already drained the node. OnArrival is then also called for a pod that is
+	// on the node at the start.
 	WasDrained bool
-	// Volumes, if set, makes the drain wait afterwards until the drained pods' volumes are detached.
+	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI
 	Logger  *slog.Logger
 }
 
-// DefaultWaves evicts ordinary pods first and the cluster's critical ones after them: 2000000000 is the priority of
-// system-cluster-critical (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
+// DefaultWaves evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
+// system-cluster-critical
+// (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 var DefaultWaves = []int32{2_000_000_000}
 
-// Run drains until nothing is left to do, the terms are over or ctx ends, and returns the receipt of what it did.
-// The error is nil only when the node is drained; it is a *Refused, *Unfinished, or wraps ctx's error otherwise. With
-// OnDrained it does not return when the node is drained.
+// Run drains the node until it is empty, a time limit passes or ctx ends, and returns the drain report. The error is
+// nil only if the node is drained. Otherwise it is a *Refused, an *Unfinished, or wraps the error of ctx. With
+// OnDrained, Run does not return when the node is drained.
 func Run(ctx context.Context, api API, o Options) (Receipt, error) {
 	return New(api, o).Run(ctx)
 }
 
-// New prepares a drain whose terms may be changed while it runs.
+// New returns a drain that is not started yet. Its terms can be changed while it runs.
 func New(api API, o Options) *Drain {
 	if o.WaveBoundaries == nil {
 		o.WaveBoundaries = DefaultWaves
@@ -121,23 +123,23 @@ func New(api API, o Options) *Drain {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Drain{
-		api: api, o: o, terms: o.Terms, policy: policyFor(o, o.Terms),
-		pods:    map[string]*podState{},
-		budgets: newBudgets(),
-		lanes:   map[string]*lane{},
+		api: api, options: o, terms: o.Terms, policy: policyFor(o, o.Terms),
+		pods:      map[string]*podState{},
+		pdbs:      newPDBState(),
+		pdbQueues: map[string]*pdbQueue{},
 
-		evictions:  newRequests(true),
-		deletions:  newRequests(false),
-		lastSent:   map[string]time.Time{},
-		detachment: &detachment{},
-		conditions: conditionWrites{slots: make(chan struct{}, o.MaxInFlight)},
-		inbox:      newInbox(),
-		window:     newWindow(o.MaxInFlight),
-		relied:     o.WasDrained,
+		evictions:           newRequestTracker(true),
+		deletions:           newRequestTracker(false),
+		lastSentByNamespace: map[string]time.Time{},
+		detachWait:          &detachWait{},
+		conditions:          conditionWrites{semaphore: make(chan struct{}, o.MaxInFlight)},
+		inbox:               newInbox(),
+		limit:               newConcurrencyLimit(o.MaxInFlight),
+		reportedDrained:     o.WasDrained,
 	}
 }
 
-// policyFor is the caller's policy, or the one that suits the terms.
+// policyFor returns the caller's policy, or the default for the terms.
 func policyFor(o Options, t Terms) podrules.Policy {
 	switch {
 	case o.Policy != nil:

@@ -20,22 +20,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// within is how long from now a drain has.
-func within(d time.Duration) Terms { return Terms{Deadline: time.Now().Add(d)} }
+// deadlineIn returns terms with a deadline after d.
+func deadlineIn(d time.Duration) Terms { return Terms{Deadline: time.Now().Add(d)} }
 
-// drained runs a drain, checks each progress it reports, and holds its receipt against what the API server did.
-func drained(t *testing.T, s *sim, o Options) (Receipt, error) {
+// runDrain runs a drain, checks each progress, and compares the report with what the API server did.
+func runDrain(t *testing.T, s *sim, o Options) (Receipt, error) {
 	t.Helper()
-	_, wait := start(t.Context(), t, s, o)
+	_, wait := startDrain(t.Context(), t, s, o)
 	return wait()
 }
 
-// start runs a drain beside the test.
-func start(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func() (Receipt, error)) {
+// startDrain starts a drain in the background and returns a function that waits for it.
+func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func() (Receipt, error)) {
 	t.Helper()
 	o.Node = node
 	seen := o.OnProgress
-	check := checkProgress(t.Error)
+	check := newProgressChecker(t.Error)
 	o.OnProgress = func(p Progress) {
 		check(p)
 		if seen != nil {
@@ -55,21 +55,21 @@ func start(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func()
 	return d, func() (Receipt, error) {
 		t.Helper()
 		res := <-done
-		if err := s.reconcile(res.r, true); err != nil {
+		if err := s.compareReport(res.r, true); err != nil {
 			t.Error(err)
 		}
 		return res.r, res.err
 	}
 }
 
-// checkProgress returns a check of each progress of one drain. It complains once, and stops an engine that spins: no
-// virtual time would ever pass.
-func checkProgress(complain func(...any)) func(Progress) {
+// newProgressChecker returns a function that checks each progress of one drain. It reports the first error only, and
+// stops an engine that loops, because virtual time would not pass.
+func newProgressChecker(complain func(...any)) func(Progress) {
 	wrong := false
 	var last time.Time
 	times := 0
 	return func(p Progress) {
-		if err := addsUp(p); err != nil && !wrong {
+		if err := checkProgressSums(p); err != nil && !wrong {
 			wrong = true
 			complain(err)
 		}
@@ -84,8 +84,8 @@ func checkProgress(complain func(...any)) func(Progress) {
 	}
 }
 
-// addsUp checks the promises of Progress.
-func addsUp(p Progress) error {
+// checkProgressSums checks that the counts of a Progress are consistent.
+func checkProgressSums(p Progress) error {
 	switch {
 	case p.Gone+p.Asked+p.Waiting != p.Total:
 		return fmt.Errorf("progress does not add up: %+v", p)
@@ -97,16 +97,16 @@ func addsUp(p Progress) error {
 	return nil
 }
 
-// reconcile compares a receipt with what the API server and the kubelet recorded. Where the watch loses events, how a
-// pod ended may have been lost with them.
-func (s *sim) reconcile(r Receipt, watched bool) error {
+// compareReport compares a report with what the API server and the kubelet recorded. If the watch loses events, the end
+// of a pod may be unknown.
+func (s *sim) compareReport(r Receipt, watched bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	worked, accepted, sent := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, q := range s.requests {
 		key := q.verb + " " + q.removal.UID
 		sent[key] = true
-		if q.worked || q.err == nil {
+		if q.changedPod || q.err == nil {
 			worked[key]++
 		}
 		if q.err == nil {
@@ -116,13 +116,13 @@ func (s *sim) reconcile(r Receipt, watched bool) error {
 	var errs []error
 	for _, p := range r.Pods {
 		bad := func(format string, a ...any) {
-			errs = append(errs, fmt.Errorf("receipt of %s: %s: %+v", p.Name, fmt.Sprintf(format, a...), p))
+			errs = append(errs, fmt.Errorf("report of %s: %s: %+v", p.Name, fmt.Sprintf(format, a...), p))
 		}
 		was := s.pods[p.UID]
 		evictions, deletions := worked["evict "+p.UID], worked["delete "+p.UID]
 		switch p.Asked {
 		case Evicted:
-			if evictions == 0 && (watched || !sent["evict "+p.UID]) { // unwatched, a lost answer may be credited to it
+			if evictions == 0 && (watched || !sent["evict "+p.UID]) { // without a watch, a lost answer may be counted as an eviction
 				bad("says evicted, and no eviction was accepted")
 			}
 		case Forced, DeletedOnRequest, Shortened:
@@ -131,7 +131,7 @@ func (s *sim) reconcile(r Receipt, watched bool) error {
 			}
 		default:
 			if evictions+deletions > 0 && p.Unanswered == NotAsked {
-				bad("does not mention what was asked: %d evictions, %d deletions", evictions, deletions)
+				bad("does not match the requests: %d evictions, %d deletions", evictions, deletions)
 			}
 		}
 		if accepted["evict "+p.UID] > 1 {
@@ -143,125 +143,125 @@ func (s *sim) reconcile(r Receipt, watched bool) error {
 		if !was.gone || p.End != was.end && (watched || p.End != Vanished) {
 			bad("the pod ended %q, gone: %t", was.end, was.gone)
 		}
-		if watched && p.Asked != NotAsked && p.GraceGiven != int64(was.given/time.Second) {
-			bad("the pod was given %s", was.given)
+		if watched && p.Asked != NotAsked && p.GraceGiven != int64(was.givenGrace/time.Second) {
+			bad("the pod was given %s", was.givenGrace)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func receiptOf(t *testing.T, r Receipt, p *simPod) PodReceipt {
+func podReportOf(t *testing.T, r Receipt, p *simPod) PodReceipt {
 	t.Helper()
 	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.UID == p.UID })
 	if i < 0 {
-		t.Fatalf("no receipt for pod %s", p.Name)
+		t.Fatalf("no report for pod %s", p.Name)
 	}
 	return r.Pods[i]
 }
 
-func receiptNamed(t *testing.T, r Receipt, name string) PodReceipt {
+func podReportNamed(t *testing.T, r Receipt, name string) PodReceipt {
 	t.Helper()
 	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.Name == name })
 	if i < 0 {
-		t.Fatalf("no receipt for pod %s", name)
+		t.Fatalf("no report for pod %s", name)
 	}
 	return r.Pods[i]
 }
 
-func wantOutcome(t *testing.T, r Receipt, err error, want Outcome) {
+func checkOutcome(t *testing.T, r Receipt, err error, want Outcome) {
 	t.Helper()
 	if r.Outcome != want || (err == nil) != (want == Drained) {
 		t.Fatalf("outcome %q, error %v, want %q; %s", r.Outcome, err, want, r.JSON())
 	}
 }
 
-// drainTo runs a drain to the outcome that is wanted.
-func drainTo(t *testing.T, s *sim, want Outcome, o Options) Receipt {
+// runDrainTo runs a drain and checks its outcome.
+func runDrainTo(t *testing.T, s *sim, want Outcome, o Options) Receipt {
 	t.Helper()
-	r, err := drained(t, s, o)
-	wantOutcome(t, r, err, want)
+	r, err := runDrain(t, s, o)
+	checkOutcome(t, r, err, want)
 	return r
 }
 
-func tookUpTo(t *testing.T, r Receipt, most time.Duration) {
+func checkTookUpTo(t *testing.T, r Receipt, most time.Duration) {
 	t.Helper()
 	if took := r.Ended.Sub(r.Began); took > most {
 		t.Errorf("took %s, want up to %s", took, most)
 	}
 }
 
-func tookAbout(t *testing.T, r Receipt, want time.Duration) {
+func checkTookAbout(t *testing.T, r Receipt, want time.Duration) {
 	t.Helper()
 	if took := r.Ended.Sub(r.Began); took < want-100*time.Millisecond || took > want+500*time.Millisecond {
 		t.Errorf("took %s, want about %s", took, want)
 	}
 }
 
-func TestPodsLeaveAtOnceAndAreWaitedFor(t *testing.T) {
+func TestPodsAreEvictedAtOnceAndAwaited(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		quick := s.pod("quick")
-		stubborn := s.pod("stubborn", stopsIn(never), grace(20*time.Second))
-		s.pod("agent", ownedBy("DaemonSet"))
-		r := drainTo(t, s, Drained, Options{})
-		tookAbout(t, r, 20*time.Second)
-		if p := receiptOf(t, r, quick); p.End != Stopped || p.Asked != Evicted || p.Owner != "ReplicaSet/owner" {
+		quick := s.addPod("quick")
+		stubborn := s.addPod("stubborn", withStopTime(never), withGrace(20*time.Second))
+		s.addPod("agent", withOwner("DaemonSet"))
+		r := runDrainTo(t, s, Drained, Options{})
+		checkTookAbout(t, r, 20*time.Second)
+		if p := podReportOf(t, r, quick); p.End != Stopped || p.Asked != Evicted || p.Owner != "ReplicaSet/owner" {
 			t.Errorf("quick: %+v", p)
 		}
-		if p := receiptOf(t, r, stubborn); p.End != Killed || p.CutShort() || p.GraceGiven != 20 {
+		if p := podReportOf(t, r, stubborn); p.End != Killed || p.CutShort() || p.GraceGiven != 20 {
 			t.Errorf("stubborn: %+v", p)
 		}
-		if want := "2 gone, 0 left, 1 not touched"; !strings.Contains(r.Summary(), want) {
+		if want := "2 gone, 0 remaining, 1 skipped"; !strings.Contains(r.Summary(), want) {
 			t.Errorf("summary %q, want %q in it", r.Summary(), want)
 		}
 	})
 }
 
-func TestEmptyNodeIsDrainedAfterALastList(t *testing.T) {
+func TestEmptyNodeIsDrainedAfterFinalList(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		r := drainTo(t, s, Drained, Options{})
-		tookAbout(t, r, settle)
+		r := runDrainTo(t, s, Drained, Options{})
+		checkTookAbout(t, r, lateBindWait)
 	})
 }
 
-func TestI2AVoluntaryDrainNeverDeletes(t *testing.T) {
+func TestI2VoluntaryDrainNeverForcesDeletion(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web")
-		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(2 * time.Minute)}})
-		wantOutcome(t, r, err, GaveUp)
-		tookAbout(t, r, 2*time.Minute)
-		s.wantRequests(t, "delete", 0)
-		if p := receiptOf(t, r, web); p.Asked != NotAsked || p.End != StillThere || !p.Left() {
+		web := s.addBlockedPod("web")
+		r, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(2 * time.Minute)}})
+		checkOutcome(t, r, err, GaveUp)
+		checkTookAbout(t, r, 2*time.Minute)
+		s.checkRequestCount(t, "delete", 0)
+		if p := podReportOf(t, r, web); p.Asked != NotAsked || p.End != StillThere || !p.Left() {
 			t.Errorf("%+v", p)
 		}
 		var unfinished *Unfinished
 		if !errors.As(err, &unfinished) || len(unfinished.Blocked) != 1 || unfinished.Blocked[0].Budget != "shop/web" ||
 			!strings.Contains(err.Error(), "budget web allows 0 disruptions: 1 of 1 pods are healthy, 1 must be") {
-			t.Errorf("the error does not name the budget and its numbers: %v", err)
+			t.Errorf("the error does not name the PDB and its numbers: %v", err)
 		}
 	})
 }
 
 func TestI2ForcedDeletionComesAtThePlannedTime(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web", grace(30*time.Second), stopsIn(10*time.Second))
+		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(10*time.Second))
 		var log bytes.Buffer
 		began := time.Now()
-		r := drainTo(t, s, Drained, Options{
+		r := runDrainTo(t, s, Drained, Options{
 			Terms:  Terms{Deadline: began.Add(2 * time.Minute), Margin: 2 * time.Second},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-		deletes := s.asked("delete", nil)
+		deletes := s.findRequests("delete", nil)
 		if len(deletes) != 1 || deletes[0].at.Sub(began) != 87*time.Second {
-			t.Fatalf("deletions %v, want one, 30 s, a second to round and the margin before the deadline", deletes)
+			t.Fatalf("deletions %v, want one, 30 s plus 1 s of rounding plus the margin before the deadline", deletes)
 		}
-		p := receiptOf(t, r, web)
+		p := podReportOf(t, r, web)
 		if p.Asked != Forced || p.GraceGiven != 30 || p.End != Stopped || len(p.Delays) != 1 || p.Delays[0].Reason != Budget {
 			t.Errorf("%+v", p)
 		}
-		if !strings.Contains(r.Summary(), "1 deleted past a disruption budget") {
+		if !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
 			t.Errorf("summary: %s", r.Summary())
 		}
-		if !strings.Contains(log.String(), "pod=shop/web") || !strings.Contains(log.String(), "deleted past") {
+		if !strings.Contains(log.String(), "pod=shop/web") || !strings.Contains(log.String(), "deleted although its eviction is blocked") {
 			t.Errorf("log: %s", log.String())
 		}
 	})
@@ -272,9 +272,9 @@ func TestLateForcedDeletionGrantsTheFullGrace(t *testing.T) {
 	terms := Terms{Deadline: since.Add(2 * time.Minute), Margin: 2 * time.Second}
 	for _, wanted := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second, 58 * time.Second} {
 		for _, late := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond} {
-			now := forceAt(wanted, terms, since).Add(late)
-			if got := grantedGrace(wanted, terms, now); got != wanted {
-				t.Errorf("a pod that wants %s, deleted %s after its moment, gets %s", wanted, late, got)
+			now := forcedDeletionTime(wanted, terms, since).Add(late)
+			if got := capGrace(wanted, terms, now); got != wanted {
+				t.Errorf("a pod that wants %s and is deleted %s late gets %s", wanted, late, got)
 			}
 		}
 	}
@@ -282,44 +282,44 @@ func TestLateForcedDeletionGrantsTheFullGrace(t *testing.T) {
 
 func TestI2ShortNoticeIsSharedByPDBAndGrace(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web", grace(30*time.Second), stopsIn(never))
+		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(never))
 		began := time.Now()
-		r := drainTo(t, s, Drained, Options{Terms: Terms{Deadline: began.Add(30 * time.Second), Margin: 2 * time.Second}})
-		if at := s.asked("delete", web)[0].at.Sub(began); at != 14*time.Second {
+		r := runDrainTo(t, s, Drained, Options{Terms: Terms{Deadline: began.Add(30 * time.Second), Margin: 2 * time.Second}})
+		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 14*time.Second {
 			t.Errorf("deleted after %s, want 14s", at)
 		}
-		if p := receiptOf(t, r, web); p.GraceGiven != 14 || !p.CutShort() {
+		if p := podReportOf(t, r, web); p.GraceGiven != 14 || !p.CutShort() {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-// TestW07M07ABlockedBudgetIsNotAskedHot is a fault of k8s.io/kubectl/pkg/drain: it asks again at once when denied, for every
-// pod of the budget by itself.
-func TestW07M07ABlockedBudgetIsNotAskedHot(t *testing.T) {
+// TestW07M07BlockedPDBIsRetriedWithBackoff covers a fault of k8s.io/kubectl/pkg/drain: after a denial it retries at
+// once, and for every pod separately.
+func TestW07M07BlockedPDBIsRetriedWithBackoff(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pods  int
 		terms Terms
 		most  int
 	}{
-		// 0, .2, .6, 1.4, 3, 6.2 s, then each 5 s; each pause begins with the answer.
+		// 0, .2, .6, 1.4, 3, 6.2 s, then each 5 s; each pause starts with the answer.
 		{"voluntary", 1, Terms{}, 16},
 		// 0, .2, .6 s, then each second.
 		{"forced", 1, Terms{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63},
-		// Three batches of MaxInFlight leave before the first denial and then the list of budgets have been answered.
+		// Three batches of MaxInFlight are sent before the first denial and the list of PDBs are answered.
 		{"voluntary, 1000 pods", 1000, Terms{}, 16 + 3*32},
 		{"forced, 1000 pods", 1000, Terms{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63 + 3*32},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.podsNamed(c.pods, "web-%d", label("app", "web"))
-			s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPods(c.pods, "web-%d", withLabel("app", "web"))
+			s.addPDB("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, wait := start(ctx, t, s, Options{Terms: c.terms})
+			_, wait := startDrain(ctx, t, s, Options{Terms: c.terms})
 			r, err := wait()
-			wantOutcome(t, r, err, Cancelled)
-			n := len(s.asked("evict", nil))
+			checkOutcome(t, r, err, Cancelled)
+			n := len(s.findRequests("evict", nil))
 			if n > c.most || n < 15 {
 				t.Errorf("%d evictions in a minute, want 15 to %d", n, c.most)
 			}
@@ -330,88 +330,88 @@ func TestW07M07ABlockedBudgetIsNotAskedHot(t *testing.T) {
 	}
 }
 
-func TestUnblockedPodLeavesBesideAThousandBlockedOnes(t *testing.T) {
+func TestUnblockedPodIsEvictedBesideAThousandBlocked(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(1000, "a-blocked-%04d", label("app", "web"), grace(time.Minute))
-		s.budget("web", 1000, 1000, map[string]string{"app": "web"})
-		free := s.pod("z-free", grace(time.Second), stopsIn(time.Millisecond))
-		r := drainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
-		if p := receiptOf(t, r, free); p.AskedAt.Sub(r.Began) > 500*time.Millisecond {
-			t.Errorf("asked after %s", p.AskedAt.Sub(r.Began))
+		s.addPods(1000, "a-blocked-%04d", withLabel("app", "web"), withGrace(time.Minute))
+		s.addPDB("web", 1000, 1000, map[string]string{"app": "web"})
+		free := s.addPod("z-free", withGrace(time.Second), withStopTime(time.Millisecond))
+		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		if p := podReportOf(t, r, free); p.AskedAt.Sub(r.Began) > 500*time.Millisecond {
+			t.Errorf("evicted after %s", p.AskedAt.Sub(r.Began))
 		}
-		if s.most > 32 {
-			t.Errorf("%d requests at once", s.most)
+		if s.maxInFlight > 32 {
+			t.Errorf("%d requests at once", s.maxInFlight)
 		}
 	})
 }
 
-func TestUnreadyPodsPassReadyPodsOfTheirPDB(t *testing.T) {
+func TestUnreadyPodsAreEvictedWhileReadyPodsAreBlocked(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("a-ready", label("app", "web"), grace(time.Minute))
-		sick := s.pod("b-sick", label("app", "web"), notReady, stopsIn(0))
-		pending := s.pod("c-pending", label("app", "web"), notReady, phase("Pending"), stopsIn(0))
-		s.budget("web", 1, 3, map[string]string{"app": "web"})
-		r := drainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
+		s.addPod("a-ready", withLabel("app", "web"), withGrace(time.Minute))
+		sick := s.addPod("b-sick", withLabel("app", "web"), asNotReady, withStopTime(0))
+		pending := s.addPod("c-pending", withLabel("app", "web"), asNotReady, withPhase("Pending"), withStopTime(0))
+		s.addPDB("web", 1, 3, map[string]string{"app": "web"})
+		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
 		for _, p := range []*simPod{sick, pending} {
-			if q := receiptOf(t, r, p); q.Asked != Evicted || q.AskedAt.Sub(r.Began) > time.Second {
+			if q := podReportOf(t, r, p); q.Asked != Evicted || q.AskedAt.Sub(r.Began) > time.Second {
 				t.Errorf("%+v", q)
 			}
 		}
 	})
 }
 
-func TestUnreadyPodArrivingBehindReadyOnesIsEvicted(t *testing.T) {
+func TestArrivingUnreadyPodIsEvictedWhileReadyPodsBlocked(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("ready", label("app", "web"))
-		s.budget("web", 1, 1, map[string]string{"app": "web"}).always = true
+		s.addPod("ready", withLabel("app", "web"))
+		s.addPDB("web", 1, 1, map[string]string{"app": "web"}).alwaysAllowUnhealthy = true
 		arrives := 27 * time.Second
-		time.AfterFunc(arrives, func() { s.pod("sick", label("app", "web"), notReady, stopsIn(0)) })
-		r := drainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(40 * time.Second)}})
-		p := receiptNamed(t, r, "sick")
+		time.AfterFunc(arrives, func() { s.addPod("sick", withLabel("app", "web"), asNotReady, withStopTime(0)) })
+		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(40 * time.Second)}})
+		p := podReportNamed(t, r, "sick")
 		if waited := p.AskedAt.Sub(r.Began) - arrives; p.Asked != Evicted || waited > 100*time.Millisecond {
-			t.Errorf("asked after %s: %+v", waited, p)
+			t.Errorf("evicted after %s: %+v", waited, p)
 		}
 	})
 }
 
-func TestPodsOfAKnownPDBWaitWithoutEvictions(t *testing.T) {
+func TestPodsOfBlockedPDBSendNoEvictions(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("first", label("app", "a"))
-		s.budget("a", 1, 1, map[string]string{"app": "a"})
-		s.budget("b", 1000, 1000, map[string]string{"app": "b"})
-		time.AfterFunc(2*time.Second, func() { // by then the namespace's budgets have been read
-			s.podsNamed(500, "b-%d", label("app", "b"))
+		s.addPod("first", withLabel("app", "a"))
+		s.addPDB("a", 1, 1, map[string]string{"app": "a"})
+		s.addPDB("b", 1000, 1000, map[string]string{"app": "b"})
+		time.AfterFunc(2*time.Second, func() { // by then the namespace's PDBs are known
+			s.addPods(500, "b-%d", withLabel("app", "b"))
 		})
-		_, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
-		if n := len(s.asked("evict", nil)); n > 32+2*10 || err == nil {
+		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		if n := len(s.findRequests("evict", nil)); n > 32+2*10 || err == nil {
 			t.Errorf("%d evictions", n)
 		}
 	})
 }
 
-func TestPDBThatOpenedIsAskedAgainQuickly(t *testing.T) {
+func TestOpenedPDBIsRetriedQuickly(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		pods, healthy int // how many must be healthy once it opens
+		pods, healthy int // minimum of healthy pods after the change
 		most          time.Duration
 	}{
 		{"for all pods at once", 100, 0, 10 * time.Second},
-		{"for one pod at a time", 10, 9, 25 * time.Second}, // not 5 s for each
+		{"for one pod at a time", 10, 9, 25 * time.Second}, // not 5 s for each pod
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.podsNamed(c.pods, "web-%d", label("app", "web"), twinned(newName, time.Second))
-			b := s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
-			s.after(time.Minute, func() { b.healthy = int32(c.healthy) })
-			tookUpTo(t, drainTo(t, s, Drained, Options{}), time.Minute+c.most)
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPods(c.pods, "web-%d", withLabel("app", "web"), withTwin(twinNewName, time.Second))
+			b := s.addPDB("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
+			s.changeAfter(time.Minute, func() { b.minHealthy = int32(c.healthy) })
+			checkTookUpTo(t, runDrainTo(t, s, Drained, Options{}), time.Minute+c.most)
 		}))
 	}
 }
 
-func TestI2NoPodQueuesAfterItsTimeToWait(t *testing.T) {
+func TestI2DueForcedDeletionWaitsForNoOtherPod(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(200, "web-%d", label("app", "web"), grace(time.Second))
-		s.budget("web", 200, 200, map[string]string{"app": "web"})
-		r := drainTo(t, s, Drained, Options{Terms: within(time.Minute), MaxInFlight: 2})
+		s.addPods(200, "web-%d", withLabel("app", "web"), withGrace(time.Second))
+		s.addPDB("web", 200, 200, map[string]string{"app": "web"})
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute), MaxInFlight: 2})
 		for _, p := range r.Pods {
 			if p.Asked != Forced || len(p.Delays) == 0 {
 				t.Fatalf("%+v", p)
@@ -420,36 +420,36 @@ func TestI2NoPodQueuesAfterItsTimeToWait(t *testing.T) {
 	})
 }
 
-func TestFailingPodDoesNotStarveTheOthers(t *testing.T) {
+func TestFailingPodDoesNotDelayOthers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("a", grace(time.Hour))
-		b := s.pod("b", stopsIn(0))
-		// a webhook that never lets a go
+		s.addPod("a", withGrace(time.Hour))
+		b := s.addPod("b", withStopTime(0))
+		// a webhook that always denies the eviction of a
 		s.failWhen(fault{err: &kubeapi.StatusError{Code: 500, Reason: "InternalError", Message: "webhook failed"}}, func(c call) bool {
 			return c.verb == "evict" && (c.Name == "a" || c.n < 4)
 		})
-		r, _ := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(30 * time.Second)}})
-		if p := receiptOf(t, r, b); p.End != Stopped {
-			t.Errorf("b never had its turn: %+v", p)
+		r, _ := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(30 * time.Second)}})
+		if p := podReportOf(t, r, b); p.End != Stopped {
+			t.Errorf("b was never evicted: %+v", p)
 		}
 	})
 }
 
-func TestReplacementOfTheSameNameIsNeverEvicted(t *testing.T) {
+func TestSameNamedReplacementIsNeverEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		db := s.pod("db-0", ownedBy("StatefulSet"), label("app", "db"), stopsIn(0), twinned(sameName, time.Second))
-		s.budget("db", 1, 1, map[string]string{"app": "db"})
-		s.lag = 3 * time.Second // the watch is slow to tell
-		s.after(2*time.Second, func() {
-			_, _ = s.remove(db, kubeapi.Removal{UID: db.UID})
-			s.budgets = nil // nothing in the way of the replacement
+		db := s.addPod("db-0", withOwner("StatefulSet"), withLabel("app", "db"), withStopTime(0), withTwin(twinSameName, time.Second))
+		s.addPDB("db", 1, 1, map[string]string{"app": "db"})
+		s.watchLag = 3 * time.Second // the watch is late
+		s.changeAfter(2*time.Second, func() {
+			_, _ = s.deletePod(db, kubeapi.Removal{UID: db.UID})
+			s.pdbs = nil // the replacement is not blocked
 		})
-		drainTo(t, s, Drained, Options{})
-		twin := s.named("shop", "db-0")
+		runDrainTo(t, s, Drained, Options{})
+		twin := s.findPod("shop", "db-0")
 		if twin == nil || twin.UID == db.UID || twin.DeletionTimestamp != nil {
-			t.Fatalf("the replacement was touched: %+v", twin)
+			t.Fatalf("the replacement was evicted: %+v", twin)
 		}
-		for _, q := range s.asked("evict", nil) {
+		for _, q := range s.findRequests("evict", nil) {
 			if q.removal.UID != db.UID {
 				t.Errorf("eviction of UID %s", q.removal.UID)
 			}
@@ -464,14 +464,14 @@ func TestI7FailedOrShortListNeverDrainsANode(t *testing.T) {
 		want  Outcome
 	}{
 		{"voluntary", func() Terms { return Terms{GiveUp: time.Now().Add(10 * time.Second)} }, GaveUp},
-		{"forced", func() Terms { return within(10 * time.Second) }, DeadlinePassed},
+		{"forced", func() Terms { return deadlineIn(10 * time.Second) }, DeadlinePassed},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			s.pod("web")
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPod("web")
 			cut := errors.New("answer ended early")
 			s.failAll("list", fault{err: cut})
-			r, err := drained(t, s, Options{Terms: c.terms()})
-			wantOutcome(t, r, err, c.want)
+			r, err := runDrain(t, s, Options{Terms: c.terms()})
+			checkOutcome(t, r, err, c.want)
 			if !errors.Is(err, cut) || !strings.Contains(err.Error(), "before its pods could be listed") {
 				t.Errorf("error: %v", err)
 			}
@@ -481,33 +481,33 @@ func TestI7FailedOrShortListNeverDrainsANode(t *testing.T) {
 
 func TestI7LateOrBrokenWatchNeverDrainsANode(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.lag = 3 * time.Second
-		s.pod("first", stopsIn(0))
-		time.AfterFunc(400*time.Millisecond, func() { s.pod("late", stopsIn(5*time.Second)) })
-		r := drainTo(t, s, Drained, Options{})
-		if left := s.bound(); left != 0 || len(r.Pods) != 2 {
-			t.Errorf("drained with %d pods left, receipt of %d", left, len(r.Pods))
+		s.watchLag = 3 * time.Second
+		s.addPod("first", withStopTime(0))
+		time.AfterFunc(400*time.Millisecond, func() { s.addPod("late", withStopTime(5*time.Second)) })
+		r := runDrainTo(t, s, Drained, Options{})
+		if left := s.countRemainingPods(); left != 0 || len(r.Pods) != 2 {
+			t.Errorf("drained with %d pods left, report of %d", left, len(r.Pods))
 		}
 	})
 	simulate(t, func(t *testing.T, s *sim) {
 		var broken atomic.Bool
-		s.watchLives = func(int) (time.Duration, bool) { return 200 * time.Millisecond, true }
+		s.watchLifetime = func(int) (time.Duration, bool) { return 200 * time.Millisecond, true }
 		s.failWhen(fault{err: errors.New("no route to host")}, func(c call) bool { return c.verb == "list" && broken.Load() })
 		time.AfterFunc(100*time.Millisecond, func() { broken.Store(true) })
-		time.AfterFunc(250*time.Millisecond, func() { s.pod("unseen") })
-		drainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
+		time.AfterFunc(250*time.Millisecond, func() { s.addPod("unseen") })
+		runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
 	})
 }
 
 func TestI7PDBNotFoundDoesNotMeanPodGone(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web")
-		// the budget was deleted while the API server asked it
-		s.failWhen(fault{err: notFound("poddisruptionbudgets.policy", "web")}, func(c call) bool {
+		web := s.addPod("web")
+		// the PDB was deleted during the request
+		s.failWhen(fault{err: newNotFound("poddisruptionbudgets.policy", "web")}, func(c call) bool {
 			return c.verb == "evict" && c.n == 0
 		})
-		r := drainTo(t, s, Drained, Options{})
-		if p := receiptOf(t, r, web); p.Asked != Evicted || p.End != Stopped {
+		r := runDrainTo(t, s, Drained, Options{})
+		if p := podReportOf(t, r, web); p.Asked != Evicted || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -516,15 +516,15 @@ func TestI7PDBNotFoundDoesNotMeanPodGone(t *testing.T) {
 func TestWavesAreStrictWhenThereIsTime(t *testing.T) {
 	for _, forced := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {
-			web := s.pod("web", stopsIn(20*time.Second))
-			dns := s.pod("dns", priority(2_000_000_000), stopsIn(time.Second))
+			web := s.addPod("web", withStopTime(20*time.Second))
+			dns := s.addPod("dns", withPriority(2_000_000_000), withStopTime(time.Second))
 			var terms Terms
 			if forced {
-				terms = within(10 * time.Minute)
+				terms = deadlineIn(10 * time.Minute)
 			}
-			r := drainTo(t, s, Drained, Options{Terms: terms})
-			if first, second := receiptOf(t, r, web), receiptOf(t, r, dns); second.AskedAt.Before(first.EndedAt) || second.Wave != 1 {
-				t.Errorf("forced %t: dns asked at %s, web gone at %s", forced, second.AskedAt, first.EndedAt)
+			r := runDrainTo(t, s, Drained, Options{Terms: terms})
+			if first, second := podReportOf(t, r, web), podReportOf(t, r, dns); second.AskedAt.Before(first.EndedAt) || second.Wave != 1 {
+				t.Errorf("forced %t: dns evicted at %s, web gone at %s", forced, second.AskedAt, first.EndedAt)
 			}
 		})
 	}
@@ -532,42 +532,42 @@ func TestWavesAreStrictWhenThereIsTime(t *testing.T) {
 
 func TestWavesOverlapWhenTimeIsShort(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web", stopsIn(never), grace(time.Minute))
-		dns := s.pod("dns", priority(2_000_000_000), stopsIn(time.Second), grace(10*time.Second))
-		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
-		// 10 s for dns to stop and a quarter of 30 s to wait for budgets in.
-		if at := receiptOf(t, r, dns).AskedAt.Sub(r.Began); at != 12500*time.Millisecond {
-			t.Errorf("dns asked after %s", at)
+		web := s.addPod("web", withStopTime(never), withGrace(time.Minute))
+		dns := s.addPod("dns", withPriority(2_000_000_000), withStopTime(time.Second), withGrace(10*time.Second))
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		// 10 s for dns to stop, and a quarter of 30 s for PDBs.
+		if at := podReportOf(t, r, dns).AskedAt.Sub(r.Began); at != 12500*time.Millisecond {
+			t.Errorf("dns evicted after %s", at)
 		}
-		if p := receiptOf(t, r, web); p.End != Killed || p.EndedAt.After(r.Deadline) {
+		if p := podReportOf(t, r, web); p.End != Killed || p.EndedAt.After(r.Deadline) {
 			t.Errorf("web: %+v", p)
 		}
 	})
 }
 
-func TestWaveBoundariesOfTheCaller(t *testing.T) {
+func TestCallerCanSetWaveBoundaries(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		low, mid, high := s.pod("low", priority(-5)), s.pod("mid", priority(100)), s.pod("high", priority(2_000_001_000))
-		r := drainTo(t, s, Drained, Options{WaveBoundaries: []int32{0, 1000}})
+		low, mid, high := s.addPod("low", withPriority(-5)), s.addPod("mid", withPriority(100)), s.addPod("high", withPriority(2_000_001_000))
+		r := runDrainTo(t, s, Drained, Options{WaveBoundaries: []int32{0, 1000}})
 		for i, p := range []*simPod{low, mid, high} {
-			if q := receiptOf(t, r, p); q.Wave != i || q.EndedAt.Sub(r.Began) < time.Duration(i+1)*2*time.Second {
+			if q := podReportOf(t, r, p); q.Wave != i || q.EndedAt.Sub(r.Began) < time.Duration(i+1)*2*time.Second {
 				t.Errorf("%s: wave %d, gone after %s", p.Name, q.Wave, q.EndedAt.Sub(r.Began))
 			}
 		}
-		one, _ := drained(t, newSim(), Options{WaveBoundaries: []int32{}})
+		one, _ := runDrain(t, newSim(), Options{WaveBoundaries: []int32{}})
 		if one.Outcome != Drained {
 			t.Error("no boundaries is one wave")
 		}
 	})
 }
 
-func TestLongestGraceGoesFirst(t *testing.T) {
+func TestLongestGraceIsEvictedFirst(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		for i := range 10 {
-			s.pod(fmt.Sprintf("p-%d", i), grace(time.Duration(10+i)*time.Second))
+			s.addPod(fmt.Sprintf("p-%d", i), withGrace(time.Duration(10+i)*time.Second))
 		}
-		drainTo(t, s, Drained, Options{MaxInFlight: 1, Terms: within(time.Minute)})
-		for i, q := range s.asked("evict", nil) {
+		runDrainTo(t, s, Drained, Options{MaxInFlight: 1, Terms: deadlineIn(time.Minute)})
+		for i, q := range s.findRequests("evict", nil) {
 			if want := fmt.Sprintf("p-%d", 9-i); q.removal.Name != want {
 				t.Errorf("eviction %d is %s, want %s", i, q.removal.Name, want)
 			}
@@ -578,9 +578,9 @@ func TestLongestGraceGoesFirst(t *testing.T) {
 func TestGraceOfCenturiesIsCapped(t *testing.T) {
 	for _, seconds := range []int64{9_223_372_037, 9_999_999_999, math.MaxInt64} {
 		simulate(t, func(t *testing.T, s *sim) {
-			p := s.pod("web", stopsIn(10*time.Second), func(p *simPod) { p.Spec.TerminationGracePeriodSeconds = &seconds })
-			r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
-			if got := receiptOf(t, r, p); got.End != Stopped || got.GraceGiven != 29 {
+			p := s.addPod("web", withStopTime(10*time.Second), func(p *simPod) { p.Spec.TerminationGracePeriodSeconds = &seconds })
+			r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+			if got := podReportOf(t, r, p); got.End != Stopped || got.GraceGiven != 29 {
 				t.Errorf("grace %d: %s, given %d s of 30", seconds, got.End, got.GraceGiven)
 			}
 		})
@@ -595,15 +595,15 @@ func TestGraceIsCappedToTheTimeLeft(t *testing.T) {
 	}{
 		{"there is time", 30 * time.Second, time.Minute, 0, -1},
 		{"less time than wanted", 30 * time.Second, 20 * time.Second, 2 * time.Second, 17},
-		{"the pod itself wants none", 0, 20 * time.Second, 0, -1},
+		{"the pod wants no grace", 0, 20 * time.Second, 0, -1},
 		{"almost none left", 30 * time.Second, time.Second, 0, 1},
 		{"margin longer than what is left", 30 * time.Second, 5 * time.Second, time.Minute, 1},
 		{"deadline in the past margin", 30 * time.Second, 3 * time.Second, 3 * time.Second, 1},
 	} {
-		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
-			p := s.pod("web", grace(c.wanted), stopsIn(0))
-			_, _ = drained(t, s, Options{Terms: Terms{Deadline: time.Now().Add(c.deadline), Margin: c.margin}})
-			asked := s.asked("evict", p)
+		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
+			p := s.addPod("web", withGrace(c.wanted), withStopTime(0))
+			_, _ = runDrain(t, s, Options{Terms: Terms{Deadline: time.Now().Add(c.deadline), Margin: c.margin}})
+			asked := s.findRequests("evict", p)
 			if len(asked) != 1 {
 				t.Fatalf("%d evictions", len(asked))
 			}
@@ -617,82 +617,82 @@ func TestGraceIsCappedToTheTimeLeft(t *testing.T) {
 	}
 }
 
-func TestTheUsersOwnGrace(t *testing.T) {
+func TestUserGraceReplacesPodGrace(t *testing.T) {
 	for _, seconds := range []int64{0, 1, 90} {
 		simulate(t, func(t *testing.T, s *sim) {
-			p := s.pod("web", stopsIn(never))
-			r := drainTo(t, s, Drained, Options{GraceSeconds: &seconds})
-			if g := s.asked("evict", p)[0].removal.Grace; g == nil || *g != seconds {
+			p := s.addPod("web", withStopTime(never))
+			r := runDrainTo(t, s, Drained, Options{GraceSeconds: &seconds})
+			if g := s.findRequests("evict", p)[0].removal.Grace; g == nil || *g != seconds {
 				t.Errorf("grace %v, want %d", g, seconds)
 			}
-			if q := receiptOf(t, r, p); q.GraceWanted != seconds || (seconds == 0) != (q.End == Vanished) {
+			if q := podReportOf(t, r, p); q.GraceWanted != seconds || (seconds == 0) != (q.End == Vanished) {
 				t.Errorf("%+v", q)
 			}
 		})
 	}
 	simulate(t, func(t *testing.T, s *sim) {
-		p := s.pod("web")
-		_, _ = drained(t, s, Options{GraceSeconds: ptr(int64(-1))})
-		if g := s.asked("evict", p)[0].removal.Grace; g != nil && *g != 30 {
+		p := s.addPod("web")
+		_, _ = runDrain(t, s, Options{GraceSeconds: ptr(int64(-1))})
+		if g := s.findRequests("evict", p)[0].removal.Grace; g != nil && *g != 30 {
 			t.Errorf("-1 keeps the pod's own grace; sent %d", *g)
 		}
 	})
 }
 
-func TestADeadlineAlreadyOverEndsAtOnce(t *testing.T) {
+func TestPassedDeadlineEndsDrainAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("web")
-		r := drainTo(t, s, DeadlinePassed, Options{Terms: within(-time.Minute)})
-		tookAbout(t, r, 0)
+		s.addPod("web")
+		r := runDrainTo(t, s, DeadlinePassed, Options{Terms: deadlineIn(-time.Minute)})
+		checkTookAbout(t, r, 0)
 	})
 }
 
-func TestTermsSoonerCutOffPodsThatAreStopping(t *testing.T) {
+func TestEarlierDeadlineShortensStoppingPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		slow := s.pod("slow", grace(10*time.Minute), stopsIn(never))
-		nice := s.pod("nice", grace(10*time.Minute), stopsIn(2*time.Minute+20*time.Second))
-		d, wait := start(t.Context(), t, s, Options{Terms: within(15 * time.Minute)})
+		slow := s.addPod("slow", withGrace(10*time.Minute), withStopTime(never))
+		nice := s.addPod("nice", withGrace(10*time.Minute), withStopTime(2*time.Minute+20*time.Second))
+		d, wait := startDrain(t.Context(), t, s, Options{Terms: deadlineIn(15 * time.Minute)})
 		time.Sleep(2 * time.Minute)
 		end := time.Now().Add(30 * time.Second)
 		d.SetTerms(Terms{Deadline: end.Add(2 * time.Second), Margin: 2 * time.Second})
 		r, err := wait()
-		wantOutcome(t, r, err, Drained)
-		// A request for "25 seconds" would be counted from the deletion two minutes ago and kill both at once.
-		if p := receiptOf(t, r, nice); p.End != Stopped {
+		checkOutcome(t, r, err, Drained)
+		// A request for "25 seconds" would count from the deletion 2 minutes ago and kill both pods at once.
+		if p := podReportOf(t, r, nice); p.End != Stopped {
 			t.Errorf("nice was killed with time left: %+v", p)
 		}
-		p := receiptOf(t, r, slow)
+		p := podReportOf(t, r, slow)
 		if p.End != Killed || p.EndedAt.Before(end.Add(-time.Second)) || p.EndedAt.After(end.Add(time.Second)) || !p.CutShort() {
 			t.Errorf("slow: %+v, want it killed at %s", p, end)
 		}
-		s.wantRequests(t, "delete", 1)
+		s.checkRequestCount(t, "delete", 1)
 	})
 }
 
-func TestTermsLaterWaitAgain(t *testing.T) {
+func TestLaterDeadlineLetsPodsWaitAgain(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web", grace(30*time.Second))
+		web := s.addBlockedPod("web", withGrace(30*time.Second))
 		began := time.Now()
-		d, wait := start(t.Context(), t, s, Options{Terms: within(time.Minute)})
+		d, wait := startDrain(t.Context(), t, s, Options{Terms: deadlineIn(time.Minute)})
 		time.Sleep(25 * time.Second)
 		d.SetTerms(Terms{Deadline: began.Add(10 * time.Minute)})
 		r, err := wait()
-		wantOutcome(t, r, err, Drained)
-		if at := s.asked("delete", web)[0].at.Sub(began); at != 9*time.Minute+29*time.Second {
+		checkOutcome(t, r, err, Drained)
+		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 9*time.Minute+29*time.Second {
 			t.Errorf("forced after %s", at)
 		}
 		if !r.Deadline.Equal(began.Add(10 * time.Minute)) {
-			t.Errorf("receipt's deadline: %s", r.Deadline)
+			t.Errorf("report's deadline: %s", r.Deadline)
 		}
 	})
 }
 
-func TestTheSameTermsSetEverySecondChangeNothing(t *testing.T) {
+func TestSettingSameTermsChangesNothing(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web", grace(30*time.Second), stopsIn(never))
-		terms := within(30 * time.Second)
+		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(never))
+		terms := deadlineIn(30 * time.Second)
 		began := time.Now()
-		d, wait := start(t.Context(), t, s, Options{Terms: terms})
+		d, wait := startDrain(t.Context(), t, s, Options{Terms: terms})
 		go func() {
 			for range 30 {
 				time.Sleep(time.Second)
@@ -700,7 +700,7 @@ func TestTheSameTermsSetEverySecondChangeNothing(t *testing.T) {
 			}
 		}()
 		_, _ = wait()
-		if at := s.asked("delete", web)[0].at.Sub(began); at != 15*time.Second {
+		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 15*time.Second {
 			t.Errorf("forced after %s", at)
 		}
 		time.Sleep(time.Minute)
@@ -709,18 +709,18 @@ func TestTheSameTermsSetEverySecondChangeNothing(t *testing.T) {
 
 func TestVoluntaryDrainThatBecomesForcedEvictsEveryPod(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web")
-		d, wait := start(t.Context(), t, s, Options{})
+		web := s.addBlockedPod("web")
+		d, wait := startDrain(t.Context(), t, s, Options{})
 		time.Sleep(10 * time.Minute)
-		d.SetTerms(within(time.Minute))
+		d.SetTerms(deadlineIn(time.Minute))
 		synctest.Wait()
-		bare := s.pod("bare", unowned)
+		bare := s.addPod("bare", withoutOwner)
 		r, err := wait()
-		wantOutcome(t, r, err, Drained)
-		if p := receiptOf(t, r, web); p.Asked != Forced {
+		checkOutcome(t, r, err, Drained)
+		if p := podReportOf(t, r, web); p.Asked != Forced {
 			t.Errorf("web: %+v", p)
 		}
-		if p := receiptOf(t, r, bare); p.Asked != Evicted {
+		if p := podReportOf(t, r, bare); p.Asked != Evicted {
 			t.Errorf("bare: %+v", p)
 		}
 	})
@@ -728,69 +728,69 @@ func TestVoluntaryDrainThatBecomesForcedEvictsEveryPod(t *testing.T) {
 
 func TestCancellationStopsAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.blockedPod("web")
-		s.pod("slow", stopsIn(never), grace(time.Hour))
+		s.addBlockedPod("web")
+		s.addPod("slow", withStopTime(never), withGrace(time.Hour))
 		reason := errors.New("the event was cancelled")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, wait := start(ctx, t, s, Options{Terms: within(10 * time.Minute)})
+		_, wait := startDrain(ctx, t, s, Options{Terms: deadlineIn(10 * time.Minute)})
 		time.Sleep(5 * time.Second)
 		cancel(reason)
 		r, err := wait()
-		wantOutcome(t, r, err, Cancelled)
-		tookAbout(t, r, 5*time.Second)
+		checkOutcome(t, r, err, Cancelled)
+		checkTookAbout(t, r, 5*time.Second)
 		if !errors.Is(err, reason) {
 			t.Errorf("error %v", err)
 		}
-		n := len(s.asked("", nil))
+		n := len(s.findRequests("", nil))
 		time.Sleep(time.Hour)
-		if len(s.asked("", nil)) != n {
+		if len(s.findRequests("", nil)) != n {
 			t.Error("requests after the cancellation")
 		}
 	})
 }
 
-func TestCancellationMentionsRequestsThatMayHaveWorked(t *testing.T) {
+func TestCancelledDrainReportsUnansweredRequests(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web")
+		web := s.addPod("web")
 		s.failAll("evict", fault{hang: true})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, wait := start(ctx, t, s, Options{})
+		_, wait := startDrain(ctx, t, s, Options{})
 		r, err := wait()
-		wantOutcome(t, r, err, Cancelled)
-		if p := receiptOf(t, r, web); p.Unanswered != Evicted || p.Asked != NotAsked || len(p.Delays) != 0 {
+		checkOutcome(t, r, err, Cancelled)
+		if p := podReportOf(t, r, web); p.Unanswered != Evicted || p.Asked != NotAsked || len(p.Delays) != 0 {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-func TestEvictionWhoseAnswerWasLostIsReported(t *testing.T) {
+func TestEvictionWithLostAnswerIsReported(t *testing.T) {
 	for _, f := range []fault{
-		{worked: true, err: errors.New("connection reset by peer")},
-		{worked: true, err: &kubeapi.StatusError{Code: 504, Reason: "Timeout"}},
-		{worked: true, hang: true},
+		{tookEffect: true, err: errors.New("connection reset by peer")},
+		{tookEffect: true, err: &kubeapi.StatusError{Code: 504, Reason: "Timeout"}},
+		{tookEffect: true, hang: true},
 	} {
 		simulate(t, func(t *testing.T, s *sim) {
-			web := s.pod("web", stopsIn(time.Minute), grace(2*time.Minute))
+			web := s.addPod("web", withStopTime(time.Minute), withGrace(2*time.Minute))
 			s.failWhen(f, func(c call) bool { return c.verb == "evict" && c.n == 0 })
-			r := drainTo(t, s, Drained, Options{})
-			if p := receiptOf(t, r, web); p.Asked != Evicted || p.Unanswered != NotAsked {
+			r := runDrainTo(t, s, Drained, Options{})
+			if p := podReportOf(t, r, web); p.Asked != Evicted || p.Unanswered != NotAsked {
 				t.Errorf("%+v", p)
 			}
-			s.wantRequests(t, "evict", 1)
+			s.checkRequestCount(t, "evict", 1)
 		})
 	}
 }
 
-func TestPodEndingBeforeItsAnswerCountsAsEvicted(t *testing.T) {
+func TestPodGoneBeforeAnswerCountsAsEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web", stopsIn(0))
+		web := s.addPod("web", withStopTime(0))
 		s.fault = func(c call) *fault {
 			if c.verb == "evict" {
 				go func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					_, _ = s.removeEvicted(web, c.Removal)
+					_, _ = s.deleteEvicted(web, c.Removal)
 				}()
 				return &fault{hang: true}
 			}
@@ -798,65 +798,65 @@ func TestPodEndingBeforeItsAnswerCountsAsEvicted(t *testing.T) {
 		}
 		d := New(s, Options{Node: node})
 		r, err := d.Run(t.Context())
-		wantOutcome(t, r, err, Drained)
-		tookAbout(t, r, settle)
-		if p := receiptOf(t, r, web); p.Asked != Evicted {
+		checkOutcome(t, r, err, Drained)
+		checkTookAbout(t, r, lateBindWait)
+		if p := podReportOf(t, r, web); p.Asked != Evicted {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-func TestSeveralBudgetsOnAPodAreExplained(t *testing.T) {
+func TestMultiplePDBsOnPodAreExplained(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(100, "web-%d", label("app", "web"))
-		s.budget("all", 0, 1, nil)
-		s.budget("web", 0, 1, map[string]string{"app": "web"})
-		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
-		wantOutcome(t, r, err, GaveUp)
+		s.addPods(100, "web-%d", withLabel("app", "web"))
+		s.addPDB("all", 0, 1, nil)
+		s.addPDB("web", 0, 1, map[string]string{"app": "web"})
+		r, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+		checkOutcome(t, r, err, GaveUp)
 		if !strings.Contains(err.Error(), "selected by 2 disruption budgets (all, web)") ||
 			!strings.Contains(err.Error(), "make their selectors disjoint") {
 			t.Errorf("%.300v", err)
 		}
-		s.wantRequestsUpTo(t, "evict", 3*32+10)
+		s.checkMaxRequestCount(t, "evict", 3*32+10)
 	})
 }
 
 func TestPDBThatNeverAllowsEvictionsIsNamed(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.blockedPod("web")
-		s.pod("db", label("app", "db"))
-		s.budget("db", 1, 2, map[string]string{"app": "db"}) // one of two is down: waiting helps
-		_, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+		s.addBlockedPod("web")
+		s.addPod("db", withLabel("app", "db"))
+		s.addPDB("db", 1, 2, map[string]string{"app": "db"}) // one of two pods is down: waiting helps
+		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
 		var u *Unfinished
 		if !errors.As(err, &u) || len(u.Blocked) != 2 {
 			t.Fatal(err)
 		}
-		if strings.Contains(u.Blocked[0].Detail, "never") || !strings.Contains(u.Blocked[1].Detail, "never will") {
+		if strings.Contains(u.Blocked[0].Detail, "never") || !strings.Contains(u.Blocked[1].Detail, "never allows an eviction") {
 			t.Errorf("db: %s; web: %s", u.Blocked[0].Detail, u.Blocked[1].Detail)
 		}
 	})
 }
 
-func TestUnlistedPDBIsNamedFromTheDenial(t *testing.T) {
+func TestUnreadPDBIsNamedFromDenial(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(50, "web-%d", label("app", "web"))
-		s.budget("web", 50, 50, map[string]string{"app": "web"})
-		s.failAll("budgets", fault{err: forbidden("cannot list poddisruptionbudgets")})
-		_, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+		s.addPods(50, "web-%d", withLabel("app", "web"))
+		s.addPDB("web", 50, 50, map[string]string{"app": "web"})
+		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
+		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
 		if !strings.Contains(err.Error(), "The disruption budget web needs 50 healthy pods and has 50 currently") {
 			t.Errorf("%.300v", err)
 		}
-		s.wantRequestsUpTo(t, "evict", 50+16)
+		s.checkMaxRequestCount(t, "evict", 50+16)
 	})
 }
 
 func TestOpeningPDBIsUsedAtOnceWithoutForce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		const ready = 3700 * time.Millisecond
-		s.podsNamed(5, "web-%d", label("app", "web"), stopsIn(0), twinned(newName, ready))
-		s.budget("web", 4, 5, map[string]string{"app": "web"})
-		r := drainTo(t, s, Drained, Options{Terms: within(5 * time.Minute)})
-		s.wantRequests(t, "delete", 0)
+		s.addPods(5, "web-%d", withLabel("app", "web"), withStopTime(0), withTwin(twinNewName, ready))
+		s.addPDB("web", 4, 5, map[string]string{"app": "web"})
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute)})
+		s.checkRequestCount(t, "delete", 0)
 		var at []time.Time
 		for _, p := range r.Pods {
 			at = append(at, p.AskedAt)
@@ -864,7 +864,7 @@ func TestOpeningPDBIsUsedAtOnceWithoutForce(t *testing.T) {
 		slices.SortFunc(at, time.Time.Compare)
 		for i := 1; i < len(at); i++ {
 			if waited := at[i].Sub(at[i-1]); waited > ready+100*time.Millisecond {
-				t.Errorf("eviction %d came %s after the last, although its replacement was ready after %s", i, waited, ready)
+				t.Errorf("eviction %d was sent %s after the last, although its replacement was ready after %s", i, waited, ready)
 			}
 		}
 	})
@@ -872,33 +872,33 @@ func TestOpeningPDBIsUsedAtOnceWithoutForce(t *testing.T) {
 
 func TestDeletedPDBUnblocksItsPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(50, "web-%d", label("app", "web"))
-		s.budget("web", 50, 50, map[string]string{"app": "web"})
-		s.after(30*time.Second, func() {
-			s.budgets = nil
-			s.shout()
+		s.addPods(50, "web-%d", withLabel("app", "web"))
+		s.addPDB("web", 50, 50, map[string]string{"app": "web"})
+		s.changeAfter(30*time.Second, func() {
+			s.pdbs = nil
+			s.wakeWatchers()
 		})
-		r := drainTo(t, s, Drained, Options{})
-		tookUpTo(t, r, 35*time.Second)
+		r := runDrainTo(t, s, Drained, Options{})
+		checkTookUpTo(t, r, 35*time.Second)
 	})
 }
 
-func TestPodsThatArriveDuringTheDrainLeaveToo(t *testing.T) {
+func TestPodsArrivingDuringDrainAreEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("web", stopsIn(20*time.Second))
-		time.AfterFunc(10*time.Second, func() { s.pod("late", stopsIn(20*time.Second)) })
-		r := drainTo(t, s, Drained, Options{})
-		if p := receiptNamed(t, r, "late"); p.Asked != Evicted || p.End != Stopped {
+		s.addPod("web", withStopTime(20*time.Second))
+		time.AfterFunc(10*time.Second, func() { s.addPod("late", withStopTime(20*time.Second)) })
+		r := runDrainTo(t, s, Drained, Options{})
+		if p := podReportNamed(t, r, "late"); p.Asked != Evicted || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
-		tookAbout(t, r, 30*time.Second)
+		checkTookAbout(t, r, 30*time.Second)
 	})
 }
 
-func TestDrainOnStandbyEvictsLateArrivals(t *testing.T) {
+func TestDrainedNodeEvictsLateArrivals(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("web", stopsIn(20*time.Second))
-		s.pod("agent", ownedBy("DaemonSet"))
+		s.addPod("web", withStopTime(20*time.Second))
+		s.addPod("agent", withOwner("DaemonSet"))
 		var told []string
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -908,31 +908,31 @@ func TestDrainOnStandbyEvictsLateArrivals(t *testing.T) {
 			},
 			OnArrival: func() { told = append(told, fmt.Sprintf("%.0fs late", time.Since(began).Seconds())) },
 		}
-		time.AfterFunc(time.Minute, func() { s.pod("late", stopsIn(20*time.Second)) })
-		time.AfterFunc(2*time.Minute, func() { s.pod("another-agent", ownedBy("DaemonSet")) })
+		time.AfterFunc(time.Minute, func() { s.addPod("late", withStopTime(20*time.Second)) })
+		time.AfterFunc(2*time.Minute, func() { s.addPod("another-agent", withOwner("DaemonSet")) })
 		time.AfterFunc(time.Hour, cancel)
-		_, wait := start(ctx, t, s, o)
+		_, wait := startDrain(ctx, t, s, o)
 		r, err := wait()
 		if !errors.Is(err, context.Canceled) || r.Outcome != Cancelled {
 			t.Errorf("outcome %q, error %v", r.Outcome, err)
 		}
 		want := []string{
-			"20s node-1: drained after 20.0s: 1 gone, 0 left, 1 not touched", "60s late",
-			"80s node-1: drained after 20.0s: 1 gone, 0 left, 1 not touched",
+			"20s node-1: drained after 20.0s: 1 gone, 0 remaining, 1 skipped", "60s late",
+			"80s node-1: drained after 20.0s: 1 gone, 0 remaining, 1 skipped",
 		}
 		if !slices.Equal(told, want) {
-			t.Errorf("it told %q, want %q", told, want)
+			t.Errorf("reported %q, want %q", told, want)
 		}
 	})
 }
 
 func TestArrivingProtectedPodStopsAVoluntaryDrain(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("web", stopsIn(20*time.Second))
-		time.AfterFunc(10*time.Second, func() { s.pod("late", annotation(drainability.DoNotEvict, "true")) })
-		r, err := drained(t, s, Options{})
-		wantOutcome(t, r, err, RefusedOutcome)
-		tookAbout(t, r, 10*time.Second)
+		s.addPod("web", withStopTime(20*time.Second))
+		time.AfterFunc(10*time.Second, func() { s.addPod("late", withAnnotation(drainability.DoNotEvict, "true")) })
+		r, err := runDrain(t, s, Options{})
+		checkOutcome(t, r, err, RefusedOutcome)
+		checkTookAbout(t, r, 10*time.Second)
 		var refused *Refused
 		if !errors.As(err, &refused) || len(refused.Pods) != 1 || refused.Pods[0].Name != "late" {
 			t.Errorf("%v", err)
@@ -940,14 +940,14 @@ func TestArrivingProtectedPodStopsAVoluntaryDrain(t *testing.T) {
 	})
 }
 
-func TestAVoluntaryDrainThatIsRefusedEvictsNothing(t *testing.T) {
+func TestRefusedVoluntaryDrainEvictsNothing(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("web")
-		s.pod("bare", unowned)
-		s.pod("cache", emptyDir)
-		r, err := drained(t, s, Options{})
-		wantOutcome(t, r, err, RefusedOutcome)
-		s.wantRequests(t, "evict", 0)
+		s.addPod("web")
+		s.addPod("bare", withoutOwner)
+		s.addPod("cache", withEmptyDir)
+		r, err := runDrain(t, s, Options{})
+		checkOutcome(t, r, err, RefusedOutcome)
+		s.checkRequestCount(t, "evict", 0)
 		for _, want := range []string{"2 pods", "shop/bare (unmanaged: has no controller that would recreate it)", "shop/cache (local-storage: keeps data in emptyDir scratch)"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("error %q, want %q in it", err, want)
@@ -958,172 +958,172 @@ func TestAVoluntaryDrainThatIsRefusedEvictsNothing(t *testing.T) {
 
 func TestExpiringProtectionIsAwaitedByPolicy(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(drainability.DoNotDisrupt, "10m"))
+		job := s.addPod("job", withAnnotation(drainability.DoNotDisrupt, "10m"))
 		policy := podrules.Voluntary().With(podrules.ByProtected, podrules.Await)
-		r := drainTo(t, s, Drained, Options{Policy: &policy})
-		if p := receiptOf(t, r, job); p.Asked != Evicted || p.AskedAt.Sub(r.Began) < 10*time.Minute || p.AskedAt.Sub(r.Began) > 10*time.Minute+time.Second {
+		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
+		if p := podReportOf(t, r, job); p.Asked != Evicted || p.AskedAt.Sub(r.Began) < 10*time.Minute || p.AskedAt.Sub(r.Began) > 10*time.Minute+time.Second {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-func TestProtectionExpiringDuringItsEvictionChangesNothing(t *testing.T) {
+func TestProtectionExpiringDuringEvictionChangesNothing(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(drainability.DoNotDisrupt, "10s"), stopsIn(20*time.Second))
+		job := s.addPod("job", withAnnotation(drainability.DoNotDisrupt, "10s"), withStopTime(20*time.Second))
 		s.latency = 8 * time.Second
-		r := drainTo(t, s, Drained, Options{Terms: within(time.Minute)})
-		if p := receiptOf(t, r, job); p.Verdict.Rule != podrules.ByProtected || p.End != Stopped {
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
+		if p := podReportOf(t, r, job); p.Verdict.Rule != podrules.ByProtected || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-func TestAProtectionThatIsLiftedFreesThePod(t *testing.T) {
+func TestUnprotectedPodIsEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(drainability.SafeToEvict, "false"))
+		job := s.addPod("job", withAnnotation(drainability.SafeToEvict, "false"))
 		policy := podrules.Voluntary().With(podrules.ByProtected, podrules.Await)
-		time.AfterFunc(time.Minute, func() { s.update(job, func(p *simPod) { p.Annotations = nil }) })
-		r := drainTo(t, s, Drained, Options{Policy: &policy})
-		tookAbout(t, r, time.Minute+2*time.Second)
+		time.AfterFunc(time.Minute, func() { s.updatePod(job, func(p *simPod) { p.Annotations = nil }) })
+		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
+		checkTookAbout(t, r, time.Minute+2*time.Second)
 	})
 }
 
-func TestTerminatingPodIsCutOffAtTheDeadline(t *testing.T) {
+func TestTerminatingPodGraceEndsAtDeadline(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		p := s.pod("slow", stopsIn(never), grace(time.Hour), deleted(10*time.Minute, time.Hour))
-		r := drainTo(t, s, Drained, Options{Terms: Terms{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
-		q := receiptOf(t, r, p)
+		p := s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(10*time.Minute, time.Hour))
+		r := runDrainTo(t, s, Drained, Options{Terms: Terms{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
+		q := podReportOf(t, r, p)
 		if q.Asked != Shortened || q.Verdict.Rule != podrules.ByTerminating || q.End != Killed {
 			t.Errorf("%+v", q)
 		}
-		tookAbout(t, r, 58*time.Second)
+		checkTookAbout(t, r, 58*time.Second)
 	})
-	simulate(t, func(t *testing.T, s *sim) { // in a voluntary drain it has all its time
-		s.pod("slow", stopsIn(never), grace(time.Hour), deleted(10*time.Minute, time.Hour))
-		r := drainTo(t, s, Drained, Options{})
-		tookAbout(t, r, 50*time.Minute)
-		if n := len(s.asked("", nil)); n != 0 {
+	simulate(t, func(t *testing.T, s *sim) { // a voluntary drain does not shorten the grace
+		s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(10*time.Minute, time.Hour))
+		r := runDrainTo(t, s, Drained, Options{})
+		checkTookAbout(t, r, 50*time.Minute)
+		if n := len(s.findRequests("", nil)); n != 0 {
 			t.Errorf("%d requests", n)
 		}
 	})
 }
 
-func TestAMissingRightToDeleteLeavesTheEviction(t *testing.T) {
+func TestForbiddenDeletionFallsBackToEviction(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web", label("app", "web"), grace(30*time.Second), twinned(newName, time.Second))
-		b := s.budget("web", 1, 1, map[string]string{"app": "web"})
-		s.failAll("delete", fault{err: forbidden(`pods "web" is forbidden: User "agent" cannot delete resource "pods"`)})
-		s.after(40*time.Second, func() { b.healthy = 0 })
-		r := drainTo(t, s, Drained, Options{Terms: within(time.Minute)})
-		p := receiptOf(t, r, web)
+		web := s.addPod("web", withLabel("app", "web"), withGrace(30*time.Second), withTwin(twinNewName, time.Second))
+		b := s.addPDB("web", 1, 1, map[string]string{"app": "web"})
+		s.failAll("delete", fault{err: newForbidden(`pods "web" is forbidden: User "agent" cannot delete resource "pods"`)})
+		s.changeAfter(40*time.Second, func() { b.minHealthy = 0 })
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
+		p := podReportOf(t, r, web)
 		if p.Asked != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == NoRight }) {
 			t.Errorf("%+v", p)
 		}
-		s.wantRequests(t, "delete", 1)
+		s.checkRequestCount(t, "delete", 1)
 	})
 }
 
-func TestForbiddenEvictionsAreRetriedSparingly(t *testing.T) {
+func TestForbiddenEvictionsAreRetriedRarely(t *testing.T) {
 	for _, disable := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {
-			s.podsNamed(100, "web-%d")
-			s.failWhen(fault{err: forbidden(`User "agent" cannot create resource "pods/eviction"`)}, func(c call) bool {
+			s.addPods(100, "web-%d")
+			s.failWhen(fault{err: newForbidden(`User "agent" cannot create resource "pods/eviction"`)}, func(c call) bool {
 				return c.verb == "evict" || c.verb == "delete"
 			})
-			r, err := drained(t, s, Options{DisableEviction: disable, Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
-			wantOutcome(t, r, err, GaveUp)
+			r, err := runDrain(t, s, Options{DisableEviction: disable, Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+			checkOutcome(t, r, err, GaveUp)
 			if !strings.Contains(err.Error(), "forbidden: User") {
 				t.Errorf("%.200v", err)
 			}
-			if n := len(s.asked("evict", nil)) + len(s.asked("delete", nil)); n > 100+6 {
+			if n := len(s.findRequests("evict", nil)) + len(s.findRequests("delete", nil)); n > 100+6 {
 				t.Errorf("%d evictions and deletions in a minute", n)
 			}
 		})
 	}
 }
 
-func TestDisableEvictionDeletesPastBudgetsAndSaysSo(t *testing.T) {
+func TestDisableEvictionDeletesAndReportsBypassedPDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.blockedPod("web")
-		r := drainTo(t, s, Drained, Options{DisableEviction: true})
-		if p := receiptOf(t, r, web); p.Asked != DeletedOnRequest || p.GraceGiven != 30 {
+		web := s.addBlockedPod("web")
+		r := runDrainTo(t, s, Drained, Options{DisableEviction: true})
+		if p := podReportOf(t, r, web); p.Asked != DeletedOnRequest || p.GraceGiven != 30 {
 			t.Errorf("%+v", p)
 		}
-		if len(s.asked("evict", nil)) != 0 || !strings.Contains(r.Summary(), "1 deleted past a disruption budget") {
+		if len(s.findRequests("evict", nil)) != 0 || !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
 			t.Errorf("%s", r.Summary())
 		}
 	})
 }
 
-func TestSelectLeavesOthersAlone(t *testing.T) {
+func TestSelectSkipsOtherPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		mine := s.pod("mine", label("app", "mine"))
-		other := s.pod("other", label("app", "other"), unowned)
-		r := drainTo(t, s, Drained, Options{Select: func(p kubeapi.Pod) bool { return p.Labels["app"] == "mine" }})
-		if p := receiptOf(t, r, other); p.Verdict.Rule != podrules.ByExcluded || p.Action != podrules.Leave || p.End != StillThere {
+		mine := s.addPod("mine", withLabel("app", "mine"))
+		other := s.addPod("other", withLabel("app", "other"), withoutOwner)
+		r := runDrainTo(t, s, Drained, Options{Select: func(p kubeapi.Pod) bool { return p.Labels["app"] == "mine" }})
+		if p := podReportOf(t, r, other); p.Verdict.Rule != podrules.ByExcluded || p.Action != podrules.Leave || p.End != StillThere {
 			t.Errorf("%+v", p)
 		}
-		if p := receiptOf(t, r, mine); p.End != Stopped {
+		if p := podReportOf(t, r, mine); p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 	})
 }
 
-func TestSkipTerminatingForLeavesPodsPastTheirGrace(t *testing.T) {
+func TestSkipTerminatingForSkipsPodsPastGrace(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		dead := s.pod("dead", stopsIn(never), deleted(10*time.Minute, 30*time.Second))
-		web := s.pod("web", stopsIn(never), grace(10*time.Second))
-		s.machineOff(time.Now()) // an unready node: nothing ever ends
-		r := drainTo(t, s, Drained, Options{SkipTerminatingFor: time.Minute})
-		tookAbout(t, r, time.Minute+10*time.Second)
+		dead := s.addPod("dead", withStopTime(never), asDeleted(10*time.Minute, 30*time.Second))
+		web := s.addPod("web", withStopTime(never), withGrace(10*time.Second))
+		s.stopNodeAt(time.Now()) // the node is not ready: no container ends
+		r := runDrainTo(t, s, Drained, Options{SkipTerminatingFor: time.Minute})
+		checkTookAbout(t, r, time.Minute+10*time.Second)
 		for _, p := range []*simPod{dead, web} {
-			if q := receiptOf(t, r, p); q.Action != podrules.Leave || q.End != StillThere {
+			if q := podReportOf(t, r, p); q.Action != podrules.Leave || q.End != StillThere {
 				t.Errorf("%+v", q)
 			}
 		}
 	})
 }
 
-func TestFinishedPodsGoWhateverTheirBudget(t *testing.T) {
+func TestFinishedPodsIgnorePDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		p := s.pod("job", phase("Failed"), unowned, label("app", "job"))
-		p.exit(killedExitCode, time.Now().Add(-time.Hour))
-		s.budget("job", 1, 1, map[string]string{"app": "job"})
-		r := drainTo(t, s, Drained, Options{Terms: within(10 * time.Second)})
-		if q := receiptOf(t, r, p); q.Verdict.Rule != podrules.ByFinished || q.End == Killed || q.CutShort() {
-			t.Errorf("a kill of an hour ago is not this drain's: %+v", q)
+		p := s.addPod("job", withPhase("Failed"), withoutOwner, withLabel("app", "job"))
+		p.setTerminated(killedExitCode, time.Now().Add(-time.Hour))
+		s.addPDB("job", 1, 1, map[string]string{"app": "job"})
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(10 * time.Second)})
+		if q := podReportOf(t, r, p); q.Verdict.Rule != podrules.ByFinished || q.End == Killed || q.CutShort() {
+			t.Errorf("a kill an hour ago does not belong to this drain: %+v", q)
 		}
 	})
 }
 
 func TestPodsOfATerminatingNamespaceAreAwaited(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		p := s.pod("web")
+		p := s.addPod("web")
 		s.failAll("evict", fault{err: &kubeapi.StatusError{Code: 403, Reason: "Forbidden", Causes: []kubeapi.Cause{{Reason: "NamespaceTerminating"}}}})
-		s.after(5*time.Second, func() { _, _ = s.remove(p, kubeapi.Removal{UID: p.UID}) })
-		r := drainTo(t, s, Drained, Options{})
-		if q := receiptOf(t, r, p); q.Asked != NotAsked || q.Delays[0].Reason != Failing {
+		s.changeAfter(5*time.Second, func() { _, _ = s.deletePod(p, kubeapi.Removal{UID: p.UID}) })
+		r := runDrainTo(t, s, Drained, Options{})
+		if q := podReportOf(t, r, p); q.Asked != NotAsked || q.Delays[0].Reason != Failing {
 			t.Errorf("%+v", q)
 		}
 	})
 }
 
-func TestRetryAfterOfTheAPIServerIsRespected(t *testing.T) {
+func TestRetryAfterHeaderIsRespected(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(250, "web-%d")
+		s.addPods(250, "web-%d")
 		began := time.Now()
 		s.failWhen(fault{err: &kubeapi.StatusError{Code: 429, Reason: "TooManyRequests", Message: "too many requests", RetryAfter: time.Second}}, func(c call) bool {
 			return c.verb == "evict" && time.Since(began) < 10*time.Second
 		})
-		r := drainTo(t, s, Drained, Options{})
-		s.wantRequestsUpTo(t, "evict", 250+32+10)
-		tookUpTo(t, r, 16*time.Second)
+		r := runDrainTo(t, s, Drained, Options{})
+		s.checkMaxRequestCount(t, "evict", 250+32+10)
+		checkTookUpTo(t, r, 16*time.Second)
 	})
 }
 
-func TestUnavailableAPIServerIsRetriedUntilItAnswers(t *testing.T) {
+func TestUnavailableAPIServerIsRetried(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.podsNamed(250, "web-%d")
+		s.addPods(250, "web-%d")
 		began := time.Now()
 		s.fault = func(c call) *fault {
 			if c.verb == "evict" && time.Since(began) < 20*time.Second {
@@ -1134,37 +1134,37 @@ func TestUnavailableAPIServerIsRetriedUntilItAnswers(t *testing.T) {
 			}
 			return nil
 		}
-		drainTo(t, s, Drained, Options{Terms: within(time.Minute)})
-		s.wantRequestsUpTo(t, "evict", 250+250+32)
-		s.wantRequests(t, "delete", 0)
+		runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
+		s.checkMaxRequestCount(t, "evict", 250+250+32)
+		s.checkRequestCount(t, "delete", 0)
 	})
 }
 
-func TestOnlyPodsCutShortCountAsCutShort(t *testing.T) {
+func TestOnlyPodsKilledEarlyCountAsCutShort(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("quick", stopsIn(time.Second), grace(time.Minute))
-		s.pod("slow", stopsIn(never), grace(time.Minute))
-		r := drainTo(t, s, Drained, Options{Terms: within(20 * time.Second)})
+		s.addPod("quick", withStopTime(time.Second), withGrace(time.Minute))
+		s.addPod("slow", withStopTime(never), withGrace(time.Minute))
+		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(20 * time.Second)})
 		if !strings.Contains(r.Summary(), "1 cut short") {
 			t.Error(r.Summary())
 		}
 	})
 }
 
-func TestProgressSpeaksForItself(t *testing.T) {
+func TestProgressStringNamesObstacles(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.pod("quick", stopsIn(0))
-		s.pod("slow", stopsIn(never), grace(time.Minute))
-		s.pod("held", label("app", "web"))
-		s.pod("agent", ownedBy("DaemonSet"))
-		s.budget("web", 1, 1, map[string]string{"app": "web"})
+		s.addPod("quick", withStopTime(0))
+		s.addPod("slow", withStopTime(never), withGrace(time.Minute))
+		s.addPod("held", withLabel("app", "web"))
+		s.addPod("agent", withOwner("DaemonSet"))
+		s.addPDB("web", 1, 1, map[string]string{"app": "web"})
 		var lines []string
 		last := Progress{}
 		_, err := Run(t.Context(), s, Options{
 			Node: node, Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)},
 			OnProgress: func(p Progress) { lines, last = append(lines, p.String()), p },
 		})
-		if err == nil || lines[0] != "pods not known yet" {
+		if err == nil || lines[0] != "pods not listed yet" {
 			t.Errorf("%v, %q", err, lines[0])
 		}
 		if want := "1 of 3 gone, 1 stopping, 1 waiting (disruption-budget shop/web: 1)"; last.String() != want {
@@ -1176,7 +1176,7 @@ func TestProgressSpeaksForItself(t *testing.T) {
 	})
 }
 
-func TestAReceiptIsJSONWhateverItsDeadline(t *testing.T) {
+func TestReportWithAnyDeadlineMarshalsToJSON(t *testing.T) {
 	for _, c := range []struct {
 		deadline time.Time
 		want     string
@@ -1191,29 +1191,29 @@ func TestAReceiptIsJSONWhateverItsDeadline(t *testing.T) {
 	}
 }
 
-func TestAnAPIThatStopsFollowingIsReported(t *testing.T) {
+func TestEndedPodWatchIsReported(t *testing.T) {
 	simulate(t, func(t *testing.T, _ *sim) {
-		_, err := Run(t.Context(), silent{}, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(time.Second)}})
-		if err == nil || !strings.Contains(err.Error(), "the watch ended for good: connection lost") {
+		_, err := Run(t.Context(), returningWatchAPI{}, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(time.Second)}})
+		if err == nil || !strings.Contains(err.Error(), "the watch of its pods ended: connection lost") {
 			t.Error(err)
 		}
 	})
 }
 
-// silent is an API that breaks its promise to follow.
-type silent struct{ still }
+// returningWatchAPI is an API that wrongly returns from its watch.
+type returningWatchAPI struct{ hangingAPI }
 
-func (silent) FollowPodsOn(context.Context, string, kubeapi.Handler[kubeapi.Pod]) error {
+func (returningWatchAPI) FollowPodsOn(context.Context, string, kubeapi.Handler[kubeapi.Pod]) error {
 	return errors.New("connection lost")
 }
 
-func TestPodsThatOutliveTheMachineAreLeft(t *testing.T) {
+func TestPodsOutlivingTheInstanceAreReported(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		web := s.pod("web", stopsIn(never))
-		s.machineOff(time.Now().Add(5 * time.Second)) // sooner than announced
-		r, err := drained(t, s, Options{Terms: within(20 * time.Second)})
-		wantOutcome(t, r, err, DeadlinePassed)
-		if p := receiptOf(t, r, web); !p.Left() || p.Asked != Evicted {
+		web := s.addPod("web", withStopTime(never))
+		s.stopNodeAt(time.Now().Add(5 * time.Second)) // earlier than announced
+		r, err := runDrain(t, s, Options{Terms: deadlineIn(20 * time.Second)})
+		checkOutcome(t, r, err, DeadlinePassed)
+		if p := podReportOf(t, r, web); !p.Left() || p.Asked != Evicted {
 			t.Errorf("%+v", p)
 		}
 		if !strings.Contains(err.Error(), "deadline-passed with 1 pods left: shop/web: stopping") {
@@ -1222,15 +1222,14 @@ func TestPodsThatOutliveTheMachineAreLeft(t *testing.T) {
 	})
 }
 
-// slowlyListed is a sim whose first list is overtaken by the watch: a pod is bound after it was read, and before it is
-// answered.
-type slowlyListed struct {
+// slowListSim is a sim with a slow first list: a pod is bound after the list is read and before it is answered.
+type slowListSim struct {
 	*sim
 
 	bind func()
 }
 
-func (s *slowlyListed) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
+func (s *slowListSim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
 	pods, err := s.sim.ListPodsOn(ctx, node)
 	if s.bind != nil {
 		s.bind()
@@ -1240,7 +1239,7 @@ func (s *slowlyListed) ListPodsOn(ctx context.Context, node string) ([]kubeapi.P
 	return pods, err
 }
 
-func TestI7PodArrivingDuringTheLastListIsSeen(t *testing.T) {
+func TestI7PodArrivingDuringFinalListIsEvicted(t *testing.T) {
 	for _, c := range []struct {
 		owner string
 		asked Asked
@@ -1250,30 +1249,30 @@ func TestI7PodArrivingDuringTheLastListIsSeen(t *testing.T) {
 		{"ReplicaSet", Evicted, Stopped, 0},
 		{"DaemonSet", NotAsked, StillThere, 1},
 	} {
-		t.Run(c.owner, simulated(func(t *testing.T, s *sim) {
-			s.pod("web")
-			api := &slowlyListed{sim: s, bind: func() { s.pod("late", ownedBy(c.owner)) }}
-			r, err := Run(t.Context(), api, Options{Node: node, Terms: within(time.Minute)})
-			wantOutcome(t, r, err, Drained)
-			if p := receiptNamed(t, r, "late"); p.Asked != c.asked || p.End != c.end || s.bound() != c.bound {
-				t.Errorf("%d pods are on the node; of the late one: %+v", s.bound(), p)
+		t.Run(c.owner, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPod("web")
+			api := &slowListSim{sim: s, bind: func() { s.addPod("late", withOwner(c.owner)) }}
+			r, err := Run(t.Context(), api, Options{Node: node, Terms: deadlineIn(time.Minute)})
+			checkOutcome(t, r, err, Drained)
+			if p := podReportNamed(t, r, "late"); p.Asked != c.asked || p.End != c.end || s.countRemainingPods() != c.bound {
+				t.Errorf("%d pods are on the node; the late one: %+v", s.countRemainingPods(), p)
 			}
 		}))
 	}
 }
 
-func TestGonePodIsNotReviewedAgain(t *testing.T) {
+func TestGonePodSetsNoTimer(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		pod := s.pod("batch", annotation(drainability.DoNotDisrupt, "4h")).snapshot()
+		pod := s.addPod("batch", withAnnotation(drainability.DoNotDisrupt, "4h")).snapshot()
 		d := New(s, Options{Node: node, Policy: ptr(podrules.Voluntary().With(podrules.ByProtected, podrules.Leave))})
-		d.see(pod, time.Now())
-		if next := d.review(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
-			t.Errorf("while it is there it is reviewed at %s", next)
+		d.updatePod(pod, time.Now())
+		if next := d.applyTimers(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
+			t.Errorf("before it is gone its timer is %s", next)
 		}
-		d.forget(pod, time.Now())
+		d.removePod(pod, time.Now())
 		for _, at := range []time.Duration{0, 5 * time.Hour} {
-			if next := d.review(time.Now().Add(at)); !next.IsZero() {
-				t.Errorf("after %s it is reviewed at %s", at, next)
+			if next := d.applyTimers(time.Now().Add(at)); !next.IsZero() {
+				t.Errorf("after %s its timer is %s", at, next)
 			}
 		}
 	})

@@ -17,57 +17,57 @@ import (
 )
 
 const (
-	// settle is how long after its beginning a drain still expects new pods: a scheduler that had not heard of the cordon
-	// may be binding one.
-	settle = 500 * time.Millisecond
-	// recountEvery is the pause between two recounts: while volumes are waited for, the watch may miss a pod.
-	recountEvery = 10 * time.Second
-	// whenAsked stands for "not by itself": the engine looks again whenever something happens.
-	whenAsked = time.Hour
+	// lateBindWait is how long after its start a drain expects new pods. A scheduler that has not seen the cordon may
+	// still bind one.
+	lateBindWait = 500 * time.Millisecond
+	// finalListInterval is the pause between two final lists while volumes are waited for. The watch may miss a pod in
+	// that time.
+	finalListInterval = 10 * time.Second
+	// idleWait is the pause when no time limit is near. Every event ends it early.
+	idleWait = time.Hour
 )
 
-// Drain is one drain of one node. Run it once; SetTerms may be called from any goroutine while it runs.
+// Drain is one drain of one node. Call Run once. SetTerms may be called from any goroutine while it runs.
 type Drain struct {
-	api API
-	o   Options
+	api     API
+	options Options
 
 	mu       sync.Mutex
 	newTerms *Terms
 
-	// inbox brings what the watch and the requests have learned to the engine's goroutine, which alone touches
-	// everything below.
+	// inbox passes results of the watch and of requests to the engine's goroutine. Only that goroutine touches the
+	// fields below.
 	inbox *inbox
 
-	terms   Terms
-	policy  podrules.Policy
-	since   time.Time // when the drain first had a deadline
-	began   time.Time
-	over    bool
-	pods    map[string]*podState // by UID
-	named   []*podState          // all of them by namespace and name
-	order   []*podState          // those that are not gone; see inOrder
-	budgets *budgets
-	lanes   map[string]*lane
-	// queued counts the pods that wait in each lane; it is nil until a step needs it.
-	queued     map[string]int
-	evictions  *requests
-	deletions  *requests
-	listed     bool
-	listErr    error
-	lastSent   map[string]time.Time // the latest request by namespace
-	window     *window
-	conditions conditionWrites
-	recount    recount
-	detachment *detachment
-	// relied is true while the node is drained as far as the caller knows.
-	relied bool
+	terms         Terms
+	policy        podrules.Policy
+	deadlineSince time.Time // when the drain first had a deadline
+	startedAt     time.Time
+	ended         bool
+	pods          map[string]*podState // by UID
+	podsByName    []*podState          // all pods, by namespace and name
+	remaining     []*podState          // pods that are not gone; see sortRemaining
+	pdbs          *pdbState
+	pdbQueues     map[string]*pdbQueue
+	// queueLengths counts the waiting pods of each PDB queue. It is nil until a step needs it.
+	queueLengths        map[string]int
+	evictions           *requestTracker
+	deletions           *requestTracker
+	listed              bool
+	listErr             error
+	lastSentByNamespace map[string]time.Time
+	limit               *concurrencyLimit
+	conditions          conditionWrites
+	finalList           finalList
+	detachWait          *detachWait
+	// reportedDrained is true after OnDrained was called and no pod arrived since.
+	reportedDrained bool
 	// background counts the goroutines of the watch and the requests.
 	background sync.WaitGroup
 }
 
-// SetTerms changes how much time there is. Pods that are stopping already with more grace than is left are cut off at
-// the end of it; time that was added is used for the pods that have not been asked yet. Setting the same terms again
-// changes nothing.
+// SetTerms changes the time limits. Pods that are stopping with more grace than is left get a shorter one. Added time
+// is used for the pods that were not evicted yet. Setting the same terms again changes nothing.
 func (d *Drain) SetTerms(t Terms) {
 	d.mu.Lock()
 	d.newTerms = &t
@@ -75,7 +75,7 @@ func (d *Drain) SetTerms(t Terms) {
 	d.inbox.put(nil)
 }
 
-func (d *Drain) takeTerms(now time.Time) {
+func (d *Drain) applyNewTerms(now time.Time) {
 	d.mu.Lock()
 	t := d.newTerms
 	d.newTerms = nil
@@ -84,65 +84,65 @@ func (d *Drain) takeTerms(now time.Time) {
 		return
 	}
 	if t.Forced() && !d.terms.Forced() {
-		d.since = now
+		d.deadlineSince = now
 	}
 	d.terms = *t
-	d.policy = policyFor(d.o, d.terms)
+	d.policy = policyFor(d.options, d.terms)
 	for _, p := range d.pods {
-		d.judge(p, now)
-		if p.requesting { // for as long as the terms before allowed
-			p.giveUp(now)
+		d.decidePod(p, now)
+		if p.requesting { // its timeout was computed from the old terms
+			p.shortenRequest(now)
 		}
 	}
 }
 
-// Run drains; see the function Run.
+// Run drains the node; see the function Run.
 func (d *Drain) Run(ctx context.Context) (Receipt, error) {
 	work, stop := context.WithCancel(ctx)
 	defer stop()
-	d.began = time.Now()
-	d.since = d.began
+	d.startedAt = time.Now()
+	d.deadlineSince = d.startedAt
 	d.background.Go(func() {
-		if err := d.podsOnNode(work, d.handler()); work.Err() == nil {
-			d.inbox.put(func(time.Time) { d.failed(fmt.Errorf("the watch ended for good: %w", err)) })
+		if err := d.watchPods(work, d.newPodHandler()); work.Err() == nil {
+			d.inbox.put(func(time.Time) { d.handleWatchError(fmt.Errorf("the watch of its pods ended: %w", err)) })
 		}
 	})
-	outcome := d.conduct(work)
-	for outcome == Drained && d.o.OnDrained != nil {
-		outcome = d.standBy(work)
+	outcome := d.runLoop(work)
+	for outcome == Drained && d.options.OnDrained != nil {
+		outcome = d.redrainOnArrival(work)
 	}
-	d.over = true
+	d.ended = true
 	stop()
 	d.background.Wait()
-	d.read() // the answers that the end of the drain has overtaken
-	receipt := d.receipt(outcome)
-	return receipt, d.verdict(ctx, outcome, receipt)
+	d.processInbox() // answers that arrived while the drain ended
+	report := d.newReport(outcome)
+	return report, d.outcomeError(ctx, outcome, report)
 }
 
-// conduct is the engine's loop: decide, then wait for news or for the next moment at which something is due.
-func (d *Drain) conduct(ctx context.Context) Outcome {
+// runLoop decides what to do, then waits for an event or the next due time, until the drain ends.
+func (d *Drain) runLoop(ctx context.Context) Outcome {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		d.read()
+		d.processInbox()
 		now := time.Now()
-		d.takeTerms(now)
+		d.applyNewTerms(now)
 		if ctx.Err() != nil {
-			d.report()
-			if d.o.OnDrained == nil && d.empty() && d.recount.done { // only volumes are waited for
+			d.reportProgress()
+			if d.options.OnDrained == nil && d.isEmpty() && d.finalList.done { // only volumes are still waited for
 				return Drained
 			}
 			return Cancelled
 		}
-		review := d.review(now)
-		d.sayArrival()
-		outcome, over := d.outcome(now)
+		review := d.applyTimers(now)
+		d.reportArrival()
+		outcome, over := d.checkOutcome(now)
 		if over {
-			d.report()
+			d.reportProgress()
 			return outcome
 		}
-		next := sooner(d.step(ctx, now), review)
-		d.report()
+		next := earlierSet(d.processPods(ctx, now), review)
+		d.reportProgress()
 		timer.Reset(max(0, next.Sub(now)))
 		select {
 		case <-ctx.Done():
@@ -152,117 +152,115 @@ func (d *Drain) conduct(ctx context.Context) Outcome {
 	}
 }
 
-// read takes in all the news there is.
-func (d *Drain) read() {
-	for _, n := range d.inbox.take() {
+func (d *Drain) processInbox() {
+	for _, n := range d.inbox.takeAll() {
 		n(time.Now())
 	}
 }
 
-func (d *Drain) handler() kubeapi.Handler[kubeapi.Pod] {
+func (d *Drain) newPodHandler() kubeapi.Handler[kubeapi.Pod] {
 	return kubeapi.Handler[kubeapi.Pod]{
-		Replaced: func(all []kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.replace(all, now) }) },
-		Changed:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.see(p, now) }) },
-		Deleted:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.forget(p, now) }) },
-		Failed:   func(err error) { d.inbox.put(func(time.Time) { d.failed(err) }) },
+		Replaced: func(all []kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.replacePods(all, now) }) },
+		Changed:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.updatePod(p, now) }) },
+		Deleted:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.removePod(p, now) }) },
+		Failed:   func(err error) { d.inbox.put(func(time.Time) { d.handleWatchError(err) }) },
 	}
 }
 
-func (d *Drain) failed(err error) {
-	d.o.Logger.Warn("cannot follow the node's pods", "node", d.o.Node, "err", err)
+func (d *Drain) handleWatchError(err error) {
+	d.options.Logger.Warn("cannot watch the node's pods", "node", d.options.Node, "err", err)
 	if !d.listed {
 		d.listErr = err
 	}
 }
 
-func (d *Drain) replace(all []kubeapi.Pod, now time.Time) {
+func (d *Drain) replacePods(all []kubeapi.Pod, now time.Time) {
 	d.listed, d.listErr = true, nil
-	d.update(all, slices.Collect(maps.Keys(d.pods)), now)
+	d.applyPodList(all, slices.Collect(maps.Keys(d.pods)), now)
 }
 
-// update takes in a list. Of the pods in known, those that are not in it are gone.
-func (d *Drain) update(all []kubeapi.Pod, known []string, now time.Time) {
+// applyPodList records a list of the node's pods. A known UID that is not in the list belongs to a pod that is gone.
+func (d *Drain) applyPodList(all []kubeapi.Pod, known []string, now time.Time) {
 	there := make(map[string]bool, len(all))
 	for _, p := range all {
 		there[p.UID] = true
-		d.see(p, now)
+		d.updatePod(p, now)
 	}
 	for _, uid := range known {
 		if p := d.pods[uid]; p != nil && !there[uid] {
-			p.leave(now)
+			p.markGone(now)
 		}
 	}
 }
 
-func (d *Drain) see(pod kubeapi.Pod, now time.Time) {
+func (d *Drain) updatePod(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
-		p = &podState{mayDelete: true, wanted: wantedGrace(&pod, d.o.GraceSeconds), wave: waveOf(&pod, d.o.WaveBoundaries)}
+		p = &podState{canDelete: true, wantedGrace: wantedGrace(&pod, d.options.GraceSeconds), wave: waveIndex(&pod, d.options.WaveBoundaries)}
 		p.pod = pod
 		d.pods[pod.UID] = p
-		d.order = append(d.order, p)
-		i, _ := slices.BinarySearchFunc(d.named, p, byName)
-		d.named = slices.Insert(d.named, i, p)
+		d.remaining = append(d.remaining, p)
+		i, _ := slices.BinarySearchFunc(d.podsByName, p, compareByName)
+		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
-	p.observe(pod)
-	d.judge(p, now)
-	d.budgets.place(p)
+	p.setPod(pod)
+	d.decidePod(p, now)
+	d.pdbs.assignBackoff(p)
 }
 
-func (d *Drain) forget(pod kubeapi.Pod, now time.Time) {
+func (d *Drain) removePod(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
 		return
 	}
-	p.observe(pod)
-	p.leave(now)
-	d.o.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
+	p.setPod(pod)
+	p.markGone(now)
+	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
-// judge applies the rules and the policy, and then the caller's own wishes. Until it is asked to leave, a pod is judged
-// anew each time: a protection may have been set or lifted meanwhile. One that somebody else deletes while it is
-// waited for keeps its verdict.
-func (d *Drain) judge(p *podState, now time.Time) {
-	if p.gone || p.asked != NotAsked || p.requesting || (p.terminating() && p.judged) {
+// decidePod applies the rules, the policy and the caller's options. It decides anew until the pod is evicted, because a
+// protection may be set or lifted. A pod that another client deletes keeps its decision.
+func (d *Drain) decidePod(p *podState, now time.Time) {
+	if p.gone || p.removal != NotAsked || p.requesting || (p.isTerminating() && p.decided) {
 		return
 	}
 	policy := d.policy
-	if d.o.PolicyOf != nil {
-		policy = d.o.PolicyOf(p.pod)
+	if d.options.PolicyOf != nil {
+		policy = d.options.PolicyOf(p.pod)
 	}
 	facts := fromkubeapi.Pod(&p.pod)
-	if d.o.Select != nil && !d.o.Select(p.pod) {
+	if d.options.Select != nil && !d.options.Select(p.pod) {
 		facts.Flags |= podrules.Excluded
 	}
-	if d.o.Mark != nil {
-		d.o.Mark(&facts, &p.pod)
+	if d.options.Mark != nil {
+		d.options.Mark(&facts, &p.pod)
 	}
 	v := policy.Judge(&facts, now)
-	p.verdict, p.action, p.judged, p.reviewAt = Verdict{v.Rule, v.Text(&facts)}, v.Action, true, time.Time{}
+	p.decision, p.action, p.decided, p.reviewAt = Verdict{v.Rule, v.Text(&facts)}, v.Action, true, time.Time{}
 	if v.Until != 0 {
 		p.reviewAt = time.Unix(0, v.Until)
 	}
 }
 
-// review does what time alone does to pods: protections expire, and patience with pods that do not stop ends. It
+// applyTimers re-decides pods with an expired protection, and skips pods that have been terminating for too long. It
 // returns when to do so again.
-func (d *Drain) review(now time.Time) time.Time {
+func (d *Drain) applyTimers(now time.Time) time.Time {
 	var next time.Time
-	for _, p := range d.order {
+	for _, p := range d.remaining {
 		if p.gone {
 			continue
 		}
-		if p.asked == NotAsked && !p.requesting && !p.terminating() && !p.reviewAt.IsZero() {
+		if p.removal == NotAsked && !p.requesting && !p.isTerminating() && !p.reviewAt.IsZero() {
 			if !now.Before(p.reviewAt) {
-				d.judge(p, now)
+				d.decidePod(p, now)
 			}
-			next = sooner(next, p.reviewAt)
+			next = earlierSet(next, p.reviewAt)
 		}
-		if d.o.SkipTerminatingFor <= 0 || !p.terminating() || !p.present() {
+		if d.options.SkipTerminatingFor <= 0 || !p.isTerminating() || !p.needsRemoval() {
 			continue
 		}
-		if end := p.pod.DeletionTimestamp.Add(d.o.SkipTerminatingFor); now.Before(end) {
-			next = sooner(next, end)
+		if end := p.pod.DeletionTimestamp.Add(d.options.SkipTerminatingFor); now.Before(end) {
+			next = earlierSet(next, end)
 		} else {
 			p.action = podrules.Leave
 		}
@@ -270,12 +268,12 @@ func (d *Drain) review(now time.Time) time.Time {
 	return next
 }
 
-// outcome reports whether the drain is over.
-func (d *Drain) outcome(now time.Time) (Outcome, bool) {
+// checkOutcome reports whether the drain is over, and how it ended.
+func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
 	switch {
-	case d.listed && d.any(func(p *podState) bool { return p.present() && p.action == podrules.Refuse }):
+	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.Refuse }):
 		return RefusedOutcome, true
-	case d.empty() && d.recount.done && d.detached(now):
+	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now):
 		return Drained, true
 	case d.terms.Forced() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
@@ -285,64 +283,63 @@ func (d *Drain) outcome(now time.Time) (Outcome, bool) {
 	return "", false
 }
 
-func (d *Drain) any(is func(*podState) bool) bool { return slices.ContainsFunc(d.order, is) }
+func (d *Drain) hasPod(is func(*podState) bool) bool { return slices.ContainsFunc(d.remaining, is) }
 
-// empty reports that, as far as is known, nothing is left that has to leave.
-func (d *Drain) empty() bool { return d.listed && !d.any((*podState).present) }
+// isEmpty reports whether the pods are known and none has to be removed.
+func (d *Drain) isEmpty() bool { return d.listed && !d.hasPod((*podState).needsRemoval) }
 
-// recount is the last look before a node is called drained: a list made after the last pod went. A watch may lag or be
-// broken, and what it has not told is not known to be gone (I7). It is repeated while volumes are waited for.
-type recount struct {
-	asking bool
-	done   bool
-	next   time.Time
+// finalList is a list of the node's pods made after the last pod was gone. A watch may lag or break, so that an
+// unreported pod is not known to be gone (I7). The list is repeated while volumes are waited for.
+type finalList struct {
+	inFlight bool
+	done     bool
+	nextAt   time.Time
 }
 
-// count asks for the recount when the node seems empty, and returns when to look again.
-func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
-	r := &d.recount
-	if !d.empty() {
-		r.done, r.next = false, time.Time{}
+// requestFinalList starts the final list if the node seems empty, and returns when to check again.
+func (d *Drain) requestFinalList(ctx context.Context, now time.Time) time.Time {
+	r := &d.finalList
+	if !d.isEmpty() {
+		r.done, r.nextAt = false, time.Time{}
 		return time.Time{}
 	}
-	if r.asking {
+	if r.inFlight {
 		return time.Time{}
 	}
-	if at := latest(r.next, d.began.Add(settle)); now.Before(at) {
+	if at := laterOf(r.nextAt, d.startedAt.Add(lateBindWait)); now.Before(at) {
 		return at
 	}
-	r.asking = true
-	known := slices.Collect(maps.Keys(d.pods)) // the watch may be the first to tell of one that came after the list was made
+	r.inFlight = true
+	known := slices.Collect(maps.Keys(d.pods)) // the watch may report a pod first that arrived after the list was made
 	d.background.Go(func() {
 		pods, err := d.listPods(ctx)
 		d.inbox.put(func(now time.Time) {
-			r.asking = false
+			r.inFlight = false
 			if err != nil {
-				r.done, r.next = false, now.Add(lastPause)
-				d.failed(err)
+				r.done, r.nextAt = false, now.Add(maxRetryPause)
+				d.handleWatchError(err)
 				return
 			}
-			d.update(pods, known, now)
-			r.done, r.next = true, now.Add(recountEvery) // unless one that has to leave has come meanwhile
+			d.applyPodList(pods, known, now)
+			r.done, r.nextAt = true, now.Add(finalListInterval) // an arriving pod resets this
 		})
 	})
 	return time.Time{}
 }
 
-func (d *Drain) podsOnNode(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) error {
-	return d.api.FollowPodsOn(ctx, d.o.Node, h)
+func (d *Drain) watchPods(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) error {
+	return d.api.FollowPodsOn(ctx, d.options.Node, h)
 }
 
-// listPods makes one list of the node's pods.
 func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
-	pods, err := d.api.ListPodsOn(ctx, d.o.Node)
+	pods, err := d.api.ListPodsOn(ctx, d.options.Node)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: listing its pods: %w", d.o.Node, err)
+		return nil, fmt.Errorf("node %s: listing its pods: %w", d.options.Node, err)
 	}
 	return pods, nil
 }
 
-// listOnce follows until the first list, or the first failure.
+// listOnce follows until the first list or the first failure, and returns it.
 func listOnce[T any](
 	ctx context.Context, follow func(context.Context, kubeapi.Handler[T]) error,
 ) (all []T, err error) {
@@ -369,50 +366,50 @@ func listOnce[T any](
 	return all, err
 }
 
-// step does everything that is due and returns when to look again if nothing happens before.
-func (d *Drain) step(ctx context.Context, now time.Time) time.Time {
-	next := d.nextLimit(now)
+// processPods does everything that is due, and returns when to run again if no event comes before.
+func (d *Drain) processPods(ctx context.Context, now time.Time) time.Time {
+	next := d.nextTimeLimit(now)
 	if !d.listed {
 		return next
 	}
-	pods := d.inOrder()
-	d.queued, d.evictions.waitingIn, d.deletions.waitingIn = nil, nil, nil
-	next = sooner(next, d.count(ctx, now))
-	next = sooner(next, d.awaitDetach(ctx, now))
-	open := d.openWaves(now)
+	pods := d.sortRemaining()
+	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
+	next = earlierSet(next, d.requestFinalList(ctx, now))
+	next = earlierSet(next, d.pollVolumeDetachment(ctx, now))
+	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
-		case p.requesting || !p.present():
-		case p.waiting() && now.Before(open[p.wave]):
-			p.obstruct(EarlierWave, "", "pods of lower priority leave first", now)
-			next = sooner(next, open[p.wave])
-		case p.waiting():
-			next = sooner(next, d.ask(ctx, p, now))
+		case p.requesting || !p.needsRemoval():
+		case p.isWaiting() && now.Before(open[p.wave]):
+			p.setBlocked(EarlierWave, "", "pods of lower priority are evicted first", now)
+			next = earlierSet(next, open[p.wave])
+		case p.isWaiting():
+			next = earlierSet(next, d.tryRemove(ctx, p, now))
 		default:
-			next = sooner(next, d.hurry(ctx, p, now))
+			next = earlierSet(next, d.shortenGrace(ctx, p, now))
 		}
 	}
 	return next
 }
 
-// sooner is the earlier of two moments; zero is never.
-func sooner(a, b time.Time) time.Time {
+// earlierSet returns the earlier of two times. Zero means never.
+func earlierSet(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a
 }
 
-func latest(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
 	return a
 }
 
-// nextLimit is the nearest moment at which the outcome may change by itself.
-func (d *Drain) nextLimit(now time.Time) time.Time {
-	next := now.Add(whenAsked)
+// nextTimeLimit returns the next deadline or timeout, at most idleWait away.
+func (d *Drain) nextTimeLimit(now time.Time) time.Time {
+	next := now.Add(idleWait)
 	for _, t := range []time.Time{d.terms.Deadline, d.terms.GiveUp} {
 		if t.After(now) && t.Before(next) {
 			next = t
@@ -421,51 +418,54 @@ func (d *Drain) nextLimit(now time.Time) time.Time {
 	return next
 }
 
-// openWaves says for each wave from when it may go: the first with pods in it at once, a later one when the earlier
-// ones are gone or cannot be waited for any longer.
-func (d *Drain) openWaves(now time.Time) []time.Time {
-	open := make([]time.Time, len(d.o.WaveBoundaries)+1)
+// waveStartTimes returns for each wave when it may start. The first wave with pods starts at once. A later one starts
+// when the earlier ones are gone, or when it can wait no longer.
+func (d *Drain) waveStartTimes(now time.Time) []time.Time {
+	open := make([]time.Time, len(d.options.WaveBoundaries)+1)
 	longest := make([]time.Duration, len(open))
 	first := len(open)
-	for _, p := range d.order {
-		if p.present() {
-			longest[p.wave] = max(longest[p.wave], p.wanted)
+	for _, p := range d.remaining {
+		if p.needsRemoval() {
+			longest[p.wave] = max(longest[p.wave], p.wantedGrace)
 			first = min(first, p.wave)
 		}
 	}
 	for wave := first + 1; wave < len(open); wave++ {
-		open[wave] = now.Add(whenAsked)
-		if at, limited := latestStart(longest[wave], d.terms, d.since); limited {
+		open[wave] = now.Add(idleWait)
+		if at, limited := latestWaveStart(longest[wave], d.terms, d.deadlineSince); limited {
 			open[wave] = at
 		}
 	}
 	return open
 }
 
-// inOrder returns the pods that are not gone by wave; inside a wave those first that have been refused least, so that
-// what is blocked never holds up what is free and all that wait at a gate have their turn; then longest grace first,
-// since who needs the most time must start first. The pods that the API server asked for patience follow: it may do so for
-// one pod only. Of pods that are alike the UID decides, which is as good as chance:
-// nodes that are drained at the same moment mostly have the same apps on them, and if all of them began with the same
-// one, the API server would count all of it against one disruption budget, one conflict after another. While requests
-// fail there may be a single slot, and the namespaces take turns.
-func (d *Drain) inOrder() []*podState {
-	turn := func(p *podState) time.Time {
-		if !d.window.failing {
+// sortRemaining drops gone pods and returns the others in the order of eviction.
+//
+// Waves come first. Within a wave, pods with fewer refusals come first, so that blocked pods never delay free ones.
+// Then pods with the longest grace come first, since they need the most time. Answers that the API server is busy count
+// last: they may concern one pod only.
+//
+// The UID decides between equal pods, which is as good as chance. Nodes that are drained together often run the same
+// apps. If all of them began with the same app, their evictions would conflict on one PDB.
+//
+// While requests fail, the limit may be one request, and namespaces take turns.
+func (d *Drain) sortRemaining() []*podState {
+	lastSent := func(p *podState) time.Time {
+		if !d.limit.failing {
 			return time.Time{}
 		}
-		return d.lastSent[p.pod.Namespace]
+		return d.lastSentByNamespace[p.pod.Namespace]
 	}
 
-	d.order = slices.DeleteFunc(d.order, func(p *podState) bool { return p.gone })
-	slices.SortFunc(d.order, func(a, b *podState) int {
-		return cmp.Or(a.wave-b.wave, turn(a).Compare(turn(b)), a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), a.busy-b.busy,
+	d.remaining = slices.DeleteFunc(d.remaining, func(p *podState) bool { return p.gone })
+	slices.SortFunc(d.remaining, func(a, b *podState) int {
+		return cmp.Or(a.wave-b.wave, lastSent(a).Compare(lastSent(b)), a.refusalCount-b.refusalCount, cmp.Compare(b.wantedGrace, a.wantedGrace), a.busyCount-b.busyCount,
 			strings.Compare(a.pod.UID, b.pod.UID))
 	})
-	return d.order
+	return d.remaining
 }
 
-func byName(a, b *podState) int {
+func compareByName(a, b *podState) int {
 	if c := strings.Compare(a.pod.Namespace, b.pod.Namespace); c != 0 {
 		return c
 	}
@@ -475,55 +475,54 @@ func byName(a, b *podState) int {
 	return strings.Compare(a.pod.UID, b.pod.UID)
 }
 
-// report hands the progress out.
-func (d *Drain) report() {
-	if d.o.OnProgress != nil {
-		d.o.OnProgress(d.progress())
+func (d *Drain) reportProgress() {
+	if d.options.OnProgress != nil {
+		d.options.OnProgress(d.newProgress())
 	}
 }
 
-func (d *Drain) progress() Progress {
-	p := Progress{Node: d.o.Node, Began: d.began, Deadline: d.terms.Deadline, Listed: d.listed}
-	p.Blocked = make([]Blocked, 0, len(d.order))
-	for _, s := range d.named {
+func (d *Drain) newProgress() Progress {
+	p := Progress{Node: d.options.Node, Began: d.startedAt, Deadline: d.terms.Deadline, Listed: d.listed}
+	p.Blocked = make([]Blocked, 0, len(d.remaining))
+	for _, s := range d.podsByName {
 		switch {
 		case s.action == podrules.Leave:
 			p.Stayed++
 			continue
 		case s.gone:
 			p.Gone++
-		case s.asked != NotAsked || s.terminating():
+		case s.removal != NotAsked || s.isTerminating():
 			p.Asked++
-			p.Blocked = append(p.Blocked, s.progress(d.began))
+			p.Blocked = append(p.Blocked, s.toBlocked(d.startedAt))
 		default:
 			p.Waiting++
-			p.Blocked = append(p.Blocked, s.progress(d.began))
+			p.Blocked = append(p.Blocked, s.toBlocked(d.startedAt))
 		}
 		p.Total++
 	}
 	return p
 }
 
-func (d *Drain) receipt(outcome Outcome) Receipt {
-	r := Receipt{Node: d.o.Node, Outcome: outcome, Began: d.began, Ended: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReceipt{}}
+func (d *Drain) newReport(outcome Outcome) Receipt {
+	r := Receipt{Node: d.options.Node, Outcome: outcome, Began: d.startedAt, Ended: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReceipt{}}
 	if outcome == Drained {
-		r.Volumes = d.detachment.report
+		r.Volumes = d.detachWait.report
 	}
-	for _, p := range d.named {
-		r.Pods = append(r.Pods, p.receipt())
+	for _, p := range d.podsByName {
+		r.Pods = append(r.Pods, p.toReport())
 	}
 	return r
 }
 
-// verdict turns an outcome into the error of Run.
-func (d *Drain) verdict(ctx context.Context, outcome Outcome, r Receipt) error {
+// outcomeError returns the error of Run for an outcome.
+func (d *Drain) outcomeError(ctx context.Context, outcome Outcome, r Receipt) error {
 	switch outcome {
 	case Drained:
 		return nil
 	case Cancelled:
-		return fmt.Errorf("node %s: drain cancelled: %w", d.o.Node, context.Cause(ctx))
+		return fmt.Errorf("node %s: drain cancelled: %w", d.options.Node, context.Cause(ctx))
 	case RefusedOutcome:
-		e := &Refused{Node: d.o.Node}
+		e := &Refused{Node: d.options.Node}
 		for _, p := range r.Pods {
 			if p.Action == podrules.Refuse && p.Left() {
 				e.Pods = append(e.Pods, p)
@@ -531,7 +530,7 @@ func (d *Drain) verdict(ctx context.Context, outcome Outcome, r Receipt) error {
 		}
 		return e
 	}
-	e := &Unfinished{Node: d.o.Node, Outcome: outcome, Blocked: d.progress().Blocked}
+	e := &Unfinished{Node: d.options.Node, Outcome: outcome, Blocked: d.newProgress().Blocked}
 	if !d.listed {
 		e.Unknown = d.listErr
 		if e.Unknown == nil {

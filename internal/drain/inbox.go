@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// news is something the engine has to hear of. It runs in the engine's goroutine.
-type news func(now time.Time)
+// inboxEvent is a result for the engine. It runs in the engine's goroutine.
+type inboxEvent func(now time.Time)
 
-// inbox brings what the watch and the requests have learned to the engine. Putting never blocks, so that a watch is
-// not held up by the engine and nothing is lost when a drain ends while answers are on their way. The zero value is
-// not usable.
+// inbox passes results of the watch and of requests to the engine. put never blocks: the engine does not delay the
+// watch, and no answer is lost when a drain ends. The zero value is not usable.
 type inbox struct {
 	mu    sync.Mutex
-	queue []news
-	// filled holds one token while the queue may hold something.
+	queue []inboxEvent
+	// filled holds one token while the queue may hold an event.
 	filled chan struct{}
 }
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
 
-// put adds n, which may be nil to do nothing but wake the engine.
-func (b *inbox) put(n news) {
+// put adds n and wakes the engine. A nil n only wakes it.
+func (b *inbox) put(n inboxEvent) {
 	b.mu.Lock()
 	if n != nil {
 		b.queue = append(b.queue, n)
@@ -33,8 +32,8 @@ func (b *inbox) put(n news) {
 	}
 }
 
-// take returns everything put so far, in order, so that a burst of events costs one decision.
-func (b *inbox) take() []news {
+// takeAll returns all events in order and empties the queue. So a burst of events costs one decision.
+func (b *inbox) takeAll() []inboxEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := b.queue

@@ -9,117 +9,115 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// killedExitCode is 128 + SIGKILL, what a container that outlived its grace ends with.
+// killedExitCode is 128 + SIGKILL, the exit code of a container that outlived its grace.
 const killedExitCode = 137
 
-// podState is what the engine knows of one pod, told apart from its namesakes by UID. Only the engine's goroutine
-// touches it.
+// podState is the engine's state of one pod, identified by UID. Only the engine's goroutine touches it.
 type podState struct {
-	pod     kubeapi.Pod
-	verdict Verdict
-	action  podrules.Action
-	judged  bool
-	wave    int
-	wanted  time.Duration
+	pod         kubeapi.Pod
+	decision    Verdict
+	action      podrules.Action
+	decided     bool
+	wave        int
+	wantedGrace time.Duration
 
-	// reviewAt is when its verdict may change although nothing happens to it; zero is never.
+	// reviewAt is when its decision may change without an event; zero means never.
 	reviewAt time.Time
 
-	requesting bool // a request for it is under way
-	// giveUp ends that request when the terms of now leave it no more time.
-	giveUp  func(now time.Time)
-	asked   Asked
-	askedAt time.Time
-	// unanswered is the last request that got no clear answer: it may have taken effect.
-	unanswered Asked
-	triedAt    time.Time
-	stopSince  time.Time // when somebody's deletion took effect
-	given      time.Duration
+	requesting bool // a request for it is in flight
+	// shortenRequest cancels that request earlier if the new terms leave it less time.
+	shortenRequest func(now time.Time)
+	removal        Asked
+	removalAt      time.Time
+	// unansweredRequest is the last request without a clear answer. It may have taken effect.
+	unansweredRequest Asked
+	lastSentAt        time.Time
+	stoppingSince     time.Time // when the deletion took effect, of any client
+	givenGrace        time.Duration
 
 	gone   bool
 	end    End
 	goneAt time.Time
 
-	blocked  Blocked // zero Reason: nothing in the way
-	delays   []Delay
-	refusals int // except those of an API server that asks everyone for patience, which are busy
-	busy     int
-	gate     *gate // what it waits at together with others
-	// notBefore is when it may be tried again after an obstacle of its own, pause the last wait for one.
-	notBefore time.Time
-	pause     time.Duration
-	forcing   bool // its time to wait for budgets is over
-	mayDelete bool // false once the API server refused us the right
-	cutOff    bool // told to end with the deadline
+	blocked      Blocked // zero Reason: not blocked
+	delays       []Delay
+	refusalCount int // without answers that the API server is busy; busyCount has those
+	busyCount    int
+	backoff      *sharedBackoff // shared with other pods; nil is none
+	// retryAt is when the pod may be tried again after an obstacle of its own. pause is the last wait for that.
+	retryAt        time.Time
+	pause          time.Duration
+	forceDeletion  bool // its time to wait for PDBs is over
+	canDelete      bool // false once the API server denied the permission
+	graceShortened bool // its grace was cut to end at the deadline
 
-	conditionBy   time.Time // a deletion waits for the write of DisruptionTarget until then; zero is not begun
-	conditionDone bool      // the write was answered
+	conditionWaitUntil time.Time // until when a deletion waits for the DisruptionTarget write; zero is not started
+	conditionAnswered  bool      // that write was answered
 }
 
 func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
 
-// terminating reports that the API server has set the pod's end.
-func (p *podState) terminating() bool { return p.pod.DeletionTimestamp != nil }
+func (p *podState) isTerminating() bool { return p.pod.DeletionTimestamp != nil }
 
-// waiting reports that it has to leave and has not been asked.
-func (p *podState) waiting() bool {
-	return !p.gone && p.action == podrules.Evict && p.asked == NotAsked && !p.terminating()
+// isWaiting reports whether the pod has to be evicted and no request was accepted yet.
+func (p *podState) isWaiting() bool {
+	return !p.gone && p.action == podrules.Evict && p.removal == NotAsked && !p.isTerminating()
 }
 
-// present reports that it has to leave and is still there.
-func (p *podState) present() bool { return !p.gone && p.action != podrules.Leave }
+// needsRemoval reports whether the pod has to be removed and is not gone.
+func (p *podState) needsRemoval() bool { return !p.gone && p.action != podrules.Leave }
 
-// observe takes in a newer state of the same pod.
-func (p *podState) observe(pod kubeapi.Pod) {
-	if isDisruptionTarget(&p.pod, "True") && isDisruptionTarget(&pod, "False") {
-		p.conditionBy, p.conditionDone = time.Time{}, false // the deletion that it was written for was put off: write it again
+// setPod records a newer state of the same pod.
+func (p *podState) setPod(pod kubeapi.Pod) {
+	if hasDisruptionTarget(&p.pod, "True") && hasDisruptionTarget(&pod, "False") {
+		p.conditionWaitUntil, p.conditionAnswered = time.Time{}, false // the deletion was postponed: write the condition again
 	}
 	p.pod = pod
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return
 	}
-	if p.stopSince.IsZero() {
-		p.stopSince = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
-	} else if *pod.DeletionGracePeriodSeconds == 0 && endOf(&pod, p.stopSince) != Vanished {
-		return // the kubelet removes a pod that has ended; how much time it had been given stands
+	if p.stoppingSince.IsZero() {
+		p.stoppingSince = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+	} else if *pod.DeletionGracePeriodSeconds == 0 && determineEnd(&pod, p.stoppingSince) != Vanished {
+		return // the kubelet removes a pod that has ended; the given grace does not change
 	}
-	// Not deletionGracePeriodSeconds: when a grace is shortened after more than that has passed, it becomes 1.
-	p.given = pod.DeletionTimestamp.Sub(p.stopSince)
-	p.creditUnanswered()
+	// deletionGracePeriodSeconds is not used: it becomes 1 if a grace is shortened after more than that has passed.
+	p.givenGrace = pod.DeletionTimestamp.Sub(p.stoppingSince)
+	p.creditUnansweredRequest()
 }
 
-// mayHaveWorked remembers a request without a clear answer.
-func (p *podState) mayHaveWorked(how Asked) {
-	if p.asked != NotAsked {
+// recordUnanswered remembers a request without a clear answer.
+func (p *podState) recordUnanswered(method Asked) {
+	if p.removal != NotAsked {
 		return
 	}
-	p.unanswered = how
-	if p.gone || p.terminating() {
-		p.creditUnanswered()
+	p.unansweredRequest = method
+	if p.gone || p.isTerminating() {
+		p.creditUnansweredRequest()
 	}
 }
 
-// creditUnanswered takes a pod's going for the answer that a request of ours did not get, unless the pod tells another
-// story: an eviction leaves its mark, and so does a grace that was shortened.
-func (p *podState) creditUnanswered() {
-	if p.requesting || p.asked != NotAsked || p.unanswered == NotAsked {
+// creditUnansweredRequest attributes a pod's termination to our unanswered request, unless the pod's state contradicts
+// that. An eviction leaves a condition, and a shortened grace is visible.
+func (p *podState) creditUnansweredRequest() {
+	if p.requesting || p.removal != NotAsked || p.unansweredRequest == NotAsked {
 		return
 	}
-	how := p.unanswered
-	if p.terminating() {
-		switch evicted := wasEvicted(&p.pod); {
-		case how == Shortened && *p.pod.DeletionGracePeriodSeconds > 1, how == Evicted && !evicted:
+	method := p.unansweredRequest
+	if p.isTerminating() {
+		switch evicted := hasEvictionCondition(&p.pod); {
+		case method == Shortened && *p.pod.DeletionGracePeriodSeconds > 1, method == Evicted && !evicted:
 			return
-		case how == Forced && evicted: // the eviction before it had worked
-			how = Evicted
+		case method == Forced && evicted: // the eviction before it had worked
+			method = Evicted
 		}
 	}
-	p.asked, p.askedAt, p.unanswered, p.blocked = how, p.triedAt, NotAsked, Blocked{}
+	p.removal, p.removalAt, p.unansweredRequest, p.blocked = method, p.lastSentAt, NotAsked, Blocked{}
 }
 
-// wasEvicted reads the condition that the eviction API leaves on a pod
+// hasEvictionCondition reports whether the pod has the condition of the eviction API
 // (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
-func wasEvicted(p *kubeapi.Pod) bool {
+func hasEvictionCondition(p *kubeapi.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == disruptionTarget && c.Status == "True" && c.Reason == "EvictionByEvictionAPI" {
 			return true
@@ -128,20 +126,19 @@ func wasEvicted(p *kubeapi.Pod) bool {
 	return false
 }
 
-// leave records that the object is gone. The last state seen says how its containers ended.
-func (p *podState) leave(now time.Time) {
+// markGone records that the object is gone. The last known state tells how its containers ended.
+func (p *podState) markGone(now time.Time) {
 	if p.gone {
 		return
 	}
-	p.gone, p.goneAt, p.end = true, now, endOf(&p.pod, p.stopSince)
+	p.gone, p.goneAt, p.end = true, now, determineEnd(&p.pod, p.stoppingSince)
 	p.blocked = Blocked{}
-	p.creditUnanswered()
+	p.creditUnansweredRequest()
 }
 
-// endOf says how a pod's containers ended. Only a SIGKILL after the pod was told to stop counts as one: a finished pod,
-// or a container beside the others, may have been killed long before, and the kernel kills for memory with the same
-// exit code.
-func endOf(p *kubeapi.Pod, stopSince time.Time) End {
+// determineEnd returns how a pod's containers ended. Only a SIGKILL after the pod's deletion counts as Killed. A
+// finished pod or a sidecar may have been killed long before, and an out-of-memory kill has the same exit code.
+func determineEnd(p *kubeapi.Pod, stopSince time.Time) End {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return Vanished
 	}
@@ -160,8 +157,8 @@ func endOf(p *kubeapi.Pod, stopSince time.Time) End {
 	return end
 }
 
-// obstruct records what the pod waits for.
-func (p *podState) obstruct(reason Obstacle, budget, detail string, now time.Time) {
+// setBlocked records what the pod waits for.
+func (p *podState) setBlocked(reason Obstacle, budget, detail string, now time.Time) {
 	if p.blocked.Reason != reason || p.blocked.Budget != budget {
 		p.blocked.Since = now
 	}
@@ -171,8 +168,8 @@ func (p *podState) obstruct(reason Obstacle, budget, detail string, now time.Tim
 	}
 }
 
-// delay counts a refusal in the receipt.
-func (p *podState) delay(reason Obstacle, detail string, now time.Time) {
+// addDelay counts a refusal in the report.
+func (p *podState) addDelay(reason Obstacle, detail string, now time.Time) {
 	for i := range p.delays {
 		d := &p.delays[i]
 		if d.Reason == reason {
@@ -185,12 +182,12 @@ func (p *podState) delay(reason Obstacle, detail string, now time.Time) {
 	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Times: 1, first: now})
 }
 
-func (p *podState) receipt() PodReceipt {
+func (p *podState) toReport() PodReceipt {
 	r := PodReceipt{
-		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Verdict: p.verdict, Action: p.action, Wave: p.wave,
-		Asked: p.asked, AskedAt: p.askedAt, GraceWanted: int64(p.wanted / time.Second),
-		GraceGiven: int64(p.given / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
-		Unanswered: p.unanswered,
+		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Verdict: p.decision, Action: p.action, Wave: p.wave,
+		Asked: p.removal, AskedAt: p.removalAt, GraceWanted: int64(p.wantedGrace / time.Second),
+		GraceGiven: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
+		Unanswered: p.unansweredRequest,
 	}
 	if c := fromkubeapi.ControllerOf(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name
@@ -198,20 +195,20 @@ func (p *podState) receipt() PodReceipt {
 	return r
 }
 
-// progress says what the pod waits for, for people.
-func (p *podState) progress(began time.Time) Blocked {
-	b := Blocked{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: Turn, Detail: "about to be asked", Since: began}
+// toBlocked returns what the pod waits for, as readable text.
+func (p *podState) toBlocked(began time.Time) Blocked {
+	b := Blocked{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: Turn, Detail: "not requested yet", Since: began}
 	switch {
-	case p.asked != NotAsked || p.terminating():
-		b.Reason, b.Since, b.Detail = Stopping, p.stopSince, "stopping"
+	case p.removal != NotAsked || p.isTerminating():
+		b.Reason, b.Since, b.Detail = Stopping, p.stoppingSince, "stopping"
 		if b.Since.IsZero() {
-			b.Since = p.askedAt
+			b.Since = p.removalAt
 		}
 		if at := p.pod.DeletionTimestamp; at != nil {
 			b.Detail = "stopping, until " + at.UTC().Format(time.TimeOnly) + " at the latest"
 		}
 	case p.action == podrules.Refuse || p.action == podrules.Await:
-		b.Reason, b.Detail = ByPolicy, fmt.Sprintf("%s: %s", p.verdict.Rule, p.verdict.Detail)
+		b.Reason, b.Detail = ByPolicy, fmt.Sprintf("%s: %s", p.decision.Rule, p.decision.Detail)
 	case p.blocked.Reason != "":
 		b = p.blocked
 	}

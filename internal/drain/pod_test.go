@@ -9,12 +9,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestHowAPodEnded(t *testing.T) {
+func TestDetermineEnd(t *testing.T) {
 	told := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	exited := func(code int, at time.Time, reason string) func(p *kubeapi.Pod) {
 		return func(p *kubeapi.Pod) {
 			var q simPod
-			q.exit(code, at)
+			q.setTerminated(code, at)
 			q.Status.ContainerStatuses[0].State.Terminated.Reason = reason
 			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, q.Status.ContainerStatuses...)
 		}
@@ -27,9 +27,9 @@ func TestHowAPodEnded(t *testing.T) {
 		containers []func(p *kubeapi.Pod)
 		want       End
 	}{
-		{"nothing said", nil, Vanished},
+		{"no container status", nil, Vanished},
 		{"one still running", []func(*kubeapi.Pod){exited(0, told, ""), running}, Vanished},
-		{"all by themselves", []func(*kubeapi.Pod){exited(0, told, ""), exited(143, told, "Error")}, Stopped},
+		{"all stopped themselves", []func(*kubeapi.Pod){exited(0, told, ""), exited(143, told, "Error")}, Stopped},
 		{"one killed", []func(*kubeapi.Pod){exited(0, told, ""), exited(137, told.Add(30*time.Second), "Error")}, Killed},
 		{"one killed long before", []func(*kubeapi.Pod){exited(137, told.Add(-time.Hour), "Error"), exited(0, told, "")}, Stopped},
 		{"out of memory while stopping", []func(*kubeapi.Pod){exited(137, told.Add(time.Second), "OOMKilled")}, Stopped},
@@ -39,12 +39,12 @@ func TestHowAPodEnded(t *testing.T) {
 			for _, add := range c.containers {
 				add(&p)
 			}
-			check.Is(t, c.want, endOf(&p, told))
+			check.Is(t, c.want, determineEnd(&p, told))
 		})
 	}
 }
 
-func TestSilentGraces(t *testing.T) {
+func TestUnsetGraceMeansAPIDefault(t *testing.T) {
 	for _, c := range []struct {
 		spec, override *int64
 		want           time.Duration
@@ -56,8 +56,8 @@ func TestSilentGraces(t *testing.T) {
 		{ptr(int64(5)), ptr(int64(60)), time.Minute},
 		{ptr(int64(5)), ptr(int64(0)), 0},
 		{ptr(int64(5)), ptr(int64(-1)), 5 * time.Second},
-		{ptr(int64(9_999_999_999)), nil, longestGrace},
-		{ptr(int64(5)), ptr(int64(math.MaxInt64)), longestGrace},
+		{ptr(int64(9_999_999_999)), nil, maxGrace},
+		{ptr(int64(5)), ptr(int64(math.MaxInt64)), maxGrace},
 	} {
 		var p kubeapi.Pod
 		p.Spec.TerminationGracePeriodSeconds = c.spec

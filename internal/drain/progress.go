@@ -10,36 +10,35 @@ import (
 // Obstacle is the kind of thing that a pod waits for.
 type Obstacle string
 
-// The obstacles.
 const (
 	// Budget: a PodDisruptionBudget allows no disruption now.
 	Budget Obstacle = "disruption-budget"
-	// SeveralBudgets: more than one selects the pod, which the eviction API does not support.
+	// SeveralBudgets: more than one PDB selects the pod, which the eviction API does not support.
 	SeveralBudgets Obstacle = "several-disruption-budgets"
-	// Busy: the API server asks for patience.
+	// Busy: the API server answered 429 without a PDB.
 	Busy Obstacle = "api-server-busy"
-	// NoRight: a right is missing.
+	// NoRight: a permission is missing.
 	NoRight Obstacle = "forbidden"
 	// Webhook: an admission webhook denies the request.
 	Webhook Obstacle = "admission-webhook"
 	// Failing: any other error.
 	Failing Obstacle = "error"
-	// EarlierWave: pods of lower priority leave first.
+	// EarlierWave: pods of lower priority are evicted first.
 	EarlierWave Obstacle = "earlier-wave"
-	// Stopping: it was asked, and takes the time it was given.
+	// Stopping: the pod is terminating within its grace.
 	Stopping Obstacle = "stopping"
-	// ByPolicy: policy keeps it where it is.
+	// ByPolicy: the policy does not allow the eviction.
 	ByPolicy Obstacle = "policy"
-	// Turn: it has not been its turn yet.
+	// Turn: other requests come first.
 	Turn Obstacle = "turn"
 )
 
-// Blocked says what one pod that has to leave is waiting for.
+// Blocked is a pod that has to be removed, and what it waits for.
 type Blocked struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	Reason    Obstacle  `json:"reason"`
-	Budget    string    `json:"budget,omitempty"` // namespace/name
+	Budget    string    `json:"budget,omitempty"` // namespace/name of the PDB
 	Detail    string    `json:"detail"`
 	Since     time.Time `json:"since"`
 }
@@ -48,25 +47,26 @@ func (b Blocked) String() string {
 	return fmt.Sprintf("%s/%s: %s: %s", b.Namespace, b.Pod, b.Reason, b.Detail)
 }
 
-// Progress is how far a drain is. It is a value: what receives it may keep it.
+// Progress is the current state of a drain. Receivers may keep it.
 type Progress struct {
 	Node     string    `json:"node"`
 	Began    time.Time `json:"began"`
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Listed is false until the pods are known.
 	Listed bool `json:"listed"`
-	// Total is how many pods have to leave; Gone, Asked (and not gone) and Waiting (not asked yet) add up to it.
+	// Total counts the pods that have to be removed. It is the sum of Gone, Asked (requested, not gone) and Waiting
+	// (not requested).
 	Total   int `json:"total"`
 	Gone    int `json:"gone"`
 	Asked   int `json:"asked"`
 	Waiting int `json:"waiting"`
-	// Stayed counts the pods that are left alone.
+	// Stayed counts the pods that are skipped.
 	Stayed int `json:"stayed"`
-	// Blocked lists, for every pod that is not gone, what it waits for, by namespace and name.
+	// Blocked lists every pod that is not gone and what it waits for, by namespace and name.
 	Blocked []Blocked `json:"blocked,omitempty"`
 }
 
-// Obstructed returns the blocked pods that something other than their own stopping or turn holds up.
+// Obstructed returns the pods with an obstacle other than their own termination, their turn or an earlier wave.
 func (p Progress) Obstructed() []Blocked {
 	var out []Blocked
 	for _, b := range p.Blocked {
@@ -79,10 +79,10 @@ func (p Progress) Obstructed() []Blocked {
 	return out
 }
 
-// String is the progress in one line: "7 of 12 gone, 3 stopping, 2 waiting (disruption-budget web: 2)".
+// String returns one line such as "7 of 12 gone, 3 stopping, 2 waiting (disruption-budget web: 2)".
 func (p Progress) String() string {
 	if !p.Listed {
-		return "pods not known yet"
+		return "pods not listed yet"
 	}
 	s := fmt.Sprintf("%d of %d gone", p.Gone, p.Total)
 	if p.Asked > 0 {
@@ -91,14 +91,13 @@ func (p Progress) String() string {
 	if p.Waiting > 0 {
 		s += fmt.Sprintf(", %d waiting", p.Waiting)
 	}
-	if why := p.why(); why != "" {
+	if why := p.describeObstacles(); why != "" {
 		s += " (" + why + ")"
 	}
 	return s
 }
 
-// why counts the obstacles.
-func (p Progress) why() string {
+func (p Progress) describeObstacles() string {
 	count := map[string]int{}
 	for _, b := range p.Obstructed() {
 		key := string(b.Reason)

@@ -18,60 +18,60 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// world is a random cluster with random faults and a drain on random terms.
-type world struct {
-	pods    []podPlan
-	budgets []budgetPlan
+// scenario is a random cluster with random faults and a drain with random terms.
+type scenario struct {
+	pods []podSpec
+	pdbs []pdbSpec
 
-	latency, lag time.Duration
-	controlling  time.Duration
-	faulty       int // percent of the requests
-	seed         int
-	watchLives   time.Duration
-	listFails    int // the first so many
+	latency, watchLag time.Duration
+	controllerDelay   time.Duration
+	faultPercent      int // percent of the requests
+	seed              int
+	watchLifetime     time.Duration
+	failingLists      int // so many at the start
 
 	forced          bool
 	limit, margin   time.Duration // deadline or GiveUp
-	changeAt        time.Duration // 0 is never
+	changeTermsAt   time.Duration // 0 is never
 	changedForced   bool
 	changedLimit    time.Duration // counted from the change
 	cancelAt        time.Duration // 0 is never
 	inFlight        int
 	disableEviction bool
-	troubles        []trouble
-	behind          int  // events that the first list lacks
-	allPods         bool // NoticePolicy whatever the terms
+	apiFailures     []apiFailure
+	listLag         int  // events that the first list lacks
+	evictAllPods    bool // all pods are evicted, even in a voluntary drain
 }
 
-// trouble is what an API server does to the requests of one verb, for all pods or for those of one app, for a while.
-type trouble struct {
+// apiFailure is a fault of the API server for one verb, for all pods or for the pods of one app, during some time.
+type apiFailure struct {
 	verb        string
-	app         string // empty is all
+	app         string // empty means all
 	from, until time.Duration
 	fault
 }
 
-// troubleVerbs are the requests that troubles are drawn for.
-var troubleVerbs = []string{"evict", "evict", "delete", "condition", "condition", "budgets", "list"}
+// apiFailureVerbs are the verbs for which failures are drawn.
+var apiFailureVerbs = []string{"evict", "evict", "delete", "condition", "condition", "budgets", "list"}
 
-func drawTrouble(t *rapid.T) trouble {
-	x := trouble{
-		verb: rapid.SampledFrom(troubleVerbs).Draw(t, "verb"),
+func drawAPIFailure(t *rapid.T) apiFailure {
+	x := apiFailure{
+		verb: rapid.SampledFrom(apiFailureVerbs).Draw(t, "verb"),
 		app:  rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "troubledApp"),
-		from: seconds(t, "from", 0, 0, 5, 25),
+		from: drawSeconds(t, "from", 0, 0, 5, 25),
 	}
-	x.until = x.from + seconds(t, "lasts", 1, 10, 3600)
+	x.until = x.from + drawSeconds(t, "lasts", 1, 10, 3600)
 	switch rapid.IntRange(-1, 5).Draw(t, "trouble") {
 	case -1, 0:
-		x.hang, x.worked = true, rapid.Bool().Draw(t, "worked")
+		x.hang, x.tookEffect = true, rapid.Bool().Draw(t, "worked")
 	case 1:
-		x.takes, x.worked = time.Duration(rapid.SampledFrom([]int{300, 1500, 8000}).Draw(t, "takes"))*time.Millisecond, true
+		x.delay, x.tookEffect = time.Duration(rapid.SampledFrom([]int{300, 1500, 8000}).Draw(t, "takes"))*time.Millisecond, true
 	case 2:
 		x.err = &kubeapi.StatusError{Code: 503, Message: "unavailable"}
 	case 3:
 		x.err = &kubeapi.StatusError{Code: 429, Message: "too many requests", RetryAfter: time.Second}
 	case 4:
-		x.takes = time.Duration(rapid.SampledFrom([]int{0, 10_000}).Draw(t, "takes")) * time.Millisecond
+		x.delay = time.Duration(rapid.SampledFrom([]int{0, 10_000}).Draw(t, "takes")) * time.Millisecond
 		x.err = &kubeapi.StatusError{Code: 500, Message: `Internal error occurred: failed calling webhook "keep.example.com": timeout`}
 	default:
 		x.err = errors.New("connect: connection refused")
@@ -79,70 +79,71 @@ func drawTrouble(t *rapid.T) trouble {
 	return x
 }
 
-// concerns reports that the trouble is of requests of this verb, and of this pod; nil is none.
-func (x trouble) concerns(verb string, p *simPod) bool {
+// matches reports whether the failure affects requests of this verb for this pod. A nil pod means requests without a
+// pod.
+func (x apiFailure) matches(verb string, p *simPod) bool {
 	return x.verb == verb && (x.app == "" || p != nil && p.Labels["app"] == x.app)
 }
 
-type podPlan struct {
+type podSpec struct {
 	copies  int
-	changes []change
+	changes []podOption
 	arrives time.Duration
 }
 
-type budgetPlan struct {
+type pdbSpec struct {
 	app     string // empty selects all
 	healthy int
 	always  bool
 }
 
-func seconds(t *rapid.T, name string, of ...int) time.Duration {
+func drawSeconds(t *rapid.T, name string, of ...int) time.Duration {
 	return time.Duration(rapid.SampledFrom(of).Draw(t, name)) * time.Second
 }
 
-func drawWorld(t *rapid.T) world {
-	w := world{
+func drawScenario(t *rapid.T) scenario {
+	w := scenario{
 		latency:         time.Duration(rapid.IntRange(0, 300).Draw(t, "latency")) * time.Millisecond,
-		lag:             time.Duration(rapid.SampledFrom([]int{0, 0, 10, 500, 3000}).Draw(t, "lag")) * time.Millisecond,
-		controlling:     time.Duration(rapid.SampledFrom([]int{10, 10, 300, 3_600_000}).Draw(t, "controlling")) * time.Millisecond,
-		faulty:          rapid.SampledFrom([]int{0, 0, 10, 40, 90}).Draw(t, "faulty"),
+		watchLag:        time.Duration(rapid.SampledFrom([]int{0, 0, 10, 500, 3000}).Draw(t, "lag")) * time.Millisecond,
+		controllerDelay: time.Duration(rapid.SampledFrom([]int{10, 10, 300, 3_600_000}).Draw(t, "controlling")) * time.Millisecond,
+		faultPercent:    rapid.SampledFrom([]int{0, 0, 10, 40, 90}).Draw(t, "faulty"),
 		seed:            rapid.Int().Draw(t, "seed"),
-		watchLives:      seconds(t, "watchLives", 0, 0, 1, 7),
-		listFails:       rapid.SampledFrom([]int{0, 0, 1, 20}).Draw(t, "listFails"),
+		watchLifetime:   drawSeconds(t, "watchLives", 0, 0, 1, 7),
+		failingLists:    rapid.SampledFrom([]int{0, 0, 1, 20}).Draw(t, "listFails"),
 		forced:          rapid.Bool().Draw(t, "forced"),
-		limit:           seconds(t, "limit", 1, 2, 5, 10, 30, 60, 120, 600),
-		margin:          seconds(t, "margin", 0, 0, 1, 3),
-		changeAt:        seconds(t, "changeAt", 0, 0, 1, 10, 40),
+		limit:           drawSeconds(t, "limit", 1, 2, 5, 10, 30, 60, 120, 600),
+		margin:          drawSeconds(t, "margin", 0, 0, 1, 3),
+		changeTermsAt:   drawSeconds(t, "changeAt", 0, 0, 1, 10, 40),
 		changedForced:   rapid.Bool().Draw(t, "changedForced"),
-		changedLimit:    seconds(t, "changedLimit", 1, 15, 60, 600),
-		cancelAt:        seconds(t, "cancelAt", 0, 0, 0, 0, 3, 30),
+		changedLimit:    drawSeconds(t, "changedLimit", 1, 15, 60, 600),
+		cancelAt:        drawSeconds(t, "cancelAt", 0, 0, 0, 0, 3, 30),
 		inFlight:        rapid.SampledFrom([]int{1, 2, 32}).Draw(t, "inFlight"),
 		disableEviction: rapid.IntRange(0, 9).Draw(t, "disableEviction") == 0,
-		allPods:         rapid.Bool().Draw(t, "allPods"),
-		behind:          rapid.SampledFrom([]int{0, 0, 1, 5, 1000}).Draw(t, "behind"),
+		evictAllPods:    rapid.Bool().Draw(t, "allPods"),
+		listLag:         rapid.SampledFrom([]int{0, 0, 1, 5, 1000}).Draw(t, "behind"),
 	}
 	for range rapid.SampledFrom([]int{0, 0, 1, 1, 3}).Draw(t, "troubles") {
-		w.troubles = append(w.troubles, drawTrouble(t))
+		w.apiFailures = append(w.apiFailures, drawAPIFailure(t))
 	}
-	kinds := []change{
-		nil, nil, nil, nil, notReady, unowned, emptyDir, ownedBy("DaemonSet"), ownedBy("StatefulSet"),
-		phase("Pending"), phase("Succeeded"), annotation(drainability.DoNotEvict, "true"), annotation(drainability.DoNotDisrupt, "20s"),
-		annotation("kubernetes.io/config.mirror", "x"), deleted(0, time.Minute), deleted(10*time.Second, 30*time.Second),
+	kinds := []podOption{
+		nil, nil, nil, nil, asNotReady, withoutOwner, withEmptyDir, withOwner("DaemonSet"), withOwner("StatefulSet"),
+		withPhase("Pending"), withPhase("Succeeded"), withAnnotation(drainability.DoNotEvict, "true"), withAnnotation(drainability.DoNotDisrupt, "20s"),
+		withAnnotation("kubernetes.io/config.mirror", "x"), asDeleted(0, time.Minute), asDeleted(10*time.Second, 30*time.Second),
 	}
 	for range rapid.IntRange(0, 8).Draw(t, "pods") {
-		stops := seconds(t, "stops", -1, 0, 1, 5, 20)
+		stops := drawSeconds(t, "stops", -1, 0, 1, 5, 20)
 		if stops < 0 {
 			stops = never
 		}
-		p := podPlan{
+		p := podSpec{
 			copies:  rapid.SampledFrom([]int{1, 1, 1, 1, 30, 100}).Draw(t, "copies"),
-			arrives: seconds(t, "arrives", 0, 0, 0, 1, 8),
-			changes: []change{
-				grace(seconds(t, "grace", 0, 1, 5, 30, 30, 120)), stopsIn(stops),
-				label("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
-				in(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")),
-				priority(rapid.SampledFrom([]int32{0, 0, 2_000_000_000}).Draw(t, "priority")),
-				twinned(twin(rapid.IntRange(0, 2).Draw(t, "twin")), seconds(t, "twinUp", 0, 2, 15)),
+			arrives: drawSeconds(t, "arrives", 0, 0, 0, 1, 8),
+			changes: []podOption{
+				withGrace(drawSeconds(t, "grace", 0, 1, 5, 30, 30, 120)), withStopTime(stops),
+				withLabel("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
+				inNamespace(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")),
+				withPriority(rapid.SampledFrom([]int32{0, 0, 2_000_000_000}).Draw(t, "priority")),
+				withTwin(twinPolicy(rapid.IntRange(0, 2).Draw(t, "twin")), drawSeconds(t, "twinUp", 0, 2, 15)),
 			},
 		}
 		if k := kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")]; k != nil {
@@ -151,7 +152,7 @@ func drawWorld(t *rapid.T) world {
 		w.pods = append(w.pods, p)
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "budgets") {
-		w.budgets = append(w.budgets, budgetPlan{
+		w.pdbs = append(w.pdbs, pdbSpec{
 			app:     rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "budgetApp"),
 			healthy: rapid.SampledFrom([]int{0, 1, 2, 30, 1000}).Draw(t, "healthy"),
 			always:  rapid.Bool().Draw(t, "always"),
@@ -160,81 +161,81 @@ func drawWorld(t *rapid.T) world {
 	return w
 }
 
-// drawPressed draws a notice for a node whose pods mostly have to be deleted past their budgets, while evictions fare badly.
-func drawPressed(t *rapid.T) world {
-	w := world{
-		latency:     time.Duration(rapid.SampledFrom([]int{5, 100, 300, 1000}).Draw(t, "latency")) * time.Millisecond,
-		controlling: 10 * time.Millisecond, forced: true, allPods: true, inFlight: 32, margin: 2 * time.Second,
-		limit: seconds(t, "limit", 30, 60, 120, 300),
+// drawUrgentScenario draws a notice for a node with many pods that have to be deleted by force, while evictions fail.
+func drawUrgentScenario(t *rapid.T) scenario {
+	w := scenario{
+		latency:         time.Duration(rapid.SampledFrom([]int{5, 100, 300, 1000}).Draw(t, "latency")) * time.Millisecond,
+		controllerDelay: 10 * time.Millisecond, forced: true, evictAllPods: true, inFlight: 32, margin: 2 * time.Second,
+		limit: drawSeconds(t, "limit", 30, 60, 120, 300),
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "troubles") {
-		x := drawTrouble(t)
+		x := drawAPIFailure(t)
 		if x.verb == "delete" || x.verb == "list" {
 			x.verb = "evict"
 		}
-		w.troubles = append(w.troubles, x)
+		w.apiFailures = append(w.apiFailures, x)
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "pods") {
-		w.pods = append(w.pods, podPlan{
+		w.pods = append(w.pods, podSpec{
 			copies:  rapid.SampledFrom([]int{1, 5, 40, 100}).Draw(t, "copies"),
-			arrives: seconds(t, "arrives", 0, 0, 0, 1, 8),
-			changes: []change{
-				grace(seconds(t, "grace", 1, 5, 30, 120)), stopsIn(0),
-				label("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
-				in(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")),
+			arrives: drawSeconds(t, "arrives", 0, 0, 0, 1, 8),
+			changes: []podOption{
+				withGrace(drawSeconds(t, "grace", 1, 5, 30, 120)), withStopTime(0),
+				withLabel("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
+				inNamespace(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")),
 			},
 		})
 	}
 	for range rapid.IntRange(1, 3).Draw(t, "budgets") {
-		w.budgets = append(w.budgets, budgetPlan{app: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "budgetApp"), healthy: 1000})
+		w.pdbs = append(w.pdbs, pdbSpec{app: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "budgetApp"), healthy: 1000})
 	}
 	return w
 }
 
-// build sets the world up.
-func (w world) build(s *sim) {
-	s.latency, s.lag, s.behind, s.controlling = w.latency, w.lag, w.behind, w.controlling
+// addTo creates the scenario's pods and PDBs in s.
+func (w scenario) addTo(s *sim) {
+	s.latency, s.watchLag, s.listLag, s.controllerDelay = w.latency, w.watchLag, w.listLag, w.controllerDelay
 	began := time.Now()
 	s.fault = func(c call) *fault {
-		for _, x := range w.troubles {
-			if at := time.Since(began); x.concerns(c.verb, s.pods[c.UID]) && at >= x.from && at < x.until {
+		for _, x := range w.apiFailures {
+			if at := time.Since(began); x.matches(c.verb, s.pods[c.UID]) && at >= x.from && at < x.until {
 				f := x.fault
 				return &f
 			}
 		}
-		return w.fault(c)
+		return w.faultFor(c)
 	}
-	if w.watchLives > 0 {
-		s.watchLives = func(n int) (time.Duration, bool) { return w.watchLives, n%2 == 0 }
+	if w.watchLifetime > 0 {
+		s.watchLifetime = func(n int) (time.Duration, bool) { return w.watchLifetime, n%2 == 0 }
 	}
 	for i, p := range w.pods {
 		for j := range p.copies {
 			name := fmt.Sprintf("p%d-%d", i, j)
 			if p.arrives == 0 {
-				s.pod(name, p.changes...)
+				s.addPod(name, p.changes...)
 				continue
 			}
-			time.AfterFunc(p.arrives, func() { s.pod(name, p.changes...) })
+			time.AfterFunc(p.arrives, func() { s.addPod(name, p.changes...) })
 		}
 	}
-	for i, b := range w.budgets {
+	for i, b := range w.pdbs {
 		var labels map[string]string
 		if b.app != "" {
 			labels = map[string]string{"app": b.app}
 		}
-		s.budget(fmt.Sprintf("b%d", i), int32(b.healthy), 1000, labels).always = b.always
+		s.addPDB(fmt.Sprintf("b%d", i), int32(b.healthy), 1000, labels).alwaysAllowUnhealthy = b.always
 	}
 }
 
-// fault depends on the request alone, whatever the order in which requests arrive.
-func (w world) fault(c call) *fault {
-	if c.verb == "list" && c.n < w.listFails {
+// faultFor depends on the request alone, and not on the order of arrival.
+func (w scenario) faultFor(c call) *fault {
+	if c.verb == "list" && c.n < w.failingLists {
 		return &fault{err: errors.New("list cut short")}
 	}
 	h := fnv.New32()
 	fmt.Fprint(h, w.seed, c.verb, c.UID, c.n)
 	n := int(h.Sum32() >> 1)
-	if n%100 >= w.faulty {
+	if n%100 >= w.faultPercent {
 		return nil
 	}
 	lost := errors.New("connection reset")
@@ -243,32 +244,32 @@ func (w world) fault(c call) *fault {
 	}
 	faults := []fault{
 		{err: lost},
-		{err: lost, worked: true},
+		{err: lost, tookEffect: true},
 		{hang: true},
-		{hang: true, worked: true},
+		{hang: true, tookEffect: true},
 		{err: &kubeapi.StatusError{Code: 503, Message: "unavailable"}},
-		{err: &kubeapi.StatusError{Code: 504, Message: "timeout"}, worked: true},
+		{err: &kubeapi.StatusError{Code: 504, Message: "timeout"}, tookEffect: true},
 		{err: &kubeapi.StatusError{Code: 429, Message: "too many requests", RetryAfter: time.Second}},
-		{err: denial("The disruption budget x is still being processed by the server.")},
-		{err: forbidden("not allowed")},
-		{err: notFound("budgets", "x")},
+		{err: newDenial("The disruption budget x is still being processed by the server.")},
+		{err: newForbidden("not allowed")},
+		{err: newNotFound("budgets", "x")},
 		{err: &kubeapi.StatusError{Code: 409, Message: "conflict"}},
 		{err: &kubeapi.StatusError{Code: 403, Message: "going", Causes: []kubeapi.Cause{{Reason: "NamespaceTerminating"}}}},
 	}
 	return &faults[n/100%len(faults)]
 }
 
-func (w world) terms(now time.Time, forced bool, limit time.Duration) Terms {
+func (w scenario) newTerms(now time.Time, forced bool, limit time.Duration) Terms {
 	if forced {
 		return Terms{Deadline: now.Add(limit), Margin: w.margin}
 	}
 	return Terms{GiveUp: now.Add(limit)}
 }
 
-// run drains the world's node and returns every promise that was broken.
-func (w world) run(parent context.Context) (broken []error) {
+// runAndCheck drains the scenario's node and returns every broken invariant.
+func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	s := newSim()
-	w.build(s)
+	w.addTo(s)
 	breaks := func(format string, a ...any) {
 		if len(broken) < 5 {
 			broken = append(broken, fmt.Errorf(format, a...))
@@ -276,25 +277,25 @@ func (w world) run(parent context.Context) (broken []error) {
 	}
 	o := Options{
 		Node: node, MaxInFlight: w.inFlight, DisableEviction: w.disableEviction,
-		OnProgress: checkProgress(func(a ...any) { breaks("%s", fmt.Sprint(a...)) }),
+		OnProgress: newProgressChecker(func(a ...any) { breaks("%s", fmt.Sprint(a...)) }),
 	}
-	if w.allPods {
+	if w.evictAllPods {
 		o.Policy = ptr(podrules.Forced())
 	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	began := time.Now()
-	o.Terms = w.terms(began, w.forced, w.limit)
+	o.Terms = w.newTerms(began, w.forced, w.limit)
 	d := New(s, o)
 	last, forced, earliest := o.Terms, w.forced, o.Terms.end()
 	var ended time.Time
-	if w.changeAt > 0 && w.changeAt < w.limit {
-		last = w.terms(began.Add(w.changeAt), w.changedForced, w.changedLimit)
+	if w.changeTermsAt > 0 && w.changeTermsAt < w.limit {
+		last = w.newTerms(began.Add(w.changeTermsAt), w.changedForced, w.changedLimit)
 		forced = forced || w.changedForced
 		if w.changedForced && (!w.forced || last.end().Before(earliest)) {
 			earliest = last.end()
 		}
-		time.AfterFunc(w.changeAt, func() { d.SetTerms(last) })
+		time.AfterFunc(w.changeTermsAt, func() { d.SetTerms(last) })
 	}
 	if w.cancelAt > 0 {
 		time.AfterFunc(w.cancelAt, cancel)
@@ -306,45 +307,45 @@ func (w world) run(parent context.Context) (broken []error) {
 	if (err == nil) != (r.Outcome == Drained) {
 		breaks("outcome %s, error %v", r.Outcome, err)
 	}
-	if err := s.reconcile(r, w.watchLives == 0 && w.listFails == 0); err != nil {
+	if err := s.compareReport(r, w.watchLifetime == 0 && w.failingLists == 0); err != nil {
 		breaks("%w", err)
 	}
-	limit := sooner(last.Deadline, last.GiveUp)
+	limit := earlierSet(last.Deadline, last.GiveUp)
 	if ended.After(limit.Add(10 * time.Millisecond)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}
-	if s.most > w.inFlight {
-		breaks("%d requests of one verb at once, %d allowed", s.most, w.inFlight)
+	if s.maxInFlight > w.inFlight {
+		breaks("%d requests of one verb at once, %d allowed", s.maxInFlight, w.inFlight)
 	}
-	s.mu.Lock() // its timers go on
+	s.mu.Lock() // its timers still run
 	w.checkRequests(s, forced, ended.Sub(began), breaks)
 	switch r.Outcome {
 	case Drained:
 		w.checkDrained(s, d, breaks)
 	case DeadlinePassed:
-		w.checkAsked(s, d, last, began.Add(w.changeAt), breaks)
+		w.checkAllRequested(s, d, last, began.Add(w.changeTermsAt), breaks)
 	}
 	if forced {
 		checkCutShort(s, r, earliest, breaks)
 	}
-	if w.forced && (w.changeAt == 0 || w.changeAt >= w.limit) {
+	if w.forced && (w.changeTermsAt == 0 || w.changeTermsAt >= w.limit) {
 		w.checkForced(s, d, o.Terms, began, breaks)
 	}
 	n := len(s.requests)
 	s.mu.Unlock()
 	time.Sleep(time.Hour)
-	if len(s.asked("", nil)) != n {
+	if len(s.findRequests("", nil)) != n {
 		breaks("requests after the end")
 	}
 	return broken
 }
 
-func (w world) checkRequests(s *sim, forced bool, took time.Duration, breaks func(string, ...any)) {
+func (w scenario) checkRequests(s *sim, forced bool, took time.Duration, breaks func(string, ...any)) {
 	evictions, deletions, conditions := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, q := range s.requests {
 		p := s.pods[q.removal.UID]
 		if p == nil || p.Spec.NodeName != node || p.Name != q.removal.Name {
-			breaks("request for a pod that is not the node's: %+v", q)
+			breaks("request for a pod of another node: %+v", q)
 			continue
 		}
 		if q.verb == "delete" && !forced && !w.disableEviction {
@@ -363,7 +364,7 @@ func (w world) checkRequests(s *sim, forced bool, took time.Duration, breaks fun
 		}
 	}
 	for uid, n := range deletions {
-		if most := 5 + int(took/firstPause); n > most {
+		if most := 5 + int(took/minRetryPause); n > most {
 			breaks("%d deletions of %s in %s, want at most %d", n, uid, took, most)
 		}
 	}
@@ -377,40 +378,40 @@ func (w world) checkRequests(s *sim, forced bool, took time.Duration, breaks fun
 			breaks("%d evictions of %s were accepted", n, uid)
 		}
 	}
-	if w.faulty > 0 || len(w.troubles) > 0 {
+	if w.faultPercent > 0 || len(w.apiFailures) > 0 {
 		return
 	}
-	// Each pod is asked once in a batch, once more when force begins, and may change its gate once or twice; besides,
-	// each gate is asked once a second: ready or not, for each budget and set of several.
-	gates := 2 * (len(w.budgets) + 2)
-	if most := 4*len(s.pods) + gates*(10+int(took/time.Second)); len(s.requests) > most {
+	// Each pod is requested once in a batch, once more at its forced deletion, and may change its backoff once or
+	// twice. Besides, each backoff allows one request a second: ready or unready, for each PDB and each set of PDBs.
+	backoffs := 2 * (len(w.pdbs) + 2)
+	if most := 4*len(s.pods) + backoffs*(10+int(took/time.Second)); len(s.requests) > most {
 		breaks("%d requests in %s, want at most %d", len(s.requests), took, most)
 	}
 }
 
-// checkDrained: nothing that has to leave is left.
-func (w world) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
-	for _, p := range s.left() {
+// checkDrained checks that no pod is left that has to be removed.
+func (w scenario) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
+	for _, p := range s.listRemainingPods() {
 		if p.CreationTimestamp.Equal(time.Now()) {
-			continue // it came at the very instant at which the last list was made
+			continue // it arrived at the very time of the final list
 		}
-		if v := d.verdictOn(&p.Pod); v.Action != podrules.Leave {
+		if v := d.decisionFor(&p.Pod); v.Action != podrules.Leave {
 			breaks("I7: drained with pod %s (%s) left", p.Name, v.Rule)
 		}
 	}
 }
 
-// isTroubled reports that a trouble may keep a pod from being asked in its time: one of its own deletion, or of reads. That
-// its condition cannot be written is none, and that evictions fail is none. That others' deletions hang is none where they cannot
-// use all slots.
-func (w world) isTroubled(s *sim, p *simPod) bool {
+// mayMissDeadline reports whether a failure may prevent a pod's request in time: of its own deletion, or of reads.
+// Failing condition writes and failing evictions must not. Hanging deletions of other pods count only if they can use
+// the whole limit.
+func (w scenario) mayMissDeadline(s *sim, p *simPod) bool {
 	troubled := 0
-	for _, x := range w.troubles {
-		if x.verb == "list" || x.concerns("delete", p) {
+	for _, x := range w.apiFailures {
+		if x.verb == "list" || x.matches("delete", p) {
 			return true
 		}
 		for _, other := range s.pods {
-			if x.concerns("delete", other) {
+			if x.matches("delete", other) {
 				troubled++
 			}
 		}
@@ -418,97 +419,98 @@ func (w world) isTroubled(s *sim, p *simPod) bool {
 	return troubled > w.inFlight/4
 }
 
-// checkAsked: where the API server did its part, every pod was asked before the deadline.
-func (w world) checkAsked(s *sim, d *Drain, last Terms, changed time.Time, breaks func(string, ...any)) {
-	if w.faulty > 0 || w.listFails > 0 || w.watchLives > 0 {
+// checkAllRequested checks that every pod was requested before the deadline, if the API server worked.
+func (w scenario) checkAllRequested(s *sim, d *Drain, last Terms, changed time.Time, breaks func(string, ...any)) {
+	if w.faultPercent > 0 || w.failingLists > 0 || w.watchLifetime > 0 {
 		return
 	}
-	asking := 2 * s.latency * time.Duration(2+len(s.pods)/w.inFlight) // everybody, twice
-	needed := asking + s.lag + 5*time.Second
-	for _, p := range s.left() {
-		known := latest(changed, p.CreationTimestamp)
-		if w.isTroubled(s, p) || d.verdictOn(&p.Pod).Action == podrules.Leave || last.Deadline.Sub(known) < needed || d.pods[p.UID] != nil && asking > max(d.pods[p.UID].wanted/2, shortestRequest/2) {
+	asking := 2 * s.latency * time.Duration(2+len(s.pods)/w.inFlight) // every pod, twice
+	needed := asking + s.watchLag + 5*time.Second
+	for _, p := range s.listRemainingPods() {
+		known := laterOf(changed, p.CreationTimestamp)
+		if w.mayMissDeadline(s, p) || d.decisionFor(&p.Pod).Action == podrules.Leave || last.Deadline.Sub(known) < needed || d.pods[p.UID] != nil && asking > max(d.pods[p.UID].wantedGrace/2, minRequestTimeout/2) {
 			continue
 		}
 		if p.DeletionTimestamp == nil {
-			breaks("pod %s was never asked: %+v", p.Name, d.pods[p.UID].receipt())
+			breaks("pod %s was never requested: %+v", p.Name, d.pods[p.UID].toReport())
 		}
 	}
 }
 
-// checkForced: a pod that a PodDisruptionBudget blocks is deleted in its time, whatever becomes of evictions and of its condition.
-func (w world) checkForced(s *sim, d *Drain, terms Terms, began time.Time, breaks func(string, ...any)) {
-	for _, x := range w.troubles {
+// checkForced checks that a pod blocked by a PDB is deleted in time, even if evictions and condition writes fail.
+func (w scenario) checkForced(s *sim, d *Drain, terms Terms, began time.Time, breaks func(string, ...any)) {
+	for _, x := range w.apiFailures {
 		if x.verb == "delete" || x.verb == "list" {
 			return
 		}
 	}
-	if w.faulty > 0 {
+	if w.faultPercent > 0 {
 		return
 	}
-	all := 0 // that have to leave
+	all := 0 // pods that have to be removed
 	for _, p := range d.pods {
 		if p.action != podrules.Leave {
 			all++
 		}
 	}
-	asking := s.latency*time.Duration(1+all/w.inFlight) + longestConditionWait
+	asking := s.latency*time.Duration(1+all/w.inFlight) + maxConditionWait
 	for _, p := range d.pods {
-		at := forceAt(p.wanted, terms, began)
-		if p.asked != Forced || !p.delays[0].first.Before(at.Add(-2*conditionLead)) {
+		at := forcedDeletionTime(p.wantedGrace, terms, began)
+		if p.removal != Forced || !p.delays[0].first.Before(at.Add(-2*conditionLead)) {
 			continue
 		}
-		if late := p.askedAt.Sub(at); late > asking+grudged(p.wanted, terms, began) {
-			breaks("%s was deleted %s after its time", p.name(), late)
+		if late := p.removalAt.Sub(at); late > asking+extraEvictionWait(p.wantedGrace, terms, began) {
+			breaks("%s was deleted %s too late", p.name(), late)
 		}
 	}
 }
 
-// checkCutShort: no pod is killed while there was time left for it.
+// checkCutShort checks that no pod is killed while it had time left.
 func checkCutShort(s *sim, r Receipt, end time.Time, breaks func(string, ...any)) {
 	for _, p := range r.Pods {
 		was := s.pods[p.UID]
 		// Whole seconds of grace and of deletionTimestamp cost up to one each.
 		if p.Asked != NotAsked && p.CutShort() && was.endedAt.Before(end.Add(-2*time.Second)) && was.endedAt.After(r.Began.Add(2*time.Second)) {
-			breaks("%s was killed %s before the end, given %s", p.Name, end.Sub(was.endedAt), was.given)
+			breaks("%s was killed %s before the end, given %s", p.Name, end.Sub(was.endedAt), was.givenGrace)
 		}
 	}
 }
 
-func TestAnyDrainKeepsItsPromises(t *testing.T)        { keepsPromises(t, drawWorld) }
-func TestAnyPressedDrainKeepsItsPromises(t *testing.T) { keepsPromises(t, drawPressed) }
+func TestRandomDrainsKeepInvariants(t *testing.T)       { checkInvariants(t, drawScenario) }
+func TestRandomUrgentDrainsKeepInvariants(t *testing.T) { checkInvariants(t, drawUrgentScenario) }
 
-// TestHangingEvictionsDelayNoForcedDeletion has evictions that end in a refusal when they are given up, and more pods than may be asked at once.
+// TestHangingEvictionsDelayNoForcedDeletion uses evictions that hang and then fail, and more pods than the concurrency
+// limit.
 func TestHangingEvictionsDelayNoForcedDeletion(t *testing.T) {
-	w := world{
-		latency: 100 * time.Millisecond, controlling: 10 * time.Millisecond, forced: true, allPods: true, inFlight: 32,
+	w := scenario{
+		latency: 100 * time.Millisecond, controllerDelay: 10 * time.Millisecond, forced: true, evictAllPods: true, inFlight: 32,
 		margin: 2 * time.Second, limit: 30 * time.Second,
-		troubles: []trouble{{verb: "evict", until: time.Hour, fault: fault{hang: true, worked: true}}},
-		pods: []podPlan{
-			{copies: 100, changes: []change{grace(time.Second), stopsIn(0), label("app", "b"), in("shop")}},
-			{copies: 5, changes: []change{grace(2 * time.Minute), stopsIn(0), label("app", "a"), in("shop")}},
+		apiFailures: []apiFailure{{verb: "evict", until: time.Hour, fault: fault{hang: true, tookEffect: true}}},
+		pods: []podSpec{
+			{copies: 100, changes: []podOption{withGrace(time.Second), withStopTime(0), withLabel("app", "b"), inNamespace("shop")}},
+			{copies: 5, changes: []podOption{withGrace(2 * time.Minute), withStopTime(0), withLabel("app", "a"), inNamespace("shop")}},
 		},
-		budgets: []budgetPlan{{healthy: 1000}, {app: "b", healthy: 1000}, {app: "b", healthy: 1000}},
+		pdbs: []pdbSpec{{healthy: 1000}, {app: "b", healthy: 1000}, {app: "b", healthy: 1000}},
 	}
 	synctest.Test(t, func(t *testing.T) {
-		for _, err := range w.run(t.Context()) {
+		for _, err := range w.runAndCheck(t.Context()) {
 			t.Error(err)
 		}
 	})
 }
 
-func keepsPromises(t *testing.T, draw func(*rapid.T) world) {
+func checkInvariants(t *testing.T, draw func(*rapid.T) scenario) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := draw(rt)
 		var broken []error
-		synctest.Test(t, func(t *testing.T) { broken = w.run(t.Context()) })
+		synctest.Test(t, func(t *testing.T) { broken = w.runAndCheck(t.Context()) })
 		if len(broken) > 0 {
 			rt.Fatal(errors.Join(broken...))
 		}
 	})
 }
 
-func (d *Drain) verdictOn(p *kubeapi.Pod) podrules.Verdict {
+func (d *Drain) decisionFor(p *kubeapi.Pod) podrules.Verdict {
 	facts := fromkubeapi.Pod(p)
 	return d.policy.Judge(&facts, time.Now())
 }

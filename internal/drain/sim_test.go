@@ -18,162 +18,164 @@ import (
 
 const (
 	node      = "node-1"
-	elsewhere = "node-2"
+	otherNode = "node-2"
 )
 
-// sim is an API server with the kubelets and controllers that matter to a drain, in the virtual time of
-// testing/synctest. Its answers are those of k8s.io/kubernetes v1.36 (pkg/registry/core/pod/storage/eviction.go and
-// k8s.io/apiserver/pkg/registry/rest/delete.go).
+// sim simulates an API server, kubelets and controllers in the virtual time of testing/synctest. Its answers follow
+// k8s.io/kubernetes v1.36 (pkg/registry/core/pod/storage/eviction.go and k8s.io/apiserver/pkg/registry/rest/delete.go).
 type sim struct {
-	latency time.Duration // of each request
-	queued  time.Duration // how much longer an eviction takes
-	lag     time.Duration // of each watch event
-	silent  time.Time     // until then the watch of the pods says nothing
-	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
-	counting time.Duration
-	// controlling is the time from an eviction to the disruption controller's writing what it makes of it.
-	controlling time.Duration
-	// fault, if set, may answer a request in the server's stead.
+	latency          time.Duration // of each request
+	evictionDelay    time.Duration // added to each eviction
+	watchLag         time.Duration // of each watch event
+	watchSilentUntil time.Time     // the watch of pods sends nothing until then
+	// pdbWriteDelay is the time between an eviction's read and write of its PDB. 0 means no delay and no conflicts.
+	pdbWriteDelay time.Duration
+	// controllerDelay is the time from an eviction until the disruption controller counts it.
+	controllerDelay time.Duration
+	// fault, if set, may replace the answer to a request.
 	fault func(c call) *fault
-	// watchLives says how long the nth watch (from 0) lasts; 0 is for ever. relist makes the client list after it.
-	watchLives func(n int) (lives time.Duration, relist bool)
+	// watchLifetime returns how long the nth watch (from 0) lasts; 0 means until the end. With relist the client lists
+	// again after it.
+	watchLifetime func(n int) (lives time.Duration, relist bool)
 
-	// behind is how many events the cache lacks from which the first list is answered.
-	behind int
+	// listLag is how many events the first list lacks.
+	listLag int
 
 	mu       sync.Mutex
 	uids     int
-	pods     map[string]*simPod // by UID; gone ones stay, with gone set
-	budgets  []*simBudget
-	events   []event
+	pods     map[string]*simPod // by UID; gone pods stay, with gone set
+	pdbs     []*simPDB
+	events   []podEvent
 	changed  chan struct{}
-	requests []request
+	requests []sentRequest
 	calls    map[string]int // by verb
-	// conflicts is how often an eviction found its budget written by somebody else.
-	conflicts int
-	inFlight  map[string]int // by verb
-	most      int            // requests of one verb in flight at once
-	watches   int
-	off       bool // the node's machine is gone, and its kubelet
+	// conflicts counts the evictions that found their PDB changed by another client.
+	conflicts   int
+	inFlight    map[string]int // by verb
+	maxInFlight int            // requests of one verb in flight at once
+	watches     int
+	nodeDown    bool // the node and its kubelet have stopped
 }
 
 type call struct {
 	verb string // evict, delete, condition, budgets, list
 	kubeapi.Removal
-	n int // of this verb, from 0
+	n int // number of this call of the verb, from 0
 }
 
 type fault struct {
-	err    error
-	worked bool // the request took effect all the same
-	hang   bool // until the client gives up
-	// takes is how much longer the answer takes.
-	takes time.Duration
+	err        error
+	tookEffect bool // the request took effect despite the error
+	hang       bool // until the client cancels the request
+	// delay is added to the answer's time.
+	delay time.Duration
 }
 
-type request struct {
-	verb    string
-	removal kubeapi.Removal
-	at      time.Time
-	err     error
-	worked  bool // it changed the pod
+type sentRequest struct {
+	verb       string
+	removal    kubeapi.Removal
+	at         time.Time
+	err        error
+	changedPod bool // it changed the pod
 }
 
-type event struct {
+type podEvent struct {
 	kind string // changed, deleted
 	at   time.Time
 	pod  kubeapi.Pod
 }
 
-// simPod is a pod and what its processes do.
+// simPod is a pod and the behavior of its processes.
 type simPod struct {
 	kubeapi.Pod
-	stops   time.Duration // from SIGTERM to its own end; never is for ever
-	twin    twin
-	twinUp  time.Duration // from the twin's creation to its being ready
-	gone    bool
-	end     End
-	endedAt time.Time
-	toldAt  time.Time // SIGTERM
-	given   time.Duration
-	timers  []*time.Timer
-	killing *time.Timer
+	stopsAfter     time.Duration // from SIGTERM to its own end, or never
+	twinKind       twinPolicy
+	twinReadyAfter time.Duration // from the twin's creation until it is ready
+	gone           bool
+	end            End
+	endedAt        time.Time
+	terminatedAt   time.Time // time of SIGTERM
+	givenGrace     time.Duration
+	timers         []*time.Timer
+	killTimer      *time.Timer
 }
 
 const never = time.Duration(-1)
 
-// twin is what replaces a pod that goes.
-type twin int
+// twinPolicy says how a removed pod is replaced.
+type twinPolicy int
 
 const (
-	noTwin   twin = iota
-	newName       // at once, as a ReplicaSet does
-	sameName      // once the object is gone, as a StatefulSet does
+	noTwin       twinPolicy = iota
+	twinNewName             // at once, as a ReplicaSet does
+	twinSameName            // after the object is gone, as a StatefulSet does
 )
 
-type simBudget struct {
-	namespace, name string
-	labels          map[string]string // nil selects all
-	healthy         int32             // how many have to be
-	expected        int32
-	always          bool // unhealthyPodEvictionPolicy: AlwaysAllow
-	version         int
-	disrupted       map[string]any // pods that an eviction was allowed for and the controller has not counted yet
+type simPDB struct {
+	namespace, name      string
+	labels               map[string]string // nil selects all
+	minHealthy           int32             // required by the PDB
+	expected             int32
+	alwaysAllowUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow
+	version              int
+	disrupted            map[string]any // evicted pods that the controller has not counted yet
 }
 
 func newSim() *sim {
 	return &sim{
-		latency: 5 * time.Millisecond, controlling: 10 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
+		latency: 5 * time.Millisecond, controllerDelay: 10 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
 		calls: map[string]int{}, inFlight: map[string]int{},
 	}
 }
 
-// simulate runs a test in virtual time. Goroutines that outlive it fail it.
+// simulate runs a test in virtual time. Goroutines that outlive the test make it fail.
 func simulate(t *testing.T, test func(t *testing.T, s *sim)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newSim()) })
 }
 
-// simulated returns a test in virtual time, for t.Run.
-func simulated(test func(t *testing.T, s *sim)) func(t *testing.T) {
+// simulateFunc returns a test in virtual time, for t.Run.
+func simulateFunc(test func(t *testing.T, s *sim)) func(t *testing.T) {
 	return func(t *testing.T) { simulate(t, test) }
 }
 
-// change is something to make a pod special.
-type change func(*simPod)
+// podOption changes a new pod.
+type podOption func(*simPod)
 
-func grace(d time.Duration) change {
+func withGrace(d time.Duration) podOption {
 	return func(p *simPod) { p.Spec.TerminationGracePeriodSeconds = ptr(int64(d / time.Second)) }
 }
-func stopsIn(d time.Duration) change { return func(p *simPod) { p.stops = d } }
-func priority(n int32) change        { return func(p *simPod) { p.Spec.Priority = &n } }
-func label(k, v string) change       { return func(p *simPod) { p.Labels = map[string]string{k: v} } }
+func withStopTime(d time.Duration) podOption { return func(p *simPod) { p.stopsAfter = d } }
+func withPriority(n int32) podOption         { return func(p *simPod) { p.Spec.Priority = &n } }
+func withLabel(k, v string) podOption        { return func(p *simPod) { p.Labels = map[string]string{k: v} } }
 
-func annotation(k, v string) change {
+func withAnnotation(k, v string) podOption {
 	return func(p *simPod) { p.Annotations = map[string]string{k: v} }
 }
-func phase(s string) change      { return func(p *simPod) { p.Status.Phase = s } }
-func on(n string) change         { return func(p *simPod) { p.Spec.NodeName = n } }
-func in(namespace string) change { return func(p *simPod) { p.Namespace = namespace } }
+func withPhase(s string) podOption           { return func(p *simPod) { p.Status.Phase = s } }
+func onNode(n string) podOption              { return func(p *simPod) { p.Spec.NodeName = n } }
+func inNamespace(namespace string) podOption { return func(p *simPod) { p.Namespace = namespace } }
 
-func twinned(w twin, up time.Duration) change { return func(p *simPod) { p.twin, p.twinUp = w, up } }
+func withTwin(w twinPolicy, up time.Duration) podOption {
+	return func(p *simPod) { p.twinKind, p.twinReadyAfter = w, up }
+}
 
-func ownedBy(kind string) change {
+func withOwner(kind string) podOption {
 	return func(p *simPod) {
 		p.OwnerReferences = []kubeapi.OwnerReference{{Kind: kind, Name: "owner", UID: "owner", Controller: ptr(true)}}
 	}
 }
-func unowned(p *simPod) { p.OwnerReferences = nil }
-func notReady(p *simPod) {
+func withoutOwner(p *simPod) { p.OwnerReferences = nil }
+func asNotReady(p *simPod) {
 	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False"}}
 }
 
-func emptyDir(p *simPod) {
+func withEmptyDir(p *simPod) {
 	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: &kubeapi.EmptyDirVolume{}}}
 }
 
-// deleted makes the pod terminating since some time.
-func deleted(ago, grace time.Duration) change {
+// asDeleted makes the pod terminating since ago.
+func asDeleted(ago, grace time.Duration) podOption {
 	return func(p *simPod) {
 		p.DeletionTimestamp = ptr(time.Now().Add(grace - ago).Truncate(time.Second))
 		p.DeletionGracePeriodSeconds = ptr(int64(grace / time.Second))
@@ -182,40 +184,40 @@ func deleted(ago, grace time.Duration) change {
 
 func ptr[T any](v T) *T { return &v }
 
-// pod adds a pod of a ReplicaSet in namespace "shop" that stops two seconds after SIGTERM.
-func (s *sim) pod(name string, changes ...change) *simPod {
+// addPod adds a pod of a ReplicaSet in namespace "shop" that stops 2 seconds after SIGTERM.
+func (s *sim) addPod(name string, changes ...podOption) *simPod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &simPod{stops: 2 * time.Second}
+	p := &simPod{stopsAfter: 2 * time.Second}
 	p.Name, p.Namespace, p.CreationTimestamp = name, "shop", time.Now()
 	p.Spec.NodeName = node
 	p.Status.Phase = "Running"
 	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
-	ownedBy("ReplicaSet")(p)
+	withOwner("ReplicaSet")(p)
 	for _, c := range changes {
 		c(p)
 	}
-	s.add(p)
+	s.registerPod(p)
 	return p
 }
 
-// podsNamed adds n pods with the name format for 0 to n-1.
-func (s *sim) podsNamed(n int, format string, changes ...change) (pods []*simPod) {
+// addPods adds n pods, named by format with 0 to n-1.
+func (s *sim) addPods(n int, format string, changes ...podOption) (pods []*simPod) {
 	for i := range n {
-		pods = append(pods, s.pod(fmt.Sprintf(format, i), changes...))
+		pods = append(pods, s.addPod(fmt.Sprintf(format, i), changes...))
 	}
 	return pods
 }
 
-// blockedPod adds a pod and a PDB of the same name, which does not allow its eviction.
-func (s *sim) blockedPod(name string, changes ...change) *simPod {
-	p := s.pod(name, append([]change{label("app", name)}, changes...)...)
-	s.budget(name, 1, 1, map[string]string{"app": name})
+// addBlockedPod adds a pod and a PDB of the same name that denies its eviction.
+func (s *sim) addBlockedPod(name string, changes ...podOption) *simPod {
+	p := s.addPod(name, append([]podOption{withLabel("app", name)}, changes...)...)
+	s.addPDB(name, 1, 1, map[string]string{"app": name})
 	return p
 }
 
-// after runs a change of the cluster later.
-func (s *sim) after(d time.Duration, change func()) {
+// changeAfter runs a change of the cluster after d.
+func (s *sim) changeAfter(d time.Duration, change func()) {
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -238,33 +240,32 @@ func (s *sim) failAll(verb string, f fault) {
 	s.failWhen(f, func(c call) bool { return c.verb == verb })
 }
 
-func (s *sim) add(p *simPod) {
+func (s *sim) registerPod(p *simPod) {
 	s.uids++
 	p.UID = fmt.Sprintf("uid-%d", s.uids)
-	p.ContainerRunning()
+	p.SetContainerRunning()
 	s.pods[p.UID] = p
 	if p.DeletionTimestamp != nil {
-		p.toldAt = p.DeletionTimestamp.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
-		p.given = p.DeletionTimestamp.Sub(p.toldAt)
-		s.kubelet(p, time.Until(*p.DeletionTimestamp))
+		p.terminatedAt = p.DeletionTimestamp.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
+		p.givenGrace = p.DeletionTimestamp.Sub(p.terminatedAt)
+		s.stopContainers(p, time.Until(*p.DeletionTimestamp))
 	}
-	s.tell("changed", p)
+	s.recordEvent("changed", p)
 }
 
-// ContainerRunning gives the pod one container.
-func (p *simPod) ContainerRunning() {
+func (p *simPod) SetContainerRunning() {
 	p.Status.ContainerStatuses = []kubeapi.ContainerStatus{{Name: "main"}}
 }
 
-func (s *sim) budget(name string, healthy, expected int32, labels map[string]string) *simBudget {
+func (s *sim) addPDB(name string, healthy, expected int32, labels map[string]string) *simPDB {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := &simBudget{namespace: "shop", name: name, labels: labels, healthy: healthy, expected: expected}
-	s.budgets = append(s.budgets, b)
+	b := &simPDB{namespace: "shop", name: name, labels: labels, minHealthy: healthy, expected: expected}
+	s.pdbs = append(s.pdbs, b)
 	return b
 }
 
-func (b *simBudget) selects(p *simPod) bool {
+func (b *simPDB) selects(p *simPod) bool {
 	if b.namespace != p.Namespace {
 		return false
 	}
@@ -276,31 +277,30 @@ func (b *simBudget) selects(p *simPod) bool {
 	return true
 }
 
-func (p *simPod) ready() bool {
+func (p *simPod) isReady() bool {
 	return p.Status.Phase == "Running" && p.Status.Conditions[0].Status == "True" && p.DeletionTimestamp == nil && !p.gone
 }
 
-func (s *sim) healthyUnder(b *simBudget) (n int32) {
+func (s *sim) countHealthy(b *simPDB) (n int32) {
 	for _, p := range s.pods {
-		if b.selects(p) && p.ready() {
+		if b.selects(p) && p.isReady() {
 			n++
 		}
 	}
 	return n
 }
 
-func (s *sim) tell(kind string, p *simPod) {
-	s.events = append(s.events, event{kind, time.Now(), p.snapshot()})
-	s.shout()
+func (s *sim) recordEvent(kind string, p *simPod) {
+	s.events = append(s.events, podEvent{kind, time.Now(), p.snapshot()})
+	s.wakeWatchers()
 }
 
-// shout wakes whoever watches.
-func (s *sim) shout() {
+func (s *sim) wakeWatchers() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// snapshot shares nothing that changes.
+// snapshot returns a copy that shares no changing data.
 func (p *simPod) snapshot() kubeapi.Pod {
 	c := p.Pod
 	c.Labels, c.Annotations = maps.Clone(p.Labels), maps.Clone(p.Annotations)
@@ -309,15 +309,15 @@ func (p *simPod) snapshot() kubeapi.Pod {
 	return c
 }
 
-// update changes a pod from outside.
-func (s *sim) update(p *simPod, c change) {
+// updatePod changes a pod as another client would.
+func (s *sim) updatePod(p *simPod, c podOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c(p)
-	s.tell("changed", p)
+	s.recordEvent("changed", p)
 }
 
-func (s *sim) named(namespace, name string) *simPod {
+func (s *sim) findPod(namespace, name string) *simPod {
 	for _, p := range s.pods {
 		if p.Namespace == namespace && p.Name == name && !p.gone {
 			return p
@@ -326,36 +326,33 @@ func (s *sim) named(namespace, name string) *simPod {
 	return nil
 }
 
-// Evict implements API.
 func (s *sim) Evict(ctx context.Context, r kubeapi.Removal) error {
 	return s.serve(ctx, "evict", r, s.evict)
 }
 
-// DeletePod implements API.
 func (s *sim) DeletePod(ctx context.Context, r kubeapi.Removal) error {
 	return s.serve(ctx, "delete", r, func(r kubeapi.Removal) (bool, error) {
-		p := s.named(r.Namespace, r.Name)
+		p := s.findPod(r.Namespace, r.Name)
 		if p == nil {
-			return false, notFound("pods", r.Name)
+			return false, newNotFound("pods", r.Name)
 		}
-		return s.remove(p, r)
+		return s.deletePod(p, r)
 	})
 }
 
-// SetDisruptionTarget implements API.
 func (s *sim) SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error {
 	r := kubeapi.Removal{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 	return s.serve(ctx, "condition", r, func(r kubeapi.Removal) (bool, error) {
-		p := s.named(r.Namespace, r.Name)
+		p := s.findPod(r.Namespace, r.Name)
 		switch {
 		case p == nil:
-			return false, notFound("pods", r.Name)
+			return false, newNotFound("pods", r.Name)
 		case p.UID != r.UID:
 			return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the UID in the precondition does not match"}
 		}
 		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
 			kubeapi.Condition{Type: disruptionTarget, Status: "True", Reason: c.Reason})
-		s.tell("changed", p)
+		s.recordEvent("changed", p)
 		return true, nil
 	})
 }
@@ -366,19 +363,19 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	s.calls[verb]++
 	if verb != "condition" {
 		s.inFlight[verb]++
-		s.most = max(s.most, s.inFlight[verb])
-		defer s.finished(verb)
+		s.maxInFlight = max(s.maxInFlight, s.inFlight[verb])
+		defer s.finishRequest(verb)
 	}
 	began := time.Now()
 	s.mu.Unlock()
 
 	took := s.latency
 	if verb == "evict" {
-		took += s.queued
+		took += s.evictionDelay
 	}
 	arrived := elapsed.Sleep(ctx, took)
-	if verb == "evict" && s.counting > 0 {
-		if err := s.count(ctx, r); err != nil {
+	if verb == "evict" && s.pdbWriteDelay > 0 {
+		if err := s.writeEvictionToPDB(ctx, r); err != nil {
 			do = func(kubeapi.Removal) (bool, error) { return false, err }
 		}
 	}
@@ -390,41 +387,41 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 		f = s.fault(c)
 	}
 	if !arrived {
-		s.requests = append(s.requests, request{verb, r, began, ctx.Err(), false})
+		s.requests = append(s.requests, sentRequest{verb, r, began, ctx.Err(), false})
 		return ctx.Err()
 	}
-	if f != nil && (f.hang || f.takes > 0) {
+	if f != nil && (f.hang || f.delay > 0) {
 		s.mu.Unlock()
-		wait, answer := f.takes, f.err
+		wait, answer := f.delay, f.err
 		if f.hang {
 			wait = never
 		}
-		if !waited(ctx, wait) {
+		if !sleepFor(ctx, wait) {
 			answer = ctx.Err()
 		}
 		s.mu.Lock()
-		f = &fault{err: answer, worked: f.worked}
+		f = &fault{err: answer, tookEffect: f.tookEffect}
 	}
 	var worked bool
 	var err error
-	if f == nil || f.worked {
+	if f == nil || f.tookEffect {
 		worked, err = do(r)
 	}
 	if f != nil && err == nil {
 		err = f.err
 	}
-	s.requests = append(s.requests, request{verb, r, began, err, worked})
+	s.requests = append(s.requests, sentRequest{verb, r, began, err, worked})
 	return err
 }
 
-func (s *sim) finished(verb string) {
+func (s *sim) finishRequest(verb string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight[verb]--
 }
 
-// waited reports whether so much time passed before ctx ended; never does not pass.
-func waited(ctx context.Context, d time.Duration) bool {
+// sleepFor reports whether d passed before ctx ended. The duration never does not pass.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	if d == never {
 		<-ctx.Done()
 		return false
@@ -432,15 +429,15 @@ func waited(ctx context.Context, d time.Duration) bool {
 	return elapsed.Sleep(ctx, d)
 }
 
-// count writes an eviction into its budget, and tries again after half a second when somebody else did meanwhile.
-func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
+// writeEvictionToPDB records an eviction in its PDB. After a conflict it tries again half a second later.
+func (s *sim) writeEvictionToPDB(ctx context.Context, r kubeapi.Removal) error {
 	const attempts, pause = 20, 500 * time.Millisecond
 	for range attempts {
 		s.mu.Lock()
-		var over *simBudget
-		if p := s.named(r.Namespace, r.Name); p != nil {
-			if i := slices.IndexFunc(s.budgets, func(b *simBudget) bool { return b.selects(p) }); i >= 0 {
-				over = s.budgets[i]
+		var over *simPDB
+		if p := s.findPod(r.Namespace, r.Name); p != nil {
+			if i := slices.IndexFunc(s.pdbs, func(b *simPDB) bool { return b.selects(p) }); i >= 0 {
+				over = s.pdbs[i]
 			}
 		}
 		if over == nil {
@@ -449,10 +446,10 @@ func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
 		}
 		read := over.version
 		s.mu.Unlock()
-		if !elapsed.Sleep(ctx, s.counting) {
+		if !elapsed.Sleep(ctx, s.pdbWriteDelay) {
 			return ctx.Err()
 		}
-		if s.write(over, read) {
+		if s.writePDB(over, read) {
 			return nil
 		}
 		if !elapsed.Sleep(ctx, pause) {
@@ -462,8 +459,8 @@ func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
 	return &kubeapi.StatusError{Code: 504, Reason: "Timeout", Message: "couldn't update PodDisruptionBudget due to conflicts"}
 }
 
-// write reports whether the budget still had the version read, and gives it the next.
-func (s *sim) write(b *simBudget, read int) bool {
+// writePDB reports whether the PDB still had the version read, and increments it.
+func (s *sim) writePDB(b *simPDB, read int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.version != read {
@@ -475,15 +472,15 @@ func (s *sim) write(b *simBudget, read int) bool {
 }
 
 func (s *sim) evict(r kubeapi.Removal) (bool, error) {
-	p := s.named(r.Namespace, r.Name)
+	p := s.findPod(r.Namespace, r.Name)
 	if p == nil {
-		return false, notFound("pods", r.Name)
+		return false, newNotFound("pods", r.Name)
 	}
-	if exempt(&p.Pod) || p.DeletionTimestamp != nil {
-		return s.removeEvicted(p, r)
+	if isExemptFromPDBs(&p.Pod) || p.DeletionTimestamp != nil {
+		return s.deleteEvicted(p, r)
 	}
-	var over []*simBudget
-	for _, b := range s.budgets {
+	var over []*simPDB
+	for _, b := range s.pdbs {
 		if b.selects(p) {
 			over = append(over, b)
 		}
@@ -493,49 +490,49 @@ func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 			"which the eviction subresource does not support."}
 	}
 	if len(over) == 1 {
-		if err := s.ask(over[0], p); err != nil {
+		if err := s.checkPDB(over[0], p); err != nil {
 			return false, err
 		}
 	}
-	return s.removeEvicted(p, r)
+	return s.deleteEvicted(p, r)
 }
 
-func (s *sim) removeEvicted(p *simPod, r kubeapi.Removal) (bool, error) {
-	if r.UID == p.UID && !r.DryRun && !wasEvicted(&p.Pod) {
+func (s *sim) deleteEvicted(p *simPod, r kubeapi.Removal) (bool, error) {
+	if r.UID == p.UID && !r.DryRun && !hasEvictionCondition(&p.Pod) {
 		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
 			kubeapi.Condition{Type: "DisruptionTarget", Status: "True", Reason: "EvictionByEvictionAPI"})
 	}
-	return s.remove(p, r)
+	return s.deletePod(p, r)
 }
 
-// ask is the budget's part of an eviction.
-func (s *sim) ask(b *simBudget, p *simPod) error {
-	has := s.healthyUnder(b)
-	if !p.ready() && (b.always || has >= b.healthy && b.healthy > 0) {
+// checkPDB returns an error if the PDB denies the eviction.
+func (s *sim) checkPDB(b *simPDB, p *simPod) error {
+	has := s.countHealthy(b)
+	if !p.isReady() && (b.alwaysAllowUnhealthy || has >= b.minHealthy && b.minHealthy > 0) {
 		return nil
 	}
-	if has > b.healthy {
-		s.enter(b, p)
+	if has > b.minHealthy {
+		s.recordDisruption(b, p)
 		return nil
 	}
-	return denial(fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.name, b.healthy, has))
+	return newDenial(fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.name, b.minHealthy, has))
 }
 
-// enter is what an eviction writes into its budget, and the disruption controller after it.
-func (s *sim) enter(b *simBudget, p *simPod) {
+// recordDisruption records the eviction in the PDB's status, and removes it later as the disruption controller does.
+func (s *sim) recordDisruption(b *simPDB, p *simPod) {
 	if b.disrupted == nil {
 		b.disrupted = map[string]any{}
 	}
 	b.disrupted[p.Name] = p.UID
-	s.shout()
-	s.after(s.controlling, func() {
+	s.wakeWatchers()
+	s.changeAfter(s.controllerDelay, func() {
 		delete(b.disrupted, p.Name)
 		b.version++
-		s.shout()
+		s.wakeWatchers()
 	})
 }
 
-func denial(message string) error {
+func newDenial(message string) error {
 	return &kubeapi.StatusError{
 		Code: 429, Reason: "TooManyRequests",
 		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
@@ -543,16 +540,16 @@ func denial(message string) error {
 	}
 }
 
-func notFound(kind, name string) error {
+func newNotFound(kind, name string) error {
 	return &kubeapi.StatusError{Code: 404, Reason: "NotFound", Message: fmt.Sprintf("%s %q not found", kind, name)}
 }
 
-func forbidden(message string) error {
+func newForbidden(message string) error {
 	return &kubeapi.StatusError{Code: 403, Reason: "Forbidden", Message: message}
 }
 
-// remove is BeforeDelete of the API server, and what the kubelet makes of it.
-func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
+// deletePod does what BeforeDelete of the API server and the kubelet do.
+func (s *sim) deletePod(p *simPod, r kubeapi.Removal) (bool, error) {
 	if r.UID != "" && r.UID != p.UID {
 		return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: fmt.Sprintf(
 			"the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, p.UID)}
@@ -573,7 +570,7 @@ func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
 		period = 1
 	}
 	now := time.Now()
-	if p.DeletionTimestamp != nil { // it can only be shortened, counted from the first deletion
+	if p.DeletionTimestamp != nil { // the grace can only be shortened, counted from the first deletion
 		had := *p.DeletionGracePeriodSeconds
 		if period >= had {
 			return false, nil
@@ -590,51 +587,51 @@ func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 			period = 0
 		}
-		p.toldAt = now.Truncate(time.Second)
+		p.terminatedAt = now.Truncate(time.Second)
 		p.DeletionTimestamp = ptr(now.Add(time.Duration(period) * time.Second).Truncate(time.Second))
 		p.DeletionGracePeriodSeconds = &period
-		if p.twin == newName {
-			s.replace(p, p.Name+"-new")
+		if p.twinKind == twinNewName {
+			s.startTwin(p, p.Name+"-new")
 		}
 	}
-	p.given = p.DeletionTimestamp.Sub(p.toldAt)
+	p.givenGrace = p.DeletionTimestamp.Sub(p.terminatedAt)
 	if period == 0 {
-		s.vanish(p)
+		s.removeObject(p)
 		return true, nil
 	}
-	s.tell("changed", p)
-	s.kubelet(p, time.Duration(period)*time.Second)
+	s.recordEvent("changed", p)
+	s.stopContainers(p, time.Duration(period)*time.Second)
 	return true, nil
 }
 
-// kubelet stops the pod's processes; called again, it kills them sooner.
-func (s *sim) kubelet(p *simPod, kill time.Duration) {
-	if p.killing == nil && p.stops != never {
-		p.timers = append(p.timers, time.AfterFunc(p.stops, func() { s.stopped(p, 0) }))
+// stopContainers stops the pod's processes. Called again, it kills them earlier.
+func (s *sim) stopContainers(p *simPod, kill time.Duration) {
+	if p.killTimer == nil && p.stopsAfter != never {
+		p.timers = append(p.timers, time.AfterFunc(p.stopsAfter, func() { s.recordStopped(p, 0) }))
 	}
-	if p.killing != nil {
-		p.killing.Stop()
+	if p.killTimer != nil {
+		p.killTimer.Stop()
 	}
-	p.killing = time.AfterFunc(max(time.Second, kill), func() { s.stopped(p, killedExitCode) })
-	p.timers = append(p.timers, p.killing)
+	p.killTimer = time.AfterFunc(max(time.Second, kill), func() { s.recordStopped(p, killedExitCode) })
+	p.timers = append(p.timers, p.killTimer)
 }
 
-func (s *sim) stopped(p *simPod, code int) {
+func (s *sim) recordStopped(p *simPod, code int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.gone || p.end != StillThere || (s.off && p.Spec.NodeName == node) {
+	if p.gone || p.end != StillThere || (s.nodeDown && p.Spec.NodeName == node) {
 		return
 	}
 	p.end, p.endedAt = Stopped, time.Now()
 	if code == killedExitCode {
 		p.end = Killed
 	}
-	p.exit(code, time.Now())
-	s.tell("changed", p)
-	s.after(20*time.Millisecond, func() { s.vanish(p) })
+	p.setTerminated(code, time.Now())
+	s.recordEvent("changed", p)
+	s.changeAfter(20*time.Millisecond, func() { s.removeObject(p) })
 }
 
-func (p *simPod) exit(code int, at time.Time) {
+func (p *simPod) setTerminated(code int, at time.Time) {
 	c := kubeapi.ContainerStatus{Name: "main"}
 	c.State.Terminated = &struct {
 		ExitCode   int       `json:"exitCode"`
@@ -644,7 +641,7 @@ func (p *simPod) exit(code int, at time.Time) {
 	p.Status.ContainerStatuses = []kubeapi.ContainerStatus{c}
 }
 
-func (s *sim) vanish(p *simPod) {
+func (s *sim) removeObject(p *simPod) {
 	if p.gone {
 		return
 	}
@@ -652,32 +649,32 @@ func (s *sim) vanish(p *simPod) {
 	if p.end == StillThere {
 		p.end, p.endedAt = Vanished, time.Now()
 	}
-	s.tell("deleted", p)
-	if p.twin == sameName {
-		s.replace(p, p.Name)
+	s.recordEvent("deleted", p)
+	if p.twinKind == twinSameName {
+		s.startTwin(p, p.Name)
 	}
 }
 
-// replace starts the pod's twin on another node; its readiness may open a budget.
-func (s *sim) replace(p *simPod, name string) {
-	q := &simPod{stops: p.stops, twin: p.twin, twinUp: p.twinUp}
+// startTwin starts the pod's replacement on another node. Once ready, it may allow evictions under a PDB.
+func (s *sim) startTwin(p *simPod, name string) {
+	q := &simPod{stopsAfter: p.stopsAfter, twinKind: p.twinKind, twinReadyAfter: p.twinReadyAfter}
 	q.Pod = p.snapshot()
-	q.Name, q.Spec.NodeName, q.DeletionTimestamp, q.DeletionGracePeriodSeconds = name, elsewhere, nil, nil
+	q.Name, q.Spec.NodeName, q.DeletionTimestamp, q.DeletionGracePeriodSeconds = name, otherNode, nil, nil
 	q.Status = kubeapi.PodStatus{Phase: "Pending", Conditions: []kubeapi.Condition{{Type: "Ready", Status: "False"}}}
-	s.add(q)
-	s.after(p.twinUp, func() {
+	s.registerPod(q)
+	s.changeAfter(p.twinReadyAfter, func() {
 		q.Status.Phase = "Running"
 		q.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
-		s.tell("changed", q)
+		s.recordEvent("changed", q)
 	})
 }
 
-// machineOff ends the node's kubelet: what is left there is lost.
-func (s *sim) machineOff(at time.Time) {
-	s.after(time.Until(at), func() { s.off = true })
+// stopNodeAt stops the node's kubelet: its remaining pods are lost.
+func (s *sim) stopNodeAt(at time.Time) {
+	s.changeAfter(time.Until(at), func() { s.nodeDown = true })
 }
 
-// FollowBudgets implements API: a list, and then an event for each budget that another status can be read from.
+// FollowBudgets returns a list and then an event for each changed PDB.
 func (s *sim) FollowBudgets(
 	ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget],
 ) error {
@@ -687,7 +684,7 @@ func (s *sim) FollowBudgets(
 		changed := s.changed
 		s.mu.Unlock()
 		if told == nil {
-			all, err := s.listBudgets(ctx, namespace)
+			all, err := s.listPDBs(ctx, namespace)
 			if err != nil {
 				if ctx.Err() == nil {
 					h.Failed(err)
@@ -699,9 +696,9 @@ func (s *sim) FollowBudgets(
 			told = all
 		}
 		s.mu.Lock()
-		all := s.budgetsOf(namespace)
+		all := s.toPDBs(namespace)
 		s.mu.Unlock()
-		if !elapsed.Sleep(ctx, s.lag) {
+		if !elapsed.Sleep(ctx, s.watchLag) {
 			break
 		}
 		for name, b := range all {
@@ -723,20 +720,20 @@ func (s *sim) FollowBudgets(
 	return ctx.Err()
 }
 
-func (s *sim) listBudgets(ctx context.Context, namespace string) (map[string]kubeapi.PodDisruptionBudget, error) {
+func (s *sim) listPDBs(ctx context.Context, namespace string) (map[string]kubeapi.PodDisruptionBudget, error) {
 	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
-	if err := s.refuses(ctx, call{verb: "budgets", Removal: kubeapi.Removal{Namespace: namespace}}); err != nil {
+	if err := s.faultError(ctx, call{verb: "budgets", Removal: kubeapi.Removal{Namespace: namespace}}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.budgetsOf(namespace), nil
+	return s.toPDBs(namespace), nil
 }
 
-// refuses returns the error of a read that has one, after the time that it takes.
-func (s *sim) refuses(ctx context.Context, c call) error {
+// faultError returns the error of a failing read after its delay, or nil.
+func (s *sim) faultError(ctx context.Context, c call) error {
 	s.mu.Lock()
 	c.n = s.calls[c.verb]
 	s.calls[c.verb]++
@@ -750,40 +747,40 @@ func (s *sim) refuses(ctx context.Context, c call) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
 	defer cancel()
-	wait := f.takes
+	wait := f.delay
 	if f.hang {
 		wait = never
 	}
-	if wait != 0 && !waited(bounded, wait) {
+	if wait != 0 && !sleepFor(bounded, wait) {
 		return bounded.Err()
 	}
 	return f.err
 }
 
-// budgetsOf renders a namespace's budgets; s.mu is held.
-func (s *sim) budgetsOf(namespace string) map[string]kubeapi.PodDisruptionBudget {
+// toPDBs returns a namespace's PDBs. s.mu must be locked.
+func (s *sim) toPDBs(namespace string) map[string]kubeapi.PodDisruptionBudget {
 	all := map[string]kubeapi.PodDisruptionBudget{}
-	for _, b := range s.budgets {
+	for _, b := range s.pdbs {
 		if b.namespace != namespace {
 			continue
 		}
 		var o kubeapi.PodDisruptionBudget
 		o.Name, o.Namespace = b.name, b.namespace
 		o.Spec.Selector = &kubeapi.LabelSelector{MatchLabels: b.labels}
-		o.Status.CurrentHealthy = s.healthyUnder(b)
-		o.Status.DesiredHealthy, o.Status.ExpectedPods = b.healthy, b.expected
-		o.Status.DisruptionsAllowed = max(0, o.Status.CurrentHealthy-b.healthy)
+		o.Status.CurrentHealthy = s.countHealthy(b)
+		o.Status.DesiredHealthy, o.Status.ExpectedPods = b.minHealthy, b.expected
+		o.Status.DisruptionsAllowed = max(0, o.Status.CurrentHealthy-b.minHealthy)
 		o.Status.DisruptedPods = maps.Clone(b.disrupted)
 		all[b.name] = o
 	}
 	return all
 }
 
-// FollowPodsOn implements API as kubeapi.Follow does: one list, then watches, and a list again where one is too old.
+// FollowPodsOn works like kubeapi.Follow: one list, then watches, and another list if a watch is too old.
 func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error {
 	next := -1
 	for ctx.Err() == nil {
-		err := s.followOnce(ctx, node, h, &next)
+		err := s.listAndWatch(ctx, node, h, &next)
 		if err != nil && ctx.Err() == nil && h.Failed != nil {
 			h.Failed(err)
 		}
@@ -792,18 +789,18 @@ func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[k
 	return ctx.Err()
 }
 
-func (s *sim) followOnce(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) error {
+func (s *sim) listAndWatch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) error {
 	if *next < 0 {
 		if !elapsed.Sleep(ctx, s.latency) {
 			return ctx.Err()
 		}
-		pods, at, err := s.list(ctx, node)
+		pods, at, err := s.listPods(ctx, node)
 		if err != nil {
 			return err
 		}
-		if s.behind > 0 {
-			pods, at = s.cached(node, at-s.behind)
-			s.behind = 0
+		if s.listLag > 0 {
+			pods, at = s.listAsOfEvent(node, at-s.listLag)
+			s.listLag = 0
 		}
 		h.Replaced(pods)
 		*next = at
@@ -816,23 +813,23 @@ func (s *sim) followOnce(ctx context.Context, node string, h kubeapi.Handler[kub
 	s.watches++
 	s.mu.Unlock()
 	relist := false
-	if s.watchLives != nil {
+	if s.watchLifetime != nil {
 		var lives time.Duration
-		if lives, relist = s.watchLives(n); lives > 0 {
+		if lives, relist = s.watchLifetime(n); lives > 0 {
 			var done context.CancelFunc
 			ctx, done = context.WithTimeout(ctx, lives)
 			defer done()
 		}
 	}
-	s.watch(ctx, node, h, next)
+	s.watchPods(ctx, node, h, next)
 	if relist {
 		*next = -1
 	}
 	return errors.New("watch broke")
 }
 
-func (s *sim) list(ctx context.Context, node string) ([]kubeapi.Pod, int, error) {
-	if err := s.refuses(ctx, call{verb: "list"}); err != nil {
+func (s *sim) listPods(ctx context.Context, node string) ([]kubeapi.Pod, int, error) {
+	if err := s.faultError(ctx, call{verb: "list"}); err != nil {
 		return nil, 0, err
 	}
 	s.mu.Lock()
@@ -846,17 +843,16 @@ func (s *sim) list(ctx context.Context, node string) ([]kubeapi.Pod, int, error)
 	return pods, len(s.events), ctx.Err()
 }
 
-// ListPodsOn implements API.
 func (s *sim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
 	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
-	pods, _, err := s.list(ctx, node)
+	pods, _, err := s.listPods(ctx, node)
 	return pods, err
 }
 
-// cached is what a cache answers that has seen so many events, and how many these are.
-func (s *sim) cached(node string, seen int) ([]kubeapi.Pod, int) {
+// listAsOfEvent returns the pods after the first seen events, and the number of these events.
+func (s *sim) listAsOfEvent(node string, seen int) ([]kubeapi.Pod, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen = max(0, seen)
@@ -871,7 +867,7 @@ func (s *sim) cached(node string, seen int) ([]kubeapi.Pod, int) {
 	return slices.Collect(maps.Values(there)), seen
 }
 
-func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) {
+func (s *sim) watchPods(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) {
 	for {
 		s.mu.Lock()
 		changed := s.changed
@@ -879,7 +875,7 @@ func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.
 		s.mu.Unlock()
 		for _, e := range more {
 			s.mu.Lock()
-			at := latest(e.at.Add(s.lag), s.silent)
+			at := laterOf(e.at.Add(s.watchLag), s.watchSilentUntil)
 			s.mu.Unlock()
 			if !elapsed.Sleep(ctx, time.Until(at)) {
 				return
@@ -904,8 +900,8 @@ func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.
 	}
 }
 
-// asked returns the requests of a verb for a pod; empty and nil are any.
-func (s *sim) asked(verb string, p *simPod) (found []request) {
+// findRequests returns the requests of a verb for a pod. An empty verb or a nil pod matches any.
+func (s *sim) findRequests(verb string, p *simPod) (found []sentRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.requests {
@@ -916,29 +912,29 @@ func (s *sim) asked(verb string, p *simPod) (found []request) {
 	return found
 }
 
-func (s *sim) wantRequests(t *testing.T, verb string, want int) {
+func (s *sim) checkRequestCount(t *testing.T, verb string, want int) {
 	t.Helper()
-	if n := len(s.asked(verb, nil)); n != want {
+	if n := len(s.findRequests(verb, nil)); n != want {
 		t.Errorf("%d requests of %s, want %d", n, verb, want)
 	}
 }
 
-func (s *sim) wantRequestsUpTo(t *testing.T, verb string, most int) {
+func (s *sim) checkMaxRequestCount(t *testing.T, verb string, most int) {
 	t.Helper()
-	if n := len(s.asked(verb, nil)); n > most {
+	if n := len(s.findRequests(verb, nil)); n > most {
 		t.Errorf("%d requests of %s, want up to %d", n, verb, most)
 	}
 }
 
-// bound returns how many of the node's pods are not gone.
-func (s *sim) bound() int {
+// countRemainingPods returns how many of the node's pods are not gone.
+func (s *sim) countRemainingPods() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.left())
+	return len(s.listRemainingPods())
 }
 
-// left returns them; s.mu is held.
-func (s *sim) left() (pods []*simPod) {
+// listRemainingPods returns the node's pods that are not gone. s.mu must be locked.
+func (s *sim) listRemainingPods() (pods []*simPod) {
 	for _, p := range s.pods {
 		if p.Spec.NodeName == node && !p.gone {
 			pods = append(pods, p)

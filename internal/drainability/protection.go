@@ -1,8 +1,8 @@
-// Package drainability has the rules that decide whether a pod may be evicted and whether a node may be retired. The drain
-// engine, placement and retirements ask the same rules, so that no two of them differ.
+// Package drainability decides whether a pod may be evicted and whether a node may be retired. The drain engine,
+// placement and retirements use the same rules, so that their decisions agree.
 //
-// This package reads the annotations by which people and other tools protect pods and nodes, or allow an eviction. It links
-// nothing of Kubernetes: nodes run it.
+// This package reads the annotations that protect pods and nodes, or that allow an eviction. It imports nothing of
+// Kubernetes, because the agent on every node links it.
 package drainability
 
 import (
@@ -13,57 +13,61 @@ import (
 	"time"
 )
 
-// The annotations. Truth values are read in any spelling that strconv.ParseBool knows, in any letter case: other tools pass
-// over "True", and what was meant is plain.
+// The annotations. Boolean values may have any spelling that strconv.ParseBool knows, in any letter case. Other tools
+// ignore "True", but its meaning is clear.
 const (
-	// SafeToEvict is cluster-autoscaler's, of a pod: false protects it, and true allows its eviction though it has local storage
-	// or no controller (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#what-types-of-pods-can-prevent-ca-from-removing-a-node).
+	// SafeToEvict is a pod annotation of cluster-autoscaler. false protects the pod. true allows its eviction despite
+	// local storage or a missing controller
+	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#what-types-of-pods-can-prevent-ca-from-removing-a-node).
 	SafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-	// SafeLocalVolumes is cluster-autoscaler's, of a pod: the names of volumes whose content may be lost, with commas.
+	// SafeLocalVolumes is a pod annotation of cluster-autoscaler: the comma-separated names of volumes with data that
+	// may be lost.
 	SafeLocalVolumes = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
-	// ScaleDownDisabled is cluster-autoscaler's, of a node: true protects it
+	// ScaleDownDisabled is a node annotation of cluster-autoscaler: true protects the node
 	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-can-i-prevent-cluster-autoscaler-from-scaling-down-a-particular-node).
 	ScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	// HoldsOff says that Slipway set ScaleDownDisabled, for cluster-autoscaler: it does not bind Slipway.
+	// HoldsOff marks a ScaleDownDisabled that Slipway set for cluster-autoscaler. Slipway ignores such a
+	// ScaleDownDisabled.
 	HoldsOff = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
-	// DoNotDisrupt is Karpenter's, of a pod or a node: true, or a duration from its creation
+	// DoNotDisrupt is a pod or node annotation of Karpenter: true, or a duration from the creation
 	// (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
 	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
-	// DoNotEvict is ours, with the values of DoNotDisrupt.
+	// DoNotEvict is Slipway's annotation with the values of DoNotDisrupt.
 	DoNotEvict = "slipway.dev/do-not-evict"
-	// Membership is of a node whose group is served as a cloudpool: JSON that says whether its machine counts to the pool and
-	// whether it may be terminated, as in {"active":true,"evictable":false}. Not evictable protects it.
+	// Membership is an annotation of nodes in a group that is served as a cloudpool. Its JSON says whether the instance
+	// counts to the pool and whether it may be terminated, as in {"active":true,"evictable":false}. Not evictable
+	// protects the node.
 	Membership = "cloudpool.slipway.dev/membership-status"
-	// Detached is of such a node too: true for a machine that was taken out of its pool, and runs on by itself.
+	// Detached is an annotation of such nodes too: true for an instance that was detached from its pool and still runs.
 	Detached = "cloudpool.slipway.dev/detached"
 )
 
 // Protection is an annotation that forbids to evict a pod or to retire a node.
 type Protection struct {
 	Key, Value string
-	// Until is when it ends, in nanoseconds of Unix time; 0 is never.
+	// Until is when the protection ends, in nanoseconds since the Unix epoch; 0 is never.
 	Until int64
 }
 
-// InForce reports whether it protects at a time.
+// InForce reports whether the protection is active at a time.
 func (p Protection) InForce(now time.Time) bool { return p.Until == 0 || now.UnixNano() < p.Until }
 
-// String is the annotation as it is written.
+// String returns the annotation as key and value.
 func (p Protection) String() string { return p.Key + `: "` + p.Value + `"` }
 
-// OfPod returns the protections of a pod, also those that have ended. A value that cannot be read protects nothing, as in the
-// tools that define the annotations.
+// OfPod returns the protections of a pod, including ended ones. An invalid value protects nothing, as in the tools that
+// define the annotations.
 func OfPod(annotations map[string]string, created time.Time) []Protection {
 	var all []Protection
 	if value, ok := annotations[SafeToEvict]; ok && isFalse(value) {
 		all = append(all, Protection{Key: SafeToEvict, Value: value})
 	}
-	return append(all, limited(annotations, created)...)
+	return append(all, durationProtections(annotations, created)...)
 }
 
-// OfNode is OfPod for a node.
+// OfNode returns the protections of a node, including ended ones.
 func OfNode(annotations map[string]string, created time.Time) []Protection {
-	all := limited(annotations, created)
+	all := durationProtections(annotations, created)
 	if value := annotations[ScaleDownDisabled]; isTrue(value) && !isTrue(annotations[HoldsOff]) {
 		all = append(all, Protection{Key: ScaleDownDisabled, Value: value})
 	}
@@ -76,17 +80,17 @@ func OfNode(annotations map[string]string, created time.Time) []Protection {
 	return all
 }
 
-// Evictable reports whether the value of Membership allows to terminate a machine. A value that cannot be read does not: it
-// was written to protect something.
+// Evictable reports whether the value of Membership allows to terminate an instance. An invalid value does not, because
+// it was set to protect something.
 func Evictable(membership string) bool {
-	var said struct {
+	var parsed struct {
 		Evictable bool `json:"evictable"`
 	}
-	return json.Unmarshal([]byte(membership), &said) == nil && said.Evictable
+	return json.Unmarshal([]byte(membership), &parsed) == nil && parsed.Evictable
 }
 
-// limited returns the protections of DoNotEvict and DoNotDisrupt, which may have a duration.
-func limited(annotations map[string]string, created time.Time) []Protection {
+// durationProtections returns the protections by DoNotEvict and DoNotDisrupt, which may have a duration.
+func durationProtections(annotations map[string]string, created time.Time) []Protection {
 	var all []Protection
 	for _, key := range []string{DoNotEvict, DoNotDisrupt} {
 		value, ok := annotations[key]
@@ -96,14 +100,14 @@ func limited(annotations map[string]string, created time.Time) []Protection {
 		if isTrue(value) {
 			all = append(all, Protection{Key: key, Value: value})
 		} else if d, err := time.ParseDuration(value); err == nil && d > 0 {
-			all = append(all, Protection{Key: key, Value: value, Until: unixNano(created.Add(d))})
+			all = append(all, Protection{Key: key, Value: value, Until: toUnixNano(created.Add(d))})
 		}
 	}
 	return all
 }
 
-// unixNano stays within what 64 bits hold: a time before them has ended, and a time after them has no end.
-func unixNano(t time.Time) int64 {
+// toUnixNano handles times outside the range of int64: an earlier one has ended, and a later one never ends.
+func toUnixNano(t time.Time) int64 {
 	switch {
 	case t.Year() <= 1970:
 		return 1
@@ -113,8 +117,8 @@ func unixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Longest returns the protection that ends last, or the first that has no end. It does not depend on the time. ok is false
-// if there is none.
+// Longest returns the protection that ends last, or the first one without an end. It does not depend on the current
+// time. ok is false if there is none.
 func Longest(all []Protection) (longest Protection, ok bool) {
 	for _, p := range all {
 		if p.Until == 0 {

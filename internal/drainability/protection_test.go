@@ -8,21 +8,21 @@ import (
 )
 
 var (
-	made = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	now  = made.Add(time.Hour)
+	created = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	now     = created.Add(time.Hour)
 )
 
-// named returns the key of the first protection in force.
-func named(all []Protection) string {
-	for _, h := range all {
-		if h.InForce(now) {
-			return h.Key
+// firstActiveKey returns the key of the first active protection, or "".
+func firstActiveKey(all []Protection) string {
+	for _, p := range all {
+		if p.InForce(now) {
+			return p.Key
 		}
 	}
 	return ""
 }
 
-func TestAnnotationsThatProtectPodsAndNodes(t *testing.T) {
+func TestProtectingAnnotations(t *testing.T) {
 	for _, c := range []struct {
 		key, value string
 		pod, node  bool
@@ -57,52 +57,52 @@ func TestAnnotationsThatProtectPodsAndNodes(t *testing.T) {
 	} {
 		a := map[string]string{c.key: c.value}
 		for what, got := range map[string]struct {
-			by   string
-			held bool
-		}{"pod": {named(OfPod(a, made)), c.pod}, "node": {named(OfNode(a, made)), c.node}} {
-			if (got.by == c.key) != got.held || got.by != "" && got.by != c.key {
-				t.Errorf("%s with %s: %q: protected by %q, want protected: %t", what, c.key, c.value, got.by, got.held)
+			by        string
+			protected bool
+		}{"pod": {firstActiveKey(OfPod(a, created)), c.pod}, "node": {firstActiveKey(OfNode(a, created)), c.node}} {
+			if (got.by == c.key) != got.protected || got.by != "" && got.by != c.key {
+				t.Errorf("%s with %s: %q: protected by %q, want protected: %t", what, c.key, c.value, got.by, got.protected)
 			}
 		}
 	}
 }
 
-func TestSlipwaysMarkForClusterAutoscalerProtectsNothing(t *testing.T) {
+func TestOwnScaleDownDisabledProtectsNothing(t *testing.T) {
 	a := map[string]string{ScaleDownDisabled: "true", HoldsOff: "true"}
-	if by := named(OfNode(a, made)); by != "" {
+	if by := firstActiveKey(OfNode(a, created)); by != "" {
 		t.Errorf("protected by %s", by)
 	}
 	a[DoNotEvict] = "true"
-	if by := named(OfNode(a, made)); by != DoNotEvict {
-		t.Errorf("protected by %q, want what somebody has set beside it", by)
+	if by := firstActiveKey(OfNode(a, created)); by != DoNotEvict {
+		t.Errorf("protected by %q, want the user's annotation", by)
 	}
 }
 
-func TestAnnotationsThatAllowAnEviction(t *testing.T) {
+func TestAnnotationsAllowingEviction(t *testing.T) {
 	if !IsSafeToEvict(map[string]string{SafeToEvict: "True"}) || IsSafeToEvict(map[string]string{SafeToEvict: "false"}) || IsSafeToEvict(nil) {
 		t.Error("safe-to-evict allows an eviction only if it is true")
 	}
 	a := map[string]string{SafeLocalVolumes: "scratch,cache"}
 	if !IsSafeVolume(a, "cache") || IsSafeVolume(a, "data") || IsSafeVolume(nil, "cache") {
-		t.Error("only a volume that is named may be lost")
+		t.Error("only named volumes may be lost")
 	}
 }
 
-func TestTheLongestProtectionIsInForceAsLongAsAny(t *testing.T) {
+func TestLongestProtectionIsActiveAsLongAsAny(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.MapOf(
 			rapid.SampledFrom([]string{SafeToEvict, DoNotEvict, DoNotDisrupt, ScaleDownDisabled, HoldsOff, Membership, Detached}),
 			rapid.SampledFrom([]string{"true", "false", "True", "", "1h", "90m", "3h", "-1h", "x"}),
 		).Draw(t, "annotations")
-		at := made.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "minutes")) * time.Minute)
-		for what, all := range map[string][]Protection{"pod": OfPod(a, made), "node": OfNode(a, made)} {
+		at := created.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "minutes")) * time.Minute)
+		for what, all := range map[string][]Protection{"pod": OfPod(a, created), "node": OfNode(a, created)} {
 			longest, ok := Longest(all)
 			inForce := false
-			for _, h := range all {
-				inForce = inForce || h.InForce(at)
+			for _, p := range all {
+				inForce = inForce || p.InForce(at)
 			}
 			if (ok && longest.InForce(at)) != inForce {
-				t.Fatalf("%s with %v after %s: the longest is %+v (%t), any in force: %t", what, a, at.Sub(made), longest, ok, inForce)
+				t.Fatalf("%s with %v after %s: the longest is %+v (%t), any in force: %t", what, a, at.Sub(created), longest, ok, inForce)
 			}
 		}
 	})

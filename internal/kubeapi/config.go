@@ -24,46 +24,47 @@ import (
 
 const (
 	serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// tokenFor is how long a token read from a file is used before the file is read again; the kubelet rotates a
-	// projected token when 80 % of its life is over, which is at least 8 minutes before it ends.
-	tokenFor = time.Minute
-	// pingAfter and pingTimeout find a connection that died silently: without them a watch through a dropped NAT entry
-	// or a dead load balancer would wait for ever.
+	// tokenLifetime is how long a token is used before its file is read again. The kubelet rotates a projected token
+	// at 80 % of its life, which is at least 8 minutes before its end.
+	tokenLifetime = time.Minute
+	// pingAfter and pingTimeout detect a silently dead connection. Without them a watch through a dropped NAT entry
+	// or a dead load balancer would wait forever.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
-	// headerTimeout bounds the wait for an answer to begin, also that of a watch, which the API server begins at once.
+	// headerTimeout limits the wait for a response to begin. It also applies to a watch, because the API server
+	// begins its response at once.
 	headerTimeout = 20 * time.Second
 )
 
-// Config is how to reach an API server and as whom. With a token it asks with that, else with Username and Password,
-// and with the client certificate, if any, in each case.
+// Config says how to reach an API server, and with which credentials. A token is preferred to Username and Password.
+// A client certificate, if any, is sent in each case.
 type Config struct {
 	Server     *url.URL
-	ServerName string // for TLS, when it is not the host of Server
+	ServerName string // for TLS, if it differs from the host of Server
 	CA         []byte // PEM; empty trusts the system's authorities
-	Insecure   bool   // no verification of the server's certificate
+	Insecure   bool   // skip verification of the server's certificate
 	ClientCert []byte // PEM, with ClientKey
 	ClientKey  []byte
 	Token      string
-	TokenFile  string // read again while in use; wins over Token
+	TokenFile  string // read again while in use; preferred to Token
 	Username   string
 	Password   string
 	Proxy      *url.URL // nil uses the standard environment
-	// Wrap, if set, wraps the transport, inside of what adds the credentials, so that requests can be measured.
+	// Wrap, if set, wraps the transport to measure requests. Credentials are added outside of it.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// LoadConfig reads the kubeconfig at path, or the pod's own ServiceAccount when path is empty.
+// LoadConfig reads the kubeconfig at path, or the pod's own ServiceAccount if path is empty.
 func LoadConfig(path string) (Config, error) {
 	if path == "" {
-		return inCluster(os.Getenv, serviceAccountDir)
+		return loadInClusterConfig(os.Getenv, serviceAccountDir)
 	}
-	return fromKubeconfig(path)
+	return loadKubeconfig(path)
 }
 
-// inCluster reads what the kubelet mounts into every pod
+// loadInClusterConfig reads the files that the kubelet mounts into every pod
 // (https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/).
-func inCluster(getenv func(string) string, dir string) (Config, error) {
+func loadInClusterConfig(getenv func(string) string, dir string) (Config, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return Config{}, errors.New("no kubeconfig given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are " +
@@ -81,7 +82,7 @@ func inCluster(getenv func(string) string, dir string) (Config, error) {
 	return Config{Server: server, CA: ca, TokenFile: token}, nil
 }
 
-// kubeconfig is clientcmdapi/v1.Config, as far as it is understood. Fields that are not here change no request of this
+// kubeconfig is the supported part of clientcmdapi/v1.Config. Other fields do not affect the requests of this
 // package.
 type kubeconfig struct {
 	CurrentContext string `json:"current-context"`
@@ -129,29 +130,30 @@ type kubeconfigUser struct {
 	AsUserExtra map[string][]string `json:"as-user-extra"`
 }
 
-// ErrCredentials is a kubeconfig with credentials that this package does not support, though client-go does.
+// ErrCredentials is the error for credentials in a kubeconfig that this package does not support, but client-go does.
 var ErrCredentials = errors.New("credentials are not supported")
 
-// unsupported is an [ErrCredentials] that says what is wanted.
-type unsupported string
+// unsupportedError is an [ErrCredentials] with details.
+type unsupportedError string
 
-func (u unsupported) Error() string      { return string(u) }
-func (unsupported) Is(target error) bool { return target == ErrCredentials }
+func (u unsupportedError) Error() string      { return string(u) }
+func (unsupportedError) Is(target error) bool { return target == ErrCredentials }
 
-// supported refuses what would be asked in another name, or with no name at all, if it were passed over.
-func (u kubeconfigUser) supported() error {
+// validate refuses credentials that this package cannot use. Without them, requests would have another identity or
+// none.
+func (u kubeconfigUser) validate() error {
 	switch {
 	case u.Exec != nil || u.AuthProvider != nil:
-		return unsupported("its credentials come from another program (exec or auth-provider), which is not run here: " +
+		return unsupportedError("its credentials come from another program (exec or auth-provider), which is not supported: " +
 			"want a token, tokenFile, client certificate or username and password")
 	case u.As != "" || u.AsUID != "" || u.AsGroups != nil || u.AsUserExtra != nil:
-		return unsupported("impersonation (as, as-uid, as-groups, as-user-extra) is not done here: want credentials of " +
+		return unsupportedError("impersonation (as, as-uid, as-groups, as-user-extra) is not supported: want credentials of " +
 			"the account itself")
 	}
 	return nil
 }
 
-func fromKubeconfig(path string) (Config, error) {
+func loadKubeconfig(path string) (Config, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("kubeconfig: %w", err)
@@ -166,9 +168,9 @@ func fromKubeconfig(path string) (Config, error) {
 func parseKubeconfig(raw []byte, dir string) (Config, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(raw, &k); err != nil {
-		return Config{}, withoutText(err)
+		return Config{}, withoutContent(err)
 	}
-	cluster, user, err := k.current()
+	cluster, user, err := k.findCurrent()
 	if err != nil {
 		return Config{}, err
 	}
@@ -177,13 +179,13 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 		Token: user.Token, Username: user.Username, Password: user.Password,
 	}
 	if user.TokenFile != "" {
-		c.TokenFile = resolve(dir, user.TokenFile)
+		c.TokenFile = resolvePath(dir, user.TokenFile)
 	}
 	if c.Server, err = parseURL("server", cluster.Server, "https", "http"); err != nil {
 		return Config{}, err
 	}
 	if c.Server.User != nil {
-		return Config{}, errors.New("server: there are credentials in the URL: want them as the user's")
+		return Config{}, errors.New("server: the URL contains credentials: want them in the user's fields")
 	}
 	if cluster.ProxyURL != "" {
 		if c.Proxy, err = parseURL("proxy-url", cluster.ProxyURL, "http", "https", "socks5"); err != nil {
@@ -191,7 +193,7 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 		}
 	}
 	if c.Insecure && cluster.CAData+cluster.CAFile != "" {
-		return Config{}, errors.New("insecure-skip-tls-verify: true beside a certificate-authority: want one of them")
+		return Config{}, errors.New("insecure-skip-tls-verify: is true, but certificate-authority is set: want only one of them")
 	}
 	for _, f := range []struct {
 		field, data, file string
@@ -201,18 +203,18 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 		{"client-certificate", user.CertData, user.CertFile, &c.ClientCert},
 		{"client-key", user.KeyData, user.KeyFile, &c.ClientKey},
 	} {
-		if *f.into, err = material(dir, f.field, f.data, f.file); err != nil {
+		if *f.into, err = loadField(dir, f.field, f.data, f.file); err != nil {
 			return Config{}, err
 		}
 	}
 	return c, nil
 }
 
-// yamlLine is where in its text a YAML parser says it is.
+// yamlLine matches the line number in a YAML parser's error.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// withoutText says where a kubeconfig cannot be read, without what stands there, which may be a credential.
-func withoutText(err error) error {
+// withoutContent returns the place of a kubeconfig error without the content there, which may be a credential.
+func withoutContent(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s: want %s", wrong.Field, wrong.Type.Kind())
 	}
@@ -222,23 +224,23 @@ func withoutText(err error) error {
 	return errors.New("not YAML (not quoted, it may hold a credential)")
 }
 
-// current finds the cluster and user of the current context. A context without a user has no credentials.
-func (k kubeconfig) current() (kubeconfigCluster, kubeconfigUser, error) {
+// findCurrent returns the cluster and user of the current context. A context without a user has no credentials.
+func (k kubeconfig) findCurrent() (kubeconfigCluster, kubeconfigUser, error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
 		if ctx.Name != k.CurrentContext {
 			continue
 		}
-		cluster, ok := find(k.Clusters, func(i int) bool { return k.Clusters[i].Name == ctx.Context.Cluster })
+		cluster, ok := findFirst(k.Clusters, func(i int) bool { return k.Clusters[i].Name == ctx.Context.Cluster })
 		if !ok {
-			return none, kubeconfigUser{}, fmt.Errorf("context %q names cluster %q, which is not there", ctx.Name,
+			return none, kubeconfigUser{}, fmt.Errorf("context %q names cluster %q, which is missing", ctx.Name,
 				ctx.Context.Cluster)
 		}
-		user, ok := find(k.Users, func(i int) bool { return k.Users[i].Name == ctx.Context.User })
+		user, ok := findFirst(k.Users, func(i int) bool { return k.Users[i].Name == ctx.Context.User })
 		if !ok && ctx.Context.User != "" {
-			return none, kubeconfigUser{}, fmt.Errorf("context %q names user %q, which is not there", ctx.Name, ctx.Context.User)
+			return none, kubeconfigUser{}, fmt.Errorf("context %q names user %q, which is missing", ctx.Name, ctx.Context.User)
 		}
-		if err := user.User.supported(); err != nil {
+		if err := user.User.validate(); err != nil {
 			return none, kubeconfigUser{}, fmt.Errorf("user %q: %w", user.Name, err)
 		}
 		return cluster.Cluster, user.User, nil
@@ -246,7 +248,7 @@ func (k kubeconfig) current() (kubeconfigCluster, kubeconfigUser, error) {
 	return none, kubeconfigUser{}, fmt.Errorf("current-context %q is not among the contexts", k.CurrentContext)
 }
 
-func find[T any](all []T, is func(int) bool) (T, bool) {
+func findFirst[T any](all []T, is func(int) bool) (T, bool) {
 	for i := range all {
 		if is(i) {
 			return all[i], true
@@ -256,7 +258,7 @@ func find[T any](all []T, is func(int) bool) (T, bool) {
 	return none, false
 }
 
-// parseURL reads the URL of a host. A wrong one is quoted only when it cannot hold a password.
+// parseURL parses the URL of a host. It quotes an invalid URL only if it cannot contain a password.
 func parseURL(field, value string, schemes ...string) (*url.URL, error) {
 	u, err := url.Parse(value)
 	if err == nil && u.Hostname() != "" && slices.Contains(schemes, u.Scheme) {
@@ -270,15 +272,15 @@ func parseURL(field, value string, schemes ...string) (*url.URL, error) {
 		strings.Join(schemes, ", "))
 }
 
-func resolve(dir, file string) string {
+func resolvePath(dir, file string) string {
 	if filepath.IsAbs(file) {
 		return file
 	}
 	return filepath.Join(dir, file)
 }
 
-// material returns what a field holds in base64, or else what the file that it names holds.
-func material(dir, field, data, file string) ([]byte, error) {
+// loadField returns the base64 data of a field, or else the content of its file.
+func loadField(dir, field, data, file string) ([]byte, error) {
 	if data != "" {
 		raw, err := base64.StdEncoding.DecodeString(data)
 		if err != nil {
@@ -289,21 +291,21 @@ func material(dir, field, data, file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	raw, err := os.ReadFile(resolve(dir, file))
+	raw, err := os.ReadFile(resolvePath(dir, file))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
 	return raw, nil
 }
 
-// HTTPClient returns a client that carries the credentials of c. It has no timeout of its own, since a watch lasts:
-// each request is bounded by its context.
+// HTTPClient returns a client with the credentials of c. It has no timeout, because a watch is long. The context
+// limits each request.
 func (c Config) HTTPClient() (*http.Client, error) {
 	t := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's own option
 	if len(c.CA) > 0 {
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(c.CA) {
-			return nil, errors.New("certificate-authority: no certificate in PEM form in it")
+			return nil, errors.New("certificate-authority: has no certificate in PEM form")
 		}
 	}
 	if len(c.ClientCert) > 0 || len(c.ClientKey) > 0 {
@@ -336,7 +338,8 @@ func (c Config) HTTPClient() (*http.Client, error) {
 	return &http.Client{Transport: c.authenticate(wrapped), CheckRedirect: refuseRedirect}, nil
 }
 
-// proxyFromEnvironment is http.ProxyFromEnvironment, whose error would quote the proxy's URL with its password.
+// proxyFromEnvironment is http.ProxyFromEnvironment with another error, because the original quotes the proxy's URL
+// with its password.
 func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	u, err := http.ProxyFromEnvironment(r)
 	if err != nil {
@@ -346,7 +349,8 @@ func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// refuseRedirect: the API server never redirects these calls, and credentials must not follow one elsewhere.
+// refuseRedirect follows no redirect. The API server never redirects these requests, and credentials must not be sent
+// elsewhere.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 func (c Config) authenticate(next http.RoundTripper) http.RoundTripper {
@@ -361,7 +365,7 @@ func (c Config) authenticate(next http.RoundTripper) http.RoundTripper {
 	return next
 }
 
-// bearer adds a token, which it reads again from its file now and then.
+// bearer adds a token to requests, and reads it again from its file after tokenLifetime.
 type bearer struct {
 	next http.RoundTripper
 	file string
@@ -372,7 +376,7 @@ type bearer struct {
 }
 
 func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	token, err := b.current()
+	token, err := b.currentToken()
 	if err != nil {
 		return nil, err
 	}
@@ -381,13 +385,13 @@ func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func (b *bearer) current() (string, error) {
+func (b *bearer) currentToken() (string, error) {
 	if b.file == "" {
 		return b.token, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.token != "" && time.Since(b.readAt) < tokenFor {
+	if b.token != "" && time.Since(b.readAt) < tokenLifetime {
 		return b.token, nil
 	}
 	raw, err := os.ReadFile(b.file)
@@ -400,7 +404,7 @@ func (b *bearer) current() (string, error) {
 	case b.token == "":
 		return "", fmt.Errorf("token file: %s is empty", b.file)
 	}
-	return b.token, nil // a failed re-read leaves the last good token, which the server judges
+	return b.token, nil // after a failed read the last token may still be valid
 }
 
 type basic struct {
@@ -414,7 +418,7 @@ func (b *basic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// Connect makes a client out of c; userAgent is how the audit log names it.
+// Connect returns a client for c; userAgent is its name in the audit log.
 func (c Config) Connect(userAgent string) (*Client, error) {
 	hc, err := c.HTTPClient()
 	if err != nil {

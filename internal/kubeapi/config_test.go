@@ -21,10 +21,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// secret stands in every place of a kubeconfig that may hold one; no error may hold it.
+// secret is in every place of a kubeconfig that may hold a credential; no error may contain it.
 const secret = "hunter2"
 
-// kubeconfigOf is a kubeconfig with the given fields of its cluster and user, in YAML's flow style.
+// kubeconfigOf returns a kubeconfig with these fields of its cluster and user, in YAML's flow style.
 func kubeconfigOf(cluster, user string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -44,11 +44,11 @@ users:
 
 const goodServer = `server: "https://api.test:6443"`
 
-func TestKubeconfigForms(t *testing.T) {
+func TestKubeconfigIsParsed(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "pki", "ca.crt"), "CA")
-	write(t, filepath.Join(dir, "pki", "cert"), "CERT")
-	write(t, filepath.Join(dir, "pki", "key"), "KEY")
+	writeFile(t, filepath.Join(dir, "pki", "ca.crt"), "CA")
+	writeFile(t, filepath.Join(dir, "pki", "cert"), "CERT")
+	writeFile(t, filepath.Join(dir, "pki", "key"), "KEY")
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	api := &url.URL{Scheme: "https", Host: "api.test:6443"}
 
@@ -105,7 +105,7 @@ func TestKubeconfigForms(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "config")
-			write(t, path, tt.config)
+			writeFile(t, path, tt.config)
 			got, err := LoadConfig(path)
 			must.NoError(t, err)
 			check.Equal(t, tt.want, got)
@@ -119,18 +119,18 @@ func TestWrongKubeconfigIsLocatedWithoutSecrets(t *testing.T) {
 			`{current-context: x, contexts: [{name: y}], users: [{name: u, user: {token: hunter2}}]}`,
 			`current-context "x" is not among the contexts`,
 		},
-		"nothing in it": {``, `current-context "" is not among the contexts`},
+		"an empty file": {``, `current-context "" is not among the contexts`},
 		"missing cluster": {
 			`{current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}], users: [{name: u, user: {token: hunter2}}]}`,
-			`context "x" names cluster "c", which is not there`,
+			`context "x" names cluster "c", which is missing`,
 		},
 		"missing user": {
 			`{current-context: x, contexts: [{name: x, context: {cluster: c, user: v}}], clusters: [{name: c}], users: [{name: u, user: {token: hunter2}}]}`,
-			`context "x" names user "v", which is not there`,
+			`context "x" names user "v", which is missing`,
 		},
 		"exec": {
 			kubeconfigOf(goodServer, "token: hunter2, exec: {command: aws, env: [{name: X, value: hunter2}]}"),
-			`user "u": its credentials come from another program (exec or auth-provider), which is not run here: want a token`,
+			`user "u": its credentials come from another program (exec or auth-provider), which is not supported: want a token`,
 		},
 		"auth-provider": {
 			kubeconfigOf(goodServer, "auth-provider: {name: gcp, config: {access-token: hunter2}}"), `user "u": its credentials come`,
@@ -145,47 +145,47 @@ func TestWrongKubeconfigIsLocatedWithoutSecrets(t *testing.T) {
 		"a server without https": {kubeconfigOf(`server: "api.test:6443"`, ""), `server: "api.test:6443": want a URL`},
 		"a server without host":  {kubeconfigOf(`server: "https://:6443"`, ""), `server: "https://:6443": want a URL`},
 		"a server with a password": {
-			kubeconfigOf(`server: "https://me:hunter2@api.test"`, ""), `server: there are credentials in the URL`,
+			kubeconfigOf(`server: "https://me:hunter2@api.test"`, ""), `server: the URL contains credentials`,
 		},
-		"a server with a password that is no URL": {
+		"a server with a password that is not a URL": {
 			kubeconfigOf(`server: "https://me:hunter2 @api.test"`, ""), `server: the URL (not quoted, it may hold a password): want a URL`,
 		},
-		"a proxy with a password that is no URL": {
+		"a proxy with a password that is not a URL": {
 			kubeconfigOf(goodServer+`, proxy-url: "http://me:%hunter2@proxy"`, ""), `proxy-url: the URL (not quoted, it may hold`,
 		},
 		"a proxy of another kind": {
 			kubeconfigOf(goodServer+`, proxy-url: "ftp://proxy"`, ""), `proxy-url: "ftp://proxy": want a URL such as`,
 		},
 		"a CA that is not used": {
-			kubeconfigOf(goodServer+`, insecure-skip-tls-verify: true, certificate-authority: ca.crt`, ""), `insecure-skip-tls-verify: true beside`,
+			kubeconfigOf(goodServer+`, insecure-skip-tls-verify: true, certificate-authority: ca.crt`, ""), `insecure-skip-tls-verify: is true, but`,
 		},
-		"a CA that is no base64": {
+		"a CA that is not base64": {
 			kubeconfigOf(goodServer+`, certificate-authority-data: "***"`, "token: hunter2"), `certificate-authority-data: want base64`,
 		},
-		"a key that is no base64": {
+		"a key that is not base64": {
 			kubeconfigOf(goodServer, `client-key-data: "hunter2*"`), `client-key-data: want base64`,
 		},
-		"a file that is not there": {
+		"a missing file": {
 			kubeconfigOf(goodServer+`, certificate-authority: nowhere.crt`, "token: hunter2"), `certificate-authority: open `,
 		},
-		"no YAML":                    {"users:\n- {token: hunter2", `line 2: not YAML (not quoted`},
-		"a secret that is no YAML":   {"users:\n- password: *hunter2\n", `not YAML (not quoted`},
+		"not YAML":                    {"users:\n- {token: hunter2", `line 2: not YAML (not quoted`},
+		"a secret that is not YAML":   {"users:\n- password: *hunter2\n", `not YAML (not quoted`},
 		"a secret of the wrong type": {kubeconfigOf(goodServer, "token: [hunter2]"), `users.user.token: want string`},
-		"no mapping":                 {`hunter2`, `want struct`},
+		"not a mapping":                 {`hunter2`, `want struct`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "config")
-			write(t, path, tt.config)
+			writeFile(t, path, tt.config)
 			got, err := LoadConfig(path)
 			if err == nil {
-				t.Fatalf("read as %+v", got)
+				t.Fatalf("parsed as %+v", got)
 			}
 			if !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "kubeconfig "+path+": ") {
-				t.Errorf("got %q, want it to name the file and say %q", err, tt.want)
+				t.Errorf("got %q, want it to name the file and contain %q", err, tt.want)
 			}
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("%q holds a secret", err)
+				t.Errorf("%q contains a secret", err)
 			}
 		})
 	}
@@ -194,31 +194,31 @@ func TestWrongKubeconfigIsLocatedWithoutSecrets(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, path, content string) {
+func writeFile(t *testing.T, path, content string) {
 	t.Helper()
 	must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-func TestInsideAPod(t *testing.T) {
+func TestInClusterConfigIsLoaded(t *testing.T) {
 	dir := t.TempDir()
 	env := map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
 	getenv := func(k string) string { return env[k] }
 
-	_, err := inCluster(func(string) string { return "" }, dir)
+	_, err := loadInClusterConfig(func(string) string { return "" }, dir)
 	check.ErrorContains(t, err, "give --kubeconfig")
 	for _, missing := range []string{"ca.crt", "token"} {
-		check.ErrorContains(t, check.Err(inCluster(getenv, dir)), missing)
-		write(t, filepath.Join(dir, missing), "x")
+		check.ErrorContains(t, check.Err(loadInClusterConfig(getenv, dir)), missing)
+		writeFile(t, filepath.Join(dir, missing), "x")
 	}
-	got, err := inCluster(getenv, dir)
+	got, err := loadInClusterConfig(getenv, dir)
 	want := Config{Server: &url.URL{Scheme: "https", Host: "[fd00::1]:443"}, CA: []byte("x"), TokenFile: filepath.Join(dir, "token")}
 	if err != nil || !cmp.Equal(want, got) {
 		t.Errorf("got %+v and %v", got, err)
 	}
 }
 
-// authorization is a server's handler that answers with the Authorization header as the name of a node.
+// authorization answers with the Authorization header as the name of a node.
 func authorization(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"metadata":{"name":%q}}`, "<"+r.Header.Get("Authorization")+">")
 }
@@ -229,7 +229,7 @@ func TestCredentialsAreSent(t *testing.T) {
 	base, _ := url.Parse(s.URL)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	tokenFile := filepath.Join(t.TempDir(), "token")
-	write(t, tokenFile, "from-file\n")
+	writeFile(t, tokenFile, "from-file\n")
 	for want, config := range map[string]Config{
 		"<>":                       {},
 		"<Bearer t0>":              {Token: "t0", Username: "me"},
@@ -249,34 +249,34 @@ func TestCredentialsAreSent(t *testing.T) {
 	check.ErrorContains(t, check.Err(c.GetNode(t.Context(), "n1")), "certificate")
 }
 
-func TestATokenFileIsReadAgain(t *testing.T) {
+func TestTokenFileIsReadAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	synctest.Test(t, func(t *testing.T) {
 		b := &bearer{file: path}
 		expect := func(situation, want string) {
 			t.Helper()
-			if got, err := b.current(); err != nil || got != want {
+			if got, err := b.currentToken(); err != nil || got != want {
 				t.Errorf("%s: %q and %v, want %q", situation, got, err, want)
 			}
 		}
-		if got, err := b.current(); err == nil {
+		if got, err := b.currentToken(); err == nil {
 			t.Errorf("without a file: %q", got)
 		}
-		write(t, path, " \n")
-		if got, err := b.current(); err == nil || !strings.Contains(err.Error(), "is empty") {
+		writeFile(t, path, " \n")
+		if got, err := b.currentToken(); err == nil || !strings.Contains(err.Error(), "is empty") {
 			t.Errorf("with an empty file: %q and %v", got, err)
 		}
-		write(t, path, "one\n")
+		writeFile(t, path, "one\n")
 		expect("at first", "one")
-		write(t, path, "two\n")
-		time.Sleep(tokenFor - time.Second)
+		writeFile(t, path, "two\n")
+		time.Sleep(tokenLifetime - time.Second)
 		expect("within a minute", "one")
 		time.Sleep(time.Second)
 		expect("after a minute", "two")
 		must.NoError(t, os.Remove(path))
-		time.Sleep(tokenFor)
+		time.Sleep(tokenLifetime)
 		expect("when the file is away", "two")
-		write(t, path, "three\n")
+		writeFile(t, path, "three\n")
 		expect("when it is back", "three")
 	})
 }
@@ -299,7 +299,7 @@ func TestCredentialsDoNotFollowARedirect(t *testing.T) {
 	check.Is(t, "", leaked)
 }
 
-func TestNoErrorOfARequestTellsASecret(t *testing.T) {
+func TestRequestErrorsContainNoSecret(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer broken.Close()
 	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -319,9 +319,9 @@ func TestNoErrorOfARequestTellsASecret(t *testing.T) {
 		"token with a line end":     {Server: refusingURL, Token: secret + "\r\nX: y"},
 		"proxy out of reach":        {Server: &url.URL{Scheme: "http", Host: "api.test"}, Proxy: noProxy, Token: secret},
 		"TLS to a plain server":     {Server: &url.URL{Scheme: "https", Host: refusingURL.Host}, Token: secret},
-		"key that is no key":        {Server: refusingURL, ClientCert: key, ClientKey: key},
+		"invalid key":        {Server: refusingURL, ClientCert: key, ClientKey: key},
 		"key without a certificate": {Server: refusingURL, ClientKey: key},
-		"CA that is no CA":          {Server: refusingURL, CA: key},
+		"invalid CA":          {Server: refusingURL, CA: key},
 	}
 	for name, config := range configs {
 		c, err := config.Connect("slipway-test")

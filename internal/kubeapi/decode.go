@@ -7,55 +7,55 @@ import (
 	"io"
 )
 
-// object is what every type of this package with metadata is, as a pointer.
+// object is a pointer to any type of this package with metadata.
 type object interface{ GetMeta() *ObjectMeta }
 
-// listMeta is metav1.ListMeta, as far as it is read.
+// listMeta is the part of metav1.ListMeta that this package reads.
 type listMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`
 }
 
-// decodeObject reads one object whole. Any JSON without a name in it, such as the "{}" of some proxy, is refused: it
-// would read as a node without taints or a claim without a volume (I7).
+// decodeObject decodes one object. It refuses JSON without a name, such as "{}" from a proxy. That would look like a
+// node without taints or a claim without a volume (I7).
 func decodeObject(r io.Reader, out object) error {
 	if err := json.NewDecoder(r).Decode(out); err != nil {
-		return endedEarly(err)
+		return toUnexpectedEOF(err)
 	}
 	if out.GetMeta().Name == "" {
-		return errors.New("it holds no metadata.name")
+		return errors.New("it has no metadata.name")
 	}
 	return nil
 }
 
-// decodeList reads a page of a list and hands over its items one by one, so that memory holds one item and not the
-// whole page. A page that is cut short, or no list at all, is an error and never a shorter list (I7); by then some
-// items may have been handed over.
+// decodeList decodes a page of a list and passes its items one by one, so that memory holds one item and not the
+// whole page. A truncated page, or JSON that is not a list, is an error and never a shorter list (I7). Some items may
+// have been passed before the error.
 func decodeList[T any](r io.Reader, add func(T)) (listMeta, error) {
 	var meta listMeta
 	d := json.NewDecoder(r)
-	err := members(d, func(name string) error {
+	err := decodeMembers(d, func(name string) error {
 		switch name {
 		case "metadata":
 			return d.Decode(&meta)
 		case "items":
-			return elements(d, add)
+			return decodeElements(d, add)
 		}
 		var skipped json.RawMessage
 		return d.Decode(&skipped)
 	})
 	if err != nil {
-		return listMeta{}, endedEarly(err)
+		return listMeta{}, toUnexpectedEOF(err)
 	}
 	if meta.ResourceVersion == "" {
-		return listMeta{}, errors.New("it is no list: it holds no metadata.resourceVersion")
+		return listMeta{}, errors.New("it is not a list: it has no metadata.resourceVersion")
 	}
 	return meta, nil
 }
 
-// members calls value for each member of the JSON object that comes next; value must read it.
-func members(d *json.Decoder, value func(name string) error) error {
-	if err := expect(d, json.Delim('{')); err != nil {
+// decodeMembers calls value for each member of the next JSON object; value must read the member.
+func decodeMembers(d *json.Decoder, value func(name string) error) error {
+	if err := expectDelim(d, json.Delim('{')); err != nil {
 		return err
 	}
 	for d.More() {
@@ -63,15 +63,15 @@ func members(d *json.Decoder, value func(name string) error) error {
 		if err != nil {
 			return err
 		}
-		if err := value(name.(string)); err != nil { // the decoder lets nothing but a string be a member's name
+		if err := value(name.(string)); err != nil { // the decoder only accepts a string as a member's name
 			return err
 		}
 	}
-	return expect(d, json.Delim('}'))
+	return expectDelim(d, json.Delim('}'))
 }
 
-// elements decodes the JSON array that comes next; null is an empty one, as it is in a list that Go encoded.
-func elements[T any](d *json.Decoder, add func(T)) error {
+// decodeElements decodes the next JSON array; null is an empty array, because Go encodes an empty list so.
+func decodeElements[T any](d *json.Decoder, add func(T)) error {
 	switch t, err := d.Token(); {
 	case err != nil:
 		return err
@@ -87,10 +87,10 @@ func elements[T any](d *json.Decoder, add func(T)) error {
 		}
 		add(item)
 	}
-	return expect(d, json.Delim(']'))
+	return expectDelim(d, json.Delim(']'))
 }
 
-func expect(d *json.Decoder, want json.Delim) error {
+func expectDelim(d *json.Decoder, want json.Delim) error {
 	t, err := d.Token()
 	if err == nil && t != want {
 		err = fmt.Errorf("%v: want %v", t, want)
@@ -98,23 +98,23 @@ func expect(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// endedEarly makes the end of the input an error by name: here it always comes too soon.
-func endedEarly(err error) error {
+// toUnexpectedEOF converts io.EOF to io.ErrUnexpectedEOF, because here the input always ends too soon.
+func toUnexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// limited is an io.LimitedReader whose end is an error, so that what was cut off cannot pass for the whole.
-type limited struct {
+// limitedReader is an io.LimitedReader that ends with an error, so that truncated input does not look complete.
+type limitedReader struct {
 	r    io.Reader
 	left int64
 }
 
-func (l *limited) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("larger than %d MiB", maxAnswer>>20)
+		return 0, fmt.Errorf("larger than %d MiB", maxResponseBytes>>20)
 	}
 	n, err := l.r.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)

@@ -74,10 +74,10 @@ func TestI7TruncatedBodyIsNeverAShorterList(t *testing.T) {
 		var got []Node
 		meta, err := decodeList(strings.NewReader(whole[:cut]), func(n Node) { got = append(got, n) })
 		if err == nil || meta != (listMeta{}) {
-			t.Fatalf("%s: read as a list of %v", whole[:cut], namesOf(got))
+			t.Fatalf("%s: decoded as a list of %v", whole[:cut], namesOf(got))
 		}
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("%s: %v, want one that says it ended early", whole[:cut], err)
+			t.Errorf("%s: %v, want an unexpected EOF", whole[:cut], err)
 		}
 	}
 	object := `{"metadata":{"name":"a"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`
@@ -89,7 +89,7 @@ func TestI7TruncatedBodyIsNeverAShorterList(t *testing.T) {
 	}
 }
 
-func TestI7AnswerWithoutListOrObjectIsRefused(t *testing.T) {
+func TestI7ResponseWithoutListOrObjectIsRefused(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `null`, `[]`, `"ok"`, `7`, `{"items":[]}`, `{"metadata":{},"items":[]}`, `<html>`, `{"metadata":{"name":"x"}}`,
 		`{"metadata":{"resourceVersion":"1"},"items":{}}`, `{"metadata":{"resourceVersion":"1"},"items":"none"}`,
@@ -97,17 +97,17 @@ func TestI7AnswerWithoutListOrObjectIsRefused(t *testing.T) {
 		`{"metadata":null,"items":[]}`, status(200, "", "ok"),
 	} {
 		if _, err := decodeList(strings.NewReader(body), func(Node) {}); err == nil {
-			t.Errorf("%s is read as a list", body)
+			t.Errorf("%s is decoded as a list", body)
 		}
 	}
 	for _, body := range []string{`{}`, `null`, `[]`, `{"metadata":{}}`, `{"metadata":{"name":7}}`, status(200, "", "ok")} {
 		if _, err := serve(t, answer(200, body)).GetNode(t.Context(), "n1"); err == nil {
-			t.Errorf("%s is read as a node", body)
+			t.Errorf("%s is decoded as a node", body)
 		}
 	}
 }
 
-func TestMembersOfAListInAnyOrder(t *testing.T) {
+func TestListMembersMayHaveAnyOrder(t *testing.T) {
 	for _, body := range []string{
 		`{"items":[{"metadata":{"name":"a"}}],"metadata":{"resourceVersion":"7","continue":"c"},"kind":"NodeList"}`,
 		` {"kind":"NodeList","x":{"items":[1,[2]]},"metadata":{"continue":"c","resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`,
@@ -120,7 +120,7 @@ func TestMembersOfAListInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestAnAnswerLargerThanTheLimitIsRefused(t *testing.T) {
+func TestTooLargeResponseIsRefused(t *testing.T) {
 	padding := []byte(`"},"padding":"` + strings.Repeat("x", 1<<20) + `"},`)
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"7"},"items":[`)
@@ -130,14 +130,14 @@ func TestAnAnswerLargerThanTheLimitIsRefused(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"metadata":{"name":"last"}}]}`)
 	})
-	c.timeout = 10 * DefaultTimeout // the race detector reads 16 MiB slowly, where much else goes on
+	c.timeout = 10 * DefaultTimeout // the race detector reads 16 MiB slowly on a busy machine
 	_, err := c.ListNodes(t.Context(), "")
 	if err == nil || !strings.Contains(err.Error(), "GET /api/v1/nodes: ") || !strings.Contains(err.Error(), "larger than 16 MiB") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// BenchmarkListOfAFullNode measures one page of 110 pods of 8 KiB, as a full node has them.
+// BenchmarkListOfAFullNode measures one page of 110 pods of 8 KiB, like a full node's.
 func BenchmarkListOfAFullNode(b *testing.B) {
 	var page strings.Builder
 	page.WriteString(`{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[`)

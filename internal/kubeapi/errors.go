@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// StatusError is an answer of the API server that is not 2xx: metav1.Status, as far as it is used.
+// StatusError is a response of the API server with a status other than 2xx: the used part of metav1.Status.
 type StatusError struct {
 	Code    int    // HTTP status
-	Reason  string // metav1.StatusReason, such as "NotFound"; empty when the body was no Status
+	Reason  string // metav1.StatusReason, such as "NotFound"; empty if the body was not a Status
 	Message string
 	Causes  []Cause
-	// RetryAfter is what the header asked for; zero when it did not.
+	// RetryAfter is the value of the header; zero without it.
 	RetryAfter time.Duration
 
 	method, path string // empty for the ERROR event of a watch
@@ -38,10 +38,11 @@ func (e *StatusError) Error() string {
 	return what + ": " + e.Message
 }
 
-// statusError reads the error out of resp. A body that is no Status (a proxy's HTML, say) is quoted, cut short.
-func statusError(resp *http.Response) error {
+// newStatusError reads the error from resp. A body that is not a Status, such as a proxy's HTML, is quoted and
+// clipped.
+func newStatusError(resp *http.Response) error {
 	e := &StatusError{Code: resp.StatusCode, method: resp.Request.Method, path: resp.Request.URL.Path}
-	e.RetryAfter = retryAfter(resp.Header.Get("Retry-After"))
+	e.RetryAfter = parseRetryAfter(resp.Header.Get("Retry-After"))
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	var s struct {
 		Kind    string `json:"kind"`
@@ -53,31 +54,31 @@ func statusError(resp *http.Response) error {
 		} `json:"details"`
 	}
 	if err := json.Unmarshal(raw, &s); err != nil || s.Kind != "Status" {
-		e.Message = excerpt(raw)
+		e.Message = clipBody(raw)
 		return e
 	}
 	e.Reason, e.Message, e.Causes = s.Reason, s.Message, s.Details.Causes
 	if e.RetryAfter == 0 {
-		e.RetryAfter = seconds(s.Details.RetryAfterSeconds)
+		e.RetryAfter = toSeconds(s.Details.RetryAfterSeconds)
 	}
 	return e
 }
 
-// retryAfter reads the header in seconds; the API server sends no dates.
-func retryAfter(h string) time.Duration {
+// parseRetryAfter parses the header in seconds; the API server sends no dates.
+func parseRetryAfter(h string) time.Duration {
 	s, err := strconv.Atoi(h)
 	if err != nil {
 		return 0
 	}
-	return seconds(s)
+	return toSeconds(s)
 }
 
-// seconds bounds what a server asks for to between nothing and a day, where a Duration cannot overflow.
-func seconds(s int) time.Duration {
+// toSeconds limits a number of seconds to between 0 and a day, so that a Duration cannot overflow.
+func toSeconds(s int) time.Duration {
 	return time.Duration(min(max(s, 0), 24*60*60)) * time.Second
 }
 
-func excerpt(raw []byte) string {
+func clipBody(raw []byte) string {
 	s := strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
 	if len(s) > 200 {
 		s = strings.ToValidUTF8(s[:200], "") + "…"
@@ -85,7 +86,8 @@ func excerpt(raw []byte) string {
 	return s
 }
 
-// AsStatus returns the API server's own error in err's chain, or nil: a request that failed on its way has none.
+// AsStatus returns the StatusError in err's chain. It returns nil if there is none, for example because the request
+// got no response.
 func AsStatus(err error) *StatusError {
 	var e *StatusError
 	if errors.As(err, &e) {
@@ -99,27 +101,27 @@ func hasCode(err error, code int) bool {
 	return e != nil && e.Code == code
 }
 
-// IsNotFound reports that the API server itself said that the object is not there. An answer 404 that is no Status
-// (a proxy's, or a server that is still starting) does not count.
+// IsNotFound reports that the API server itself answered that the object does not exist. A 404 that is not a Status
+// does not count, such as a proxy's, or from a starting server.
 func IsNotFound(err error) bool {
 	e := AsStatus(err)
 	return e != nil && e.Code == http.StatusNotFound && e.Reason == "NotFound"
 }
 
-// IsConflict reports that the API server itself said that a resourceVersion or precondition no longer holds.
+// IsConflict reports that the API server itself answered that a resourceVersion or precondition does not match.
 func IsConflict(err error) bool {
 	e := AsStatus(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "Conflict"
 }
 
-// IsExists reports that the API server itself said that an object of this name is there already.
+// IsExists reports that the API server itself answered that an object with this name exists already.
 func IsExists(err error) bool {
 	e := AsStatus(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "AlreadyExists"
 }
 
-// IsForbidden reports a missing right.
+// IsForbidden reports a missing permission.
 func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
 
-// IsUnauthorized reports credentials that the API server does not take.
+// IsUnauthorized reports invalid credentials.
 func IsUnauthorized(err error) bool { return hasCode(err, http.StatusUnauthorized) }

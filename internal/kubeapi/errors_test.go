@@ -20,7 +20,7 @@ const budgetDenied = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":
 	"details":{"retryAfterSeconds":7,"causes":[{"reason":"DisruptionBudget",
 	"message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]},"code":429}`
 
-func TestAPIServerAnswerBecomesAStatusError(t *testing.T) {
+func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 	tests := map[string]struct {
 		code       int
 		retryAfter string
@@ -53,7 +53,7 @@ func TestAPIServerAnswerBecomesAStatusError(t *testing.T) {
 			502, "", "<html>\n <h1>Bad\tGateway</h1>\n</html>",
 			StatusError{Code: 502, Message: "<html> <h1>Bad Gateway</h1> </html>"},
 		},
-		"JSON that is no Status": {
+		"JSON that is not a Status": {
 			404, "", `{"reason":"NotFound"}`,
 			StatusError{Code: 404, Message: `{"reason":"NotFound"}`},
 		},
@@ -62,7 +62,7 @@ func TestAPIServerAnswerBecomesAStatusError(t *testing.T) {
 		"a redirect":                   {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},
 		"Retry-After that is a date":   {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}},
 		"Retry-After below zero":       {503, "-5", "x", StatusError{Code: 503, Message: "x"}},
-		"Retry-After beyond all bound": {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
+		"Retry-After too large": {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAPIServerAnswerBecomesAStatusError(t *testing.T) {
 			}
 			check.Equal(t, tt.want, *got, cmpopts.IgnoreUnexported(StatusError{}))
 			if want := fmt.Sprintf("GET /api/v1/nodes/n1: %d", tt.code); !strings.HasPrefix(err.Error(), want) {
-				t.Errorf("%q does not begin with %q", err, want)
+				t.Errorf("%q does not start with %q", err, want)
 			}
 		})
 	}
@@ -101,8 +101,8 @@ func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 		"Conflict":               {409, status(409, "Conflict", "UID"), false, true},
 		"AlreadyExists":          {409, status(409, "AlreadyExists", "there"), false, false},
 		"a proxy's 409":          {409, "conflict", false, false},
-		"a 500 that says so":     {500, status(500, "NotFound", "upstream"), false, false},
-		"forbidden says nothing": {403, status(403, "Forbidden", "no"), false, false},
+		"a 500 with reason NotFound":     {500, status(500, "NotFound", "upstream"), false, false},
+		"forbidden is neither": {403, status(403, "Forbidden", "no"), false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -126,12 +126,12 @@ func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 	}
 	for _, err := range []error{nil, io.ErrUnexpectedEOF, errors.New("404 NotFound")} {
 		if IsNotFound(err) || IsConflict(err) || IsForbidden(err) || IsUnauthorized(err) {
-			t.Errorf("%v passes for an answer of the API server", err)
+			t.Errorf("%v counts as a response of the API server", err)
 		}
 	}
 }
 
-func TestLongBodyIsQuotedShortInWholeCharacters(t *testing.T) {
+func TestLongBodyIsClippedAtWholeCharacters(t *testing.T) {
 	_, err := serve(t, answer(500, "x"+strings.Repeat("é", 1000))).GetNode(t.Context(), "n1")
 	got := AsStatus(err).Message
 	if len(got) > 210 || !strings.HasSuffix(got, "é…") || !utf8.ValidString(got) {

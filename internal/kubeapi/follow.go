@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// pageSize bounds one answer of the API server; what is bound to one node mostly fits into one page.
+	// pageSize limits one page of a list. The pods of one node mostly fit into one page.
 	pageSize = 200
-	// watchFor is how long a watch is asked to last at least, in seconds, and watchSpread what is added at random: the
-	// agents of all nodes, once cut off together, must not come back together for ever. The API server's own bound,
-	// min-request-timeout, is 30 to 60 minutes by default.
-	watchFor    = 40 * 60
-	watchSpread = 20 * 60
-	// firstBackoff and maxBackoff bound the pause after a failed list or watch. A notice may leave 30 s, so that the
-	// pause stays far below that even when the API server is away for minutes.
+	// minWatchSeconds is the least duration of a watch, and watchSpreadSeconds the most that is added at random. If
+	// the watches of all agents were cut off together, they must not return together forever. The API server's own
+	// limit, min-request-timeout, is 30 to 60 minutes by default.
+	minWatchSeconds    = 40 * 60
+	watchSpreadSeconds = 20 * 60
+	// firstBackoff and maxBackoff limit the pause after a failed list or watch. A notice may give 30 s, so the pause
+	// stays far below that, even if the API server is away for minutes.
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 2 * time.Second
 )
 
-// Scope is what to list and watch.
+// Scope selects what to list and watch.
 type Scope struct {
 	Path          []string
 	FieldSelector string
 	LabelSelector string
-	// Since is the version of a state that is known already: Follow then begins with what came after it, and lists only
-	// when the API server does not remember it.
+	// Since is the resourceVersion of a known state. Follow then begins with the changes after it. It lists only if
+	// the API server no longer has that version.
 	Since string
-	// Cached lets the first list be as old as the API server's cache, which saves a read of its store and the wait for the
-	// cache to catch up with it. The watch that follows tells what is missing. A list that is made because something
-	// went wrong is always a current one.
+	// Cached allows the first list to be as old as the API server's cache. That saves a read of its store, and the
+	// wait for the cache to catch up. The watch that follows reports what is missing. A list after an error is always
+	// current.
 	Cached bool
 }
 
@@ -57,14 +57,15 @@ func (s Scope) query() url.Values {
 	return q
 }
 
-// Handler receives what Follow learns, from one goroutine. A nil field is skipped.
+// Handler receives the results of Follow, from one goroutine. A nil field is skipped.
 type Handler[T any] struct {
-	// Replaced is called with the whole state after each list. What is missing from it is gone.
+	// Replaced receives the whole state after each list. Objects that are missing from it are gone.
 	Replaced func([]T)
-	// Changed is called when an object was added or modified, Deleted with its last state when it went.
+	// Changed receives an added or modified object. Deleted receives the last state of a deleted object.
 	Changed func(T)
 	Deleted func(T)
-	// Failed is called for each failed list or broken watch, before the pause. The state known so far stands (I7).
+	// Failed receives the error of each failed list or broken watch, before the pause. The state known so far stays
+	// valid (I7).
 	Failed func(error)
 }
 
@@ -74,9 +75,9 @@ type objectOf[T any] interface {
 	object
 }
 
-// Follow lists what is in scope, then watches it, and keeps on until ctx ends, whose error it returns. A watch that
-// ends is taken up where it stopped; only when the API server says that this is too long ago is everything listed
-// again. No object is ever read one by one.
+// Follow lists the objects of the scope, and then watches them until ctx ends. It returns the error of ctx. A watch
+// that ends is continued from where it stopped. If the API server no longer has that version, everything is listed
+// again. Objects are never read one by one.
 func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
 	pause := firstBackoff
 	version := s.Since
@@ -91,15 +92,16 @@ func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Han
 		if err != nil && ctx.Err() == nil && h.Failed != nil {
 			h.Failed(err)
 		}
-		// Also after an orderly end: a server that closes every watch at once must not be asked in a tight loop.
+		// The pause also follows a normal end of a watch, so that a server that closes every watch at once is not
+		// called in a tight loop.
 		elapsed.Sleep(ctx, pause/2+rand.N(pause/2))
 		pause = min(2*pause, maxBackoff)
 	}
 	return ctx.Err()
 }
 
-// followOnce lists unless a version to watch from is known, then watches until the watch ends. It returns the version
-// to go on from; empty asks for a new list.
+// followOnce lists, unless a resourceVersion is known, and then watches until the watch ends. It returns the
+// resourceVersion to continue from; empty requires a new list.
 func followOnce[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
 ) (string, error) {
@@ -120,7 +122,7 @@ func followOnce[T any, P objectOf[T]](
 	return next, err
 }
 
-// listAll reads all pages. A list is either whole or an error.
+// listAll reads all pages. A list is complete or an error.
 func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error) {
 	var items []T
 	q := s.query()
@@ -140,7 +142,7 @@ func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error
 		if page.Continue == "" {
 			return items, page.ResourceVersion, nil
 		}
-		q.Del("resourceVersion") // a later page is of the first one's version
+		q.Del("resourceVersion") // later pages have the version of the first
 		q.Set("continue", page.Continue)
 	}
 }
@@ -150,8 +152,8 @@ type watchEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watchFrom watches until the stream ends, and returns the version to go on from. A stream that the server closes in
-// the ordinary way is no error.
+// watchFrom watches until the stream ends, and returns the resourceVersion to continue from. A stream that the server
+// closes normally is not an error.
 func watchFrom[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
 ) (string, error) {
@@ -159,40 +161,40 @@ func watchFrom[T any, P objectOf[T]](
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
 	q.Set("resourceVersion", version)
-	q.Set("timeoutSeconds", strconv.Itoa(watchFor+rand.IntN(watchSpread)))
+	q.Set("timeoutSeconds", strconv.Itoa(minWatchSeconds+rand.IntN(watchSpreadSeconds)))
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: s.Path, query: q})
 	if err != nil {
 		return version, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		err := statusError(resp)
-		if mustList(err) {
+		err := newStatusError(resp)
+		if requiresNewList(err) {
 			version = ""
 		}
 		return version, err
 	}
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, 0, 16<<10), maxWatchEvent)
-	lines.Split(wholeLines)
+	lines.Buffer(make([]byte, 0, 16<<10), maxEventBytes)
+	lines.Split(scanWholeLines)
 	for lines.Scan() {
-		v, err := deliver[T, P](lines.Bytes(), h)
+		v, err := handleEvent[T, P](lines.Bytes(), h)
 		if err != nil {
-			// What was missed cannot be told from what did not happen: list again.
+			// It is unknown which events were missed, so list again.
 			return "", err
 		}
 		version = v
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return "", fmt.Errorf("an event is larger than %d MiB", maxWatchEvent>>20) // and would be again
+		return "", fmt.Errorf("an event is larger than %d MiB", maxEventBytes>>20) // a retry would fail too
 	}
 	return version, lines.Err()
 }
 
-// mustList reports an answer to a watch that the same request would get again for ever: the version is too old (410),
-// not of this API server's history (400, and 504 when it is ahead of it), or the path is not there yet (404). Missing
-// rights, overload and failures of the server say nothing about the version.
-func mustList(err error) bool {
+// requiresNewList reports an error of a watch that the same request would always get. The version is too old (410),
+// or not in this API server's history (400, and 504 if it is ahead of it), or the path does not exist yet (404).
+// Missing permissions, overload and server failures do not concern the version.
+func requiresNewList(err error) bool {
 	e := AsStatus(err)
 	if e == nil {
 		return false
@@ -204,23 +206,23 @@ func mustList(err error) bool {
 	return false
 }
 
-// wholeLines is bufio.ScanLines without a last line that has no end: it was cut off, and will be sent again to a watch
-// that starts at the version before it.
-func wholeLines(data []byte, _ bool) (int, []byte, error) {
+// scanWholeLines is bufio.ScanLines, but ignores a last line without an end. That line was truncated, and a watch
+// from the version before gets it again.
+func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return i + 1, data[:i], nil
 	}
 	return 0, nil, nil
 }
 
-// deliver hands one event of a watch to h and returns the object's version.
-func deliver[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
+// handleEvent passes one event of a watch to h and returns the object's resourceVersion.
+func handleEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {
 		return "", fmt.Errorf("event: %w", err)
 	}
 	if e.Type == "ERROR" {
-		return "", watchError(e.Object)
+		return "", newWatchError(e.Object)
 	}
 	var object T
 	if err := json.Unmarshal(e.Object, &object); err != nil {
@@ -228,7 +230,7 @@ func deliver[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
 	}
 	version := P(&object).GetMeta().ResourceVersion
 	if version == "" {
-		return "", fmt.Errorf("event %s: its object holds no metadata.resourceVersion", e.Type)
+		return "", fmt.Errorf("event %s: its object has no metadata.resourceVersion", e.Type)
 	}
 	switch e.Type {
 	case "ADDED", "MODIFIED":
@@ -246,7 +248,7 @@ func deliver[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
 	return version, nil
 }
 
-func watchError(status json.RawMessage) error {
+func newWatchError(status json.RawMessage) error {
 	var s struct {
 		Code    int    `json:"code"`
 		Reason  string `json:"reason"`

@@ -25,7 +25,7 @@ type change struct {
 	gone bool
 }
 
-// at is the state at a version: which pods are there, each with the version that it has.
+// at returns the pods at a version, each with its own resourceVersion.
 func (h history) at(version int) map[string]string {
 	state := map[string]string{}
 	for i, c := range h[:version] {
@@ -37,7 +37,7 @@ func (h history) at(version int) map[string]string {
 	return state
 }
 
-// events are the lines of a watch from one version to another.
+// events returns the lines of a watch from one version to another.
 func (h history) events(from, to int) string {
 	var lines strings.Builder
 	for i := from; i < to; i++ {
@@ -50,22 +50,22 @@ func (h history) events(from, to int) string {
 	return lines.String()
 }
 
-// step is what a server does with one request: it goes on to a version of the history, and fails in some way.
+// step is a server's handling of one request: it moves to a version of the history, and may fail.
 type step struct {
 	upTo  int
-	cut   int    // how much of the body is sent, in percent
-	fault string // one of faults, or empty for a request that is answered well
+	cut   int    // sent part of the body, in percent
+	fault string // one of faults; empty for a good response
 }
 
 var faults = []string{"end", "break", "500", "410", "expired event", "garbage"}
 
-// faulty is an API server with a history, which fails as told and is in good health after that.
-type faulty struct {
+// faultyServer is an API server with a history. It fails in the given steps, and works after them.
+type faultyServer struct {
 	history history
 	steps   []step
 }
 
-func (f *faulty) next() step {
+func (f *faultyServer) next() step {
 	if len(f.steps) == 0 {
 		return step{upTo: len(f.history), cut: 100}
 	}
@@ -74,7 +74,7 @@ func (f *faulty) next() step {
 	return s
 }
 
-func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *faultyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := f.next()
 	switch s.fault {
 	case "500":
@@ -108,7 +108,7 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *faulty) list(version int) string {
+func (f *faultyServer) list(version int) string {
 	var items []string
 	for name, v := range f.history.at(version) {
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q}}`, name, v))
@@ -116,10 +116,9 @@ func (f *faulty) list(version int) string {
 	return fmt.Sprintf(`{"metadata":{"resourceVersion":"%d"},"items":[%s]}`, version, strings.Join(items, ","))
 }
 
-// TestFollowKnowsTheStateHoweverConnectionsFail draws a history and a row of faults, and compares what the
-// handler was told with the server's own state once the faults are over. At no time may the handler believe in a state
-// that never was, which is what makes it safe to act on (I7).
-func TestFollowKnowsTheStateHoweverConnectionsFail(t *testing.T) {
+// The test draws a history and a list of faults. After the faults the handler's state must equal the server's. At no
+// time may the handler have a state that never existed, because it must be safe to act on (I7).
+func TestFollowReachesServerStateDespiteFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		h := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) change {
 			return change{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "pod"), rapid.Bool().Draw(rt, "gone")}
@@ -132,15 +131,16 @@ func TestFollowKnowsTheStateHoweverConnectionsFail(t *testing.T) {
 			steps = append(steps, s)
 		}
 		var wrong string
-		synctest.Test(t, func(t *testing.T) { wrong = followThrough(t, &faulty{h, steps}) })
+		synctest.Test(t, func(t *testing.T) { wrong = followThroughFaults(t, &faultyServer{h, steps}) })
 		if wrong != "" {
 			rt.Fatal(wrong)
 		}
 	})
 }
 
-// followThrough follows f until its faults are over, and says what was wrong with the states it was told.
-func followThrough(t *testing.T, f *faulty) string {
+// followThroughFaults runs Follow until the faults are over, and returns an error text if the handler had a wrong
+// state.
+func followThroughFaults(t *testing.T, f *faultyServer) string {
 	var states []map[string]string
 	for v := range len(f.history) + 1 {
 		states = append(states, f.history.at(v))

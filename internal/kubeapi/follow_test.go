@@ -18,25 +18,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// diary is a Handler that writes down what it is told.
-type diary struct {
+// recorder is a Handler that records its calls.
+type recorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (d *diary) add(format string, args ...any) {
+func (d *recorder) add(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-func (d *diary) read() []string {
+func (d *recorder) read() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]string(nil), d.lines...)
 }
 
-func (d *diary) handler() Handler[Pod] {
+func (d *recorder) handler() Handler[Pod] {
 	return Handler[Pod]{
 		Replaced: func(pods []Pod) {
 			var names []string
@@ -51,12 +51,12 @@ func (d *diary) handler() Handler[Pod] {
 	}
 }
 
-// follow follows the pods of node n1 through s for the given time, and returns what the handler was told.
+// follow runs Follow for the pods of node n1 for the given time, and returns the calls of the handler.
 func follow(t *testing.T, s *script, lasting time.Duration) []string {
 	t.Helper()
 	c := serveInBubble(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	var d diary
+	var d recorder
 	done := make(chan error)
 	go func() { done <- c.FollowPodsOn(ctx, "n1", d.handler()) }()
 	time.Sleep(lasting)
@@ -67,38 +67,38 @@ func follow(t *testing.T, s *script, lasting time.Duration) []string {
 		t.Errorf("Follow returned %v", err)
 	}
 	if after := d.read(); len(after) != len(told) {
-		t.Errorf("told of its own end: %v", after[len(told):])
+		t.Errorf("handler was called for its own end: %v", after[len(told):])
 	}
 	return told
 }
 
-func TestFollow(t *testing.T) {
+func TestFollowHandlesWatchEnds(t *testing.T) {
 	tests := map[string]struct {
 		steps []http.HandlerFunc
 		asked []string // requests in order
-		told  []string // a line that ends in … is a beginning
+		told  []string // a line that ends in … is a prefix
 	}{
 		"a list, then a watch from its version": {
-			[]http.HandlerFunc{podList("5", "a", "b"), silent},
+			[]http.HandlerFunc{podList("5", "a", "b"), neverAnswer},
 			[]string{"list", "watch from 5"},
 			[]string{"replaced [a b]"},
 		},
-		"an orderly end is taken up at the last event": {
+		"a normal end continues at the last event": {
 			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), event("MODIFIED", "a", "7"), event("DELETED", "a", "8"))},
 			[]string{"list", "watch from 5", "watch from 8"},
 			[]string{"replaced []", "changed a@6", "changed a@7", "deleted a"},
 		},
-		"a bookmark moves the version and is not told": {
+		"a bookmark moves the version without a call": {
 			[]http.HandlerFunc{podList("5", "a"), stream(event("BOOKMARK", "", "90"))},
 			[]string{"list", "watch from 5", "watch from 90"},
 			[]string{"replaced [a]"},
 		},
-		"a watch without events is taken up at the same version": {
+		"a watch without events continues at the same version": {
 			[]http.HandlerFunc{podList("5"), stream(), stream()},
 			[]string{"list", "watch from 5", "watch from 5", "watch from 5"},
 			[]string{"replaced []"},
 		},
-		"410 in the answer lists again": {
+		"410 in the response lists again": {
 			[]http.HandlerFunc{podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b")},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
 			[]string{"replaced [a]", "failed: watch /api/v1/pods: GET /api/v1/pods: 410 Expired: too old", "replaced [b]"},
@@ -116,7 +116,7 @@ func TestFollow(t *testing.T) {
 			[]string{"list", "watch from 5", "list", "watch from 9"},
 			[]string{"replaced []", "changed a@6", "failed: watch /api/v1/pods: event: invalid character…", "replaced [b]"},
 		},
-		"an event of a type unknown lists again": {
+		"an event of unknown type lists again": {
 			[]http.HandlerFunc{podList("5"), stream(event("MOVED", "a", "6")), podList("9")},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
 			[]string{"replaced []", `failed: watch /api/v1/pods: event: type "MOVED": want ADDED…`, "replaced []"},
@@ -124,14 +124,14 @@ func TestFollow(t *testing.T) {
 		"an event without an object lists again": {
 			[]http.HandlerFunc{podList("5"), stream(`{"type":"DELETED","object":null}` + "\n"), podList("9")},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
-			[]string{"replaced []", "failed: watch /api/v1/pods: event DELETED: its object holds no…", "replaced []"},
+			[]string{"replaced []", "failed: watch /api/v1/pods: event DELETED: its object has no…", "replaced []"},
 		},
 		"an event larger than the limit lists again": {
-			[]http.HandlerFunc{podList("5"), stream(event("ADDED", strings.Repeat("x", maxWatchEvent), "6")), podList("9")},
+			[]http.HandlerFunc{podList("5"), stream(event("ADDED", strings.Repeat("x", maxEventBytes), "6")), podList("9")},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
 			[]string{"replaced []", "failed: watch /api/v1/pods: an event is larger than 4 MiB", "replaced []"},
 		},
-		"a connection that breaks in an event is taken up before it": {
+		"a connection that breaks in an event continues before it": {
 			[]http.HandlerFunc{
 				podList("5"), brokenStream(event("ADDED", "a", "6"), event("ADDED", "b", "7")[:30]),
 				stream(event("ADDED", "b", "7")),
@@ -139,7 +139,7 @@ func TestFollow(t *testing.T) {
 			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
 			[]string{"replaced []", "changed a@6", "failed: watch /api/v1/pods: unexpected EOF", "changed b@7"},
 		},
-		"an event cut off by an orderly end is taken up before it": {
+		"a truncated event before a normal end is read again": {
 			[]http.HandlerFunc{
 				podList("5"), stream(event("ADDED", "a", "6"), strings.TrimSpace(event("ADDED", "b", "7"))),
 				stream(event("ADDED", "b", "7")),
@@ -147,7 +147,7 @@ func TestFollow(t *testing.T) {
 			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
 			[]string{"replaced []", "changed a@6", "changed b@7"},
 		},
-		"overload, missing rights and faults of the server leave the version": {
+		"overload, missing permissions and server faults keep the version": {
 			[]http.HandlerFunc{
 				podList("5"), answer(429, "busy"), answer(403, "no"), answer(401, "who"), answer(500, "oh"),
 				answer(503, "later"), stream(event("ADDED", "a", "6")),
@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 			[]string{"list", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 6"},
 			[]string{"replaced []", "failed: …", "failed: …", "failed: …", "failed: …", "failed: …", "changed a@6"},
 		},
-		"a version that the server does not take lists again": {
+		"a version that the server refuses lists again": {
 			[]http.HandlerFunc{
 				podList("5"), answer(400, status(400, "BadRequest", "invalid")), podList("6"),
 				answer(504, status(504, "Timeout", "Too large resource version")), podList("2"), answer(404, "?"), podList("3"),
@@ -163,7 +163,7 @@ func TestFollow(t *testing.T) {
 			[]string{"list", "watch from 5", "list", "watch from 6", "list", "watch from 2", "list", "watch from 3"},
 			[]string{"replaced []", "failed: …", "replaced []", "failed: …", "replaced []", "failed: …", "replaced []"},
 		},
-		"a list that fails or is cut short is told as failed, never as a state (I7)": {
+		"a failed or truncated list is a failure, never a state (I7)": {
 			[]http.HandlerFunc{
 				answer(500, "oh"), answer(200, podPage("5", "", "a", "b")[:90]), brokenStream(podPage("5", "", "a")[:80]),
 				answer(200, "{}"), answer(200, podPage("5", "p2", "a")), answer(410, status(410, "Expired", "")), podList("7", "a", "b"),
@@ -181,14 +181,14 @@ func TestFollow(t *testing.T) {
 		t.Run(name, virtual.Time(func(t *testing.T) {
 			s := &script{steps: tt.steps}
 			told := follow(t, s, 30*time.Second)
-			check.Equal(t, tt.asked, s.questions())
-			check.Equal(t, tt.told, told, cmp.Comparer(begins))
+			check.Equal(t, tt.asked, s.receivedRequests())
+			check.Equal(t, tt.told, told, cmp.Comparer(matchesPrefix))
 		}))
 	}
 }
 
-// begins compares two lines, of which one may end in … to stand for any end.
-func begins(a, b string) bool {
+// matchesPrefix compares two lines; a line that ends in … is a prefix.
+func matchesPrefix(a, b string) bool {
 	if short, ok := strings.CutSuffix(a, "…"); ok {
 		return strings.HasPrefix(b, short)
 	}
@@ -198,12 +198,12 @@ func begins(a, b string) bool {
 	return a == b
 }
 
-func TestTheExactQueriesOfFollow(t *testing.T) {
+func TestFollowSendsExactQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{podList("5")}}
 		follow(t, s, time.Second)
 		if got, want := s.asked[0].query.Encode(), "fieldSelector=spec.nodeName%3Dn1&limit=200&resourceVersion=0"; got != want {
-			t.Errorf("list asked with %s, want %s", got, want)
+			t.Errorf("list request %s, want %s", got, want)
 		}
 		q := s.asked[1].query
 		if n, err := strconv.Atoi(q.Get("timeoutSeconds")); err != nil || n < 40*60 || n >= 60*60 {
@@ -215,7 +215,7 @@ func TestTheExactQueriesOfFollow(t *testing.T) {
 	})
 }
 
-func TestFollowNodeAsksForThatNodeAlone(t *testing.T) {
+func TestFollowNodeSelectsOneNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{podList("5", "n1")}}
 		c := serveInBubble(t, s)
@@ -237,9 +237,9 @@ func TestKnownNodeIsFollowedWithoutAList(t *testing.T) {
 		steps []http.HandlerFunc
 		asked []string
 	}{
-		"the API server remembers": {[]http.HandlerFunc{silent}, []string{"watch from 7"}},
-		"it was too long ago": {
-			[]http.HandlerFunc{answer(410, status(410, "Expired", "too old")), podList("9", "n1"), silent},
+		"the API server remembers": {[]http.HandlerFunc{neverAnswer}, []string{"watch from 7"}},
+		"the version is too old": {
+			[]http.HandlerFunc{answer(410, status(410, "Expired", "too old")), podList("9", "n1"), neverAnswer},
 			[]string{"watch from 7", "list", "watch from 9"},
 		},
 	}
@@ -262,7 +262,7 @@ func TestKnownNodeIsFollowedWithoutAList(t *testing.T) {
 func TestOnlyTheFirstPodListIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{
-			podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b"), silent, podList("9", "b"),
+			podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b"), neverAnswer, podList("9", "b"),
 		}}
 		follow := func(c *Client) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -286,7 +286,7 @@ func TestOnlyTheFirstPodListIsCached(t *testing.T) {
 
 func TestWatchesThatEndAtOnceAreRetriedSlowly(t *testing.T) {
 	for name, end := range map[string]http.HandlerFunc{
-		"in the ordinary way": stream(), "with an error": answer(503, "later"), "by breaking": brokenStream(),
+		"normally": stream(), "with an error": answer(503, "later"), "by breaking": brokenStream(),
 		"after an event": stream(event("MODIFIED", "a", "6")), "with 410": answer(410, status(410, "Expired", "")),
 	} {
 		t.Run(name, virtual.Time(func(t *testing.T) {
@@ -299,12 +299,12 @@ func TestWatchesThatEndAtOnceAreRetriedSlowly(t *testing.T) {
 			}
 			follow(t, s, time.Minute)
 			watches := 0
-			for _, q := range s.questions() {
+			for _, q := range s.receivedRequests() {
 				if q != "list" {
 					watches++
 				}
 			}
-			// The pause ends between 1 and 2 s; five shorter ones lead there.
+			// The pause becomes 1 to 2 s, after five shorter ones.
 			if watches < 60/2 || watches > 60+6 {
 				t.Errorf("%d watches within a minute, want 30 to 66", watches)
 			}
@@ -312,7 +312,7 @@ func TestWatchesThatEndAtOnceAreRetriedSlowly(t *testing.T) {
 	}
 }
 
-func TestPauseIsShortAgainAfterALongWatch(t *testing.T) {
+func TestLongWatchResetsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lasts := func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
@@ -326,10 +326,10 @@ func TestPauseIsShortAgainAfterALongWatch(t *testing.T) {
 		follow(t, s, 15*time.Minute)
 		n := len(s.asked)
 		if gap := s.asked[n-1].at.Sub(s.asked[n-2].at) - 10*time.Minute; gap < 0 || gap > firstBackoff {
-			t.Errorf("asked again %v after the end of a long watch, want at most %v", gap, firstBackoff)
+			t.Errorf("next request %v after the end of a long watch, want at most %v", gap, firstBackoff)
 		}
 		if gap := s.asked[n-3].at.Sub(s.asked[n-4].at); gap > maxBackoff {
-			t.Errorf("asked again %v after a failed list, want at most %v", gap, maxBackoff)
+			t.Errorf("next request %v after a failed list, want at most %v", gap, maxBackoff)
 		}
 	})
 }
@@ -340,7 +340,7 @@ func TestWatchThatNeverBeginsTimesOut(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{podList("5"), mute, stream(event("ADDED", "a", "6"))}}
 		told := follow(t, s, headerTimeout+time.Second)
 		want := []string{"replaced []", "failed: watch /api/v1/pods: GET /api/v1/pods: …", "changed a@6"}
-		check.Equal(t, want, told, cmp.Comparer(begins))
+		check.Equal(t, want, told, cmp.Comparer(matchesPrefix))
 	})
 }
 
@@ -352,18 +352,18 @@ func TestFollowOverTLSAndHTTP2(t *testing.T) {
 	c := serve(t, s.ServeHTTP)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	var d diary
+	var d recorder
 	h := d.handler()
 	h.Deleted = func(p Pod) { d.add("deleted %s", p.Name); cancel() }
 	if err := c.FollowPodsOn(ctx, "n1", h); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	want := []string{"replaced [a]", "changed b@6", "failed: watch /api/v1/pods: …", "deleted a"}
-	check.Equal(t, want, d.read(), cmp.Comparer(begins))
-	check.Equal(t, []string{"list", "watch from 5", "watch from 6"}, s.questions())
+	check.Equal(t, want, d.read(), cmp.Comparer(matchesPrefix))
+	check.Equal(t, []string{"list", "watch from 5", "watch from 6"}, s.receivedRequests())
 }
 
-func TestAnEmptyHandlerIsEnough(t *testing.T) {
+func TestEmptyHandlerIsAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{answer(500, ""), podList("5"), stream(event("ADDED", "a", "6"), event("DELETED", "a", "7"))}}
 		c := serveInBubble(t, s)
@@ -372,6 +372,6 @@ func TestAnEmptyHandlerIsEnough(t *testing.T) {
 		if err := c.FollowPodsOn(ctx, "n1", Handler[Pod]{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		check.Equal(t, []string{"list", "list", "watch from 5", "watch from 7"}, s.questions())
+		check.Equal(t, []string{"list", "list", "watch from 5", "watch from 7"}, s.receivedRequests())
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzParseKubeconfig: whatever the file holds, it is a Config that can be used or an error that tells no secret.
+// FuzzParseKubeconfig checks that any file gives a usable Config, or an error without a secret.
 func FuzzParseKubeconfig(f *testing.F) {
 	for _, user := range []string{"", "token: hunter2", "username: a, password: hunter2", "exec: {}", "as: x", "client-key-data: hunter2"} {
 		f.Add([]byte(kubeconfigOf(goodServer, user)))
@@ -18,9 +18,9 @@ func FuzzParseKubeconfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		c, err := parseKubeconfig(raw, "/nowhere")
 		if err != nil {
-			// The names of contexts, clusters, users and files are told on purpose, and so is a URL without an "@".
-			if strings.Contains(err.Error(), secret) && !quotedOnPurpose(err.Error()) {
-				t.Errorf("%q holds a secret", err)
+			// The names of contexts, clusters, users and files may be quoted, and a URL without an "@" too.
+			if strings.Contains(err.Error(), secret) && !isQuotedOnPurpose(err.Error()) {
+				t.Errorf("%q contains a secret", err)
 			}
 			return
 		}
@@ -33,7 +33,7 @@ func FuzzParseKubeconfig(f *testing.F) {
 	})
 }
 
-func quotedOnPurpose(message string) bool {
+func isQuotedOnPurpose(message string) bool {
 	for _, part := range []string{"context ", "user ", "current-context ", "server: \"", "proxy-url: \"", ": open "} {
 		if strings.Contains(message, part) {
 			return true
@@ -42,8 +42,7 @@ func quotedOnPurpose(message string) bool {
 	return false
 }
 
-// FuzzWatchEvent: whatever a line holds, the handler is told of at most one object, which has a version, or none and
-// an error is returned.
+// FuzzWatchEvent checks that any line gives one object with a version, or none and an error.
 func FuzzWatchEvent(f *testing.F) {
 	for _, line := range []string{
 		event("ADDED", "a", "1"), event("DELETED", "a", "2"), event("BOOKMARK", "", "3"), event("X", "a", "4"), "", "null", "{}", "[]",
@@ -56,19 +55,19 @@ func FuzzWatchEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		var told []Pod
 		tell := func(p Pod) { told = append(told, p) }
-		version, err := deliver(line, Handler[Pod]{Changed: tell, Deleted: tell})
+		version, err := handleEvent(line, Handler[Pod]{Changed: tell, Deleted: tell})
 		switch {
 		case err != nil && (version != "" || len(told) > 0):
-			t.Errorf("version %q, told %v, and the error %v", version, told, err)
+			t.Errorf("version %q, calls %v, error %v", version, told, err)
 		case err == nil && (version == "" || len(told) > 1 || !json.Valid(line)):
-			t.Errorf("version %q, told %v, without an error", version, told)
+			t.Errorf("version %q, calls %v, no error", version, told)
 		case err == nil && len(told) == 1 && told[0].ResourceVersion != version:
-			t.Errorf("told version %q, went on from %q", told[0].ResourceVersion, version)
+			t.Errorf("version %q in the call, but continued from %q", told[0].ResourceVersion, version)
 		}
 	})
 }
 
-// FuzzList: a list that is read is JSON from its first byte on, and any shorter beginning of it is refused (I7).
+// FuzzList checks that a list is JSON from its first byte, and that every truncation of it is refused (I7).
 func FuzzList(f *testing.F) {
 	f.Add(podPage("5", "", "a", "b"), uint(20))
 	f.Add(`{"metadata":{"resourceVersion":"1"},"items":null} x`, uint(3))
@@ -80,11 +79,11 @@ func FuzzList(f *testing.F) {
 		d := json.NewDecoder(strings.NewReader(body))
 		var whole map[string]json.RawMessage
 		if err := d.Decode(&whole); err != nil {
-			t.Fatalf("read as a list, but no JSON object: %v", err)
+			t.Fatalf("decoded as a list, but not a JSON object: %v", err)
 		}
 		short := body[:int(cut%uint(d.InputOffset()))]
 		if _, err := decodeList(strings.NewReader(short), func(Pod) {}); err == nil {
-			t.Errorf("%q is read as a list", short)
+			t.Errorf("%q is decoded as a list", short)
 		}
 	})
 }

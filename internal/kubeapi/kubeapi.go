@@ -1,9 +1,9 @@
-// Package kubeapi speaks to the Kubernetes API server for the parts of Slipway that must stay small.
+// Package kubeapi is a small client for the Kubernetes API server.
 //
-// The agent runs on every node, and may not cost more than a few mebibytes there. client-go with its typed
-// scheme and protobuf registrations costs more than the agent's whole budget before the first request, so this
-// package makes the few calls that the agent and the drain engine need over net/http and encoding/json, with types
-// that hold only what is read (docs/adr/0001-small-agent.md). Nothing here decides anything.
+// The agent runs on every node, and may use only a few mebibytes of memory there. client-go, with its typed scheme
+// and protobuf registrations, uses more than that before the first request. So this package makes the few requests
+// that the agent and the drain engine need, with net/http and encoding/json. Its types hold only the fields that are
+// read (docs/adr/0001-small-agent.md). This package makes no decisions.
 package kubeapi
 
 import (
@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds every request that is not a watch. An eviction may take eleven seconds: where many compete for
-	// one disruption budget, the API server tries twenty times with half a second between. One that is given up before
-	// may have spent the budget without evicting the pod.
+	// DefaultTimeout limits every request that is not a watch. An eviction may take eleven seconds. If many compete
+	// for one PodDisruptionBudget, the API server tries twenty times with half a second between. An eviction that
+	// times out earlier may use up the budget without evicting the pod.
 	DefaultTimeout = 20 * time.Second
-	// maxAnswer bounds what is read of one answer; a page of 200 pods with 64 KiB each fits.
-	maxAnswer = 16 << 20
-	// maxWatchEvent bounds one event of a watch: etcd refuses objects over 1.5 MiB, JSON may double that.
-	maxWatchEvent = 4 << 20
+	// maxResponseBytes limits one response; a page of 200 pods with 64 KiB each fits.
+	maxResponseBytes = 16 << 20
+	// maxEventBytes limits one event of a watch. etcd refuses objects over 1.5 MiB, and JSON may double that.
+	maxEventBytes = 4 << 20
 )
 
-// The content types of the patches that are sent. The API server answers 415 to any other.
+// The content types of the patches. The API server answers 415 to any other.
 const (
 	mergePatch          = "application/merge-patch+json"
 	strategicMergePatch = "application/strategic-merge-patch+json"
 )
 
-// Client makes requests to one API server. It has no rate limit of its own: an eviction must not queue behind a
-// client-side limiter while a machine is dying, and the server's priority and fairness protects itself. It is safe
+// Client sends requests to one API server. It has no rate limit: an eviction must not wait behind a client-side
+// limiter while an instance is being terminated. The server protects itself by priority and fairness. Client is safe
 // for concurrent use.
 type Client struct {
 	base      *url.URL
@@ -46,24 +46,24 @@ type Client struct {
 	timeout   time.Duration
 }
 
-// New returns a client for the API server at base (scheme, host, and a path prefix if any). The http.Client carries
-// the credentials; see Config. userAgent is how the API server's audit log names us.
+// New returns a client for the API server at base (scheme, host, and an optional path prefix). The http.Client
+// carries the credentials; see Config. userAgent is the client's name in the API server's audit log.
 func New(base *url.URL, hc *http.Client, userAgent string) *Client {
 	return &Client{base: base, http: hc, userAgent: userAgent, timeout: DefaultTimeout}
 }
 
-// request is one call to the API server.
+// request is one request to the API server.
 type request struct {
 	method      string
 	path        []string
 	query       url.Values
 	contentType string
-	body        any // nil, []byte as it is, or something to encode as JSON
+	body        any // nil, []byte as it is, or a value to encode as JSON
 }
 
-// do sends r and decodes the object of a 2xx answer into out, which may be nil. Any other answer is a *StatusError;
-// what never reached the server or came back unreadable is another error, for which IsNotFound, IsConflict and their
-// like are all false: unknown is not gone (invariant I7).
+// do sends r and decodes the object of a 2xx response into out, which may be nil. Any other response is a
+// *StatusError. A request without a readable response is another error. For it IsNotFound, IsConflict and similar
+// functions return false: unknown is not gone (invariant I7).
 func (c *Client) do(ctx context.Context, r request, out object) error {
 	return c.call(ctx, r, func(body io.Reader) error {
 		if out == nil {
@@ -73,7 +73,7 @@ func (c *Client) do(ctx context.Context, r request, out object) error {
 	})
 }
 
-// fetch sends r and returns the object of its answer.
+// fetch sends r and returns the object of its response.
 func fetch[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T, error) {
 	var object T
 	if err := c.do(ctx, r, P(&object)); err != nil {
@@ -82,7 +82,7 @@ func fetch[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T,
 	return &object, nil
 }
 
-// call sends r and lets read have the body of a 2xx answer.
+// call sends r and calls read with the body of a 2xx response.
 func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -92,16 +92,16 @@ func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error
 	}
 	defer drainBody(resp.Body)
 	if resp.StatusCode/100 != 2 {
-		return statusError(resp)
+		return newStatusError(resp)
 	}
-	if err := read(&limited{r: resp.Body, left: maxAnswer}); err != nil {
-		return fmt.Errorf("%s %s: answer of the API server: %w", r.method, resp.Request.URL.Path, err)
+	if err := read(&limitedReader{r: resp.Body, left: maxResponseBytes}); err != nil {
+		return fmt.Errorf("%s %s: response of the API server: %w", r.method, resp.Request.URL.Path, err)
 	}
 	return nil
 }
 
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
-	segments, err := escape(r.path)
+	segments, err := escapePath(r.path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.method, err)
 	}
@@ -138,15 +138,15 @@ func (r *request) encode() (io.Reader, error) {
 	if !ok {
 		var err error
 		if raw, err = json.Marshal(r.body); err != nil {
-			return nil, fmt.Errorf("%s: encoding the request: %w", r.method, err)
+			return nil, fmt.Errorf("%s: encode the request: %w", r.method, err)
 		}
 	}
 	return bytes.NewReader(raw), nil
 }
 
-// escape makes each element safe as one path segment; names come from flags and annotations. An element that would
-// vanish from the path is refused: a DELETE of the pod "" would be one of every pod in the namespace.
-func escape(path []string) ([]string, error) {
+// escapePath escapes each element as one path segment, because names come from flags and annotations. It refuses an
+// element that would disappear from the path: a DELETE of the pod "" would delete every pod in the namespace.
+func escapePath(path []string) ([]string, error) {
 	out := make([]string, len(path))
 	for i, p := range path {
 		if p == "" || p == "." || p == ".." {
@@ -157,13 +157,13 @@ func escape(path []string) ([]string, error) {
 	return out, nil
 }
 
-// drainBody reads what little is left so that the connection can be used again.
+// drainBody reads the small rest of a body, so that the connection can be reused.
 func drainBody(b io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, b, 64<<10)
 	_ = b.Close()
 }
 
-// unwrapURLError takes the method and full URL off an error of net/http: the caller says both, without the query.
+// unwrapURLError removes the method and full URL from an error of net/http. The caller adds both, without the query.
 func unwrapURLError(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -15,19 +15,19 @@ func (c *Client) ListLeases(ctx context.Context, namespace, labelSelector string
 	return items, err
 }
 
-// CreateLease creates a Lease in the namespace of its metadata. One that is there already answers a *StatusError with
-// code 409 and reason AlreadyExists.
+// CreateLease creates a Lease in the namespace of its metadata. If it exists already, the error is a *StatusError
+// with code 409 and reason AlreadyExists.
 func (c *Client) CreateLease(ctx context.Context, l Lease) (*Lease, error) {
-	return fetch[Lease](ctx, c, request{method: http.MethodPost, path: leasePath(l.Namespace), body: spelled(l)})
+	return fetch[Lease](ctx, c, request{method: http.MethodPost, path: leasePath(l.Namespace), body: toJSONObject(l)})
 }
 
-// UpdateLease replaces a Lease whole. With metadata.resourceVersion set it is refused with a conflict when the Lease
-// has changed since.
+// UpdateLease replaces a Lease. If metadata.resourceVersion is set and the Lease has changed since, the error is a
+// conflict.
 func (c *Client) UpdateLease(ctx context.Context, l Lease) (*Lease, error) {
-	return fetch[Lease](ctx, c, request{method: http.MethodPut, path: leasePath(l.Namespace, l.Name), body: spelled(l)})
+	return fetch[Lease](ctx, c, request{method: http.MethodPut, path: leasePath(l.Namespace, l.Name), body: toJSONObject(l)})
 }
 
-func spelled(l Lease) any {
+func toJSONObject(l Lease) any {
 	return struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`

@@ -14,15 +14,15 @@ func (c *Client) GetNode(ctx context.Context, name string) (*Node, error) {
 	return fetch[Node](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
 }
 
-// PatchNode sends a JSON merge patch (RFC 7386). A patch that holds metadata.resourceVersion is refused with a
-// conflict when the node has changed since.
+// PatchNode sends a JSON merge patch (RFC 7386). If the patch has metadata.resourceVersion and the node has changed
+// since, the error is a conflict.
 func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) (*Node, error) {
 	return fetch[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, contentType: mergePatch, body: patch,
 	})
 }
 
-// PatchNodeAs is PatchNode with a field manager, which OwnsUnschedulable can look for.
+// PatchNodeAs is PatchNode with a field manager, for a later OwnsUnschedulable.
 func (c *Client) PatchNodeAs(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
 	return fetch[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, query: url.Values{"fieldManager": {manager}},
@@ -30,7 +30,7 @@ func (c *Client) PatchNodeAs(ctx context.Context, manager, name string, patch []
 	})
 }
 
-// OwnsUnschedulable reports whether a field manager was the last to change spec.unschedulable of a Node
+// OwnsUnschedulable reports whether this field manager was the last to change spec.unschedulable of a Node
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
 func (c *Client) OwnsUnschedulable(ctx context.Context, manager, name string) (bool, error) {
 	n, err := fetch[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
@@ -45,7 +45,7 @@ func (c *Client) OwnsUnschedulable(ctx context.Context, manager, name string) (b
 	return false, nil
 }
 
-// managedNode is a Node as far as it says who changed it.
+// managedNode is the part of a Node that says who changed it.
 type managedNode struct {
 	Metadata struct {
 		ObjectMeta
@@ -63,7 +63,7 @@ type managedNode struct {
 
 func (n *managedNode) GetMeta() *ObjectMeta { return &n.Metadata.ObjectMeta }
 
-// PatchNodeStatus sends a strategic merge patch for the status: conditions are merged by type, and one with
+// PatchNodeStatus sends a strategic merge patch for the status. Conditions are merged by type, and a condition with
 // "$patch": "delete" is removed.
 func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte) (*Node, error) {
 	return fetch[Node](ctx, c, request{
@@ -71,12 +71,11 @@ func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte)
 	})
 }
 
-// DeleteNode deletes a Node if it still has this UID and resourceVersion: another node of the same name, or one that
-// changed since it was read, answers a conflict. Both must be given. It reports whether the Node is gone already: one with
-// finalizers is not.
+// DeleteNode deletes a Node if it still has this UID and resourceVersion, which are both required. Otherwise the
+// error is a conflict. It reports whether the Node is gone already; a Node with finalizers is not.
 func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error) {
 	if uid == "" || resourceVersion == "" {
-		return false, fmt.Errorf("deletion of node %s: UID %q, resourceVersion %q: want both of the node that is meant", name, uid,
+		return false, fmt.Errorf("delete node %s: UID %q, resourceVersion %q: want both of the node to delete", name, uid,
 			resourceVersion)
 	}
 	body := deleteOptions{Preconditions: preconditions{UID: uid, ResourceVersion: resourceVersion}}
@@ -84,10 +83,10 @@ func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion stri
 		Kind string `json:"kind"`
 	}
 	err = c.call(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, func(r io.Reader) error {
-		_ = json.NewDecoder(r).Decode(&answer) // an answer that cannot be read does not say that the Node is gone
+		_ = json.NewDecoder(r).Decode(&answer) // an unreadable response does not prove that the Node is gone
 		return nil
 	})
-	return err == nil && answer.Kind == "Status", err // of one that is not gone the API server gives the Node
+	return err == nil && answer.Kind == "Status", err // for a Node with finalizers the API server returns the Node
 }
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".
@@ -96,8 +95,8 @@ func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, e
 	return items, err
 }
 
-// FollowNode follows one Node by name; see Follow. Since is the resourceVersion of a state of it that is known already;
-// empty has the Node read first.
+// FollowNode lists and watches one Node by name; see Follow. Since is the resourceVersion of a known state; empty
+// reads the Node first.
 func (c *Client) FollowNode(ctx context.Context, name, since string, h Handler[Node]) error {
 	return Follow(ctx, c, Scope{
 		Path:          []string{"api", "v1", "nodes"},

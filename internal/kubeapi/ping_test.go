@@ -18,13 +18,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// mutable is a connection that can be made to die silently: nothing arrives any more, nothing fails.
-type mutable struct {
+// mutableConn is a connection that can die silently: it delivers nothing and reports no error.
+type mutableConn struct {
 	net.Conn
 	dead *atomic.Bool
 }
 
-func (m mutable) Read(p []byte) (int, error) {
+func (m mutableConn) Read(p []byte) (int, error) {
 	for {
 		n, err := m.Conn.Read(p)
 		if err != nil || !m.dead.Load() {
@@ -33,7 +33,7 @@ func (m mutable) Read(p []byte) (int, error) {
 	}
 }
 
-func (m mutable) Write(p []byte) (int, error) {
+func (m mutableConn) Write(p []byte) (int, error) {
 	if m.dead.Load() {
 		return len(p), nil
 	}
@@ -41,12 +41,12 @@ func (m mutable) Write(p []byte) (int, error) {
 }
 
 func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
-	certificate := httptest.NewTLSServer(http.NotFoundHandler()) // outside of the bubble: it lends its certificate only
+	certificate := httptest.NewTLSServer(http.NotFoundHandler()) // outside of the bubble: only its certificate is used
 	t.Cleanup(certificate.Close)
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
-		listener := newPipes()
-		s := &script{steps: []http.HandlerFunc{podList("5"), silent, stream(event("ADDED", "a", "6"))}}
+		listener := newPipeListener()
+		s := &script{steps: []http.HandlerFunc{podList("5"), neverAnswer, stream(event("ADDED", "a", "6"))}}
 		server := &http.Server{Handler: s}
 		server.Protocols = new(http.Protocols)
 		server.Protocols.SetHTTP2(true)
@@ -62,19 +62,19 @@ func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
 		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := listener.dial(ctx, network, address)
 			if dials++; dials == 1 {
-				return mutable{c, &dead}, err
+				return mutableConn{c, &dead}, err
 			}
 			return c, err
 		}
 
 		ctx, cancel := context.WithCancel(t.Context())
-		var d diary
+		var d recorder
 		var began, noticed time.Time
 		h := d.handler()
 		h.Failed = func(error) { noticed = time.Now(); d.add("failed") }
 		done := make(chan struct{})
 		go func() { _ = New(config.Server, hc, "slipway-test").FollowPodsOn(ctx, "n1", h); close(done) }()
-		time.Sleep(10 * time.Minute) // pings that are answered keep the watch
+		time.Sleep(10 * time.Minute) // answered pings keep the watch
 		if got := d.read(); !cmp.Equal(got, []string{"replaced []"}) {
 			t.Errorf("before the connection died: %v", got)
 		}
@@ -87,10 +87,10 @@ func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
 		_ = server.Close()
 
 		if got := d.read(); !cmp.Equal(got, []string{"replaced []", "failed", "changed a@6"}) {
-			t.Errorf("told %s", strings.Join(got, ", "))
+			t.Errorf("calls %s", strings.Join(got, ", "))
 		}
 		if took := noticed.Sub(began); took <= 0 || took > pingAfter+pingTimeout {
-			t.Errorf("noticed after %v, want at most %v", took, pingAfter+pingTimeout)
+			t.Errorf("detected after %v, want at most %v", took, pingAfter+pingTimeout)
 		}
 	})
 }

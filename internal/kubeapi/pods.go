@@ -7,33 +7,32 @@ import (
 	"time"
 )
 
-// podsOn are the pods bound to one node, by the field selector that the API server indexes.
-func podsOn(node string) Scope {
+// podScope selects the pods bound to one node, by the field selector that the API server indexes.
+func podScope(node string) Scope {
 	return Scope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
 }
 
-// FollowPodsOn follows the pods bound to one node; see Follow. What is first told may be a little old.
+// FollowPodsOn lists and watches the pods bound to one node; see Follow. The first list may be slightly outdated.
 func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) error {
-	s := podsOn(node)
+	s := podScope(node)
 	s.Cached = true
 	return Follow(ctx, c, s, h)
 }
 
-// ListPodsOn lists the pods bound to one node at this moment, whether there is a Node of that name or not.
+// ListPodsOn returns the current pods bound to one node, even if the Node does not exist.
 func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
-	items, _, err := listAll[Pod](ctx, c, podsOn(node))
+	items, _, err := listAll[Pod](ctx, c, podScope(node))
 	return items, err
 }
 
-// Removal says which pod to remove and how.
+// Removal selects a pod to evict or delete, with options.
 type Removal struct {
 	Namespace, Name string
-	// UID is the precondition, and must be given: a pod of the same name with another UID is not touched and answers a
-	// conflict.
+	// UID is required, as a precondition. For a pod of the same name with another UID the error is a conflict.
 	UID string
-	// Grace in seconds; nil is the pod's own.
+	// Grace is the grace period in seconds; nil is the pod's own.
 	Grace *int64
-	// DryRun makes the API server check everything and change nothing.
+	// DryRun makes the API server check the request without a change.
 	DryRun bool
 }
 
@@ -48,15 +47,15 @@ type preconditions struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
-// check refuses an empty UID here: the API server would answer it with a conflict, as if the pod had been replaced.
-func (r Removal) check() error {
+// validate refuses an empty UID. The API server would answer it with a conflict, as if the pod had been replaced.
+func (r Removal) validate() error {
 	if r.UID == "" {
-		return fmt.Errorf("pod %s/%s: UID is empty: want the one of the pod that is meant", r.Namespace, r.Name)
+		return fmt.Errorf("pod %s/%s: UID is empty: want the pod's metadata.uid", r.Namespace, r.Name)
 	}
 	return nil
 }
 
-func (r Removal) options() deleteOptions {
+func (r Removal) toDeleteOptions() deleteOptions {
 	o := deleteOptions{GracePeriodSeconds: r.Grace, Preconditions: preconditions{UID: r.UID}}
 	if r.DryRun {
 		o.DryRun = []string{"All"}
@@ -64,48 +63,48 @@ func (r Removal) options() deleteOptions {
 	return o
 }
 
-// Evict asks the API server to evict a pod, which honours PodDisruptionBudgets
-// (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/). A budget that allows no disruption
-// answers 429 with a cause DisruptionBudget; several budgets on one pod answer 500.
+// Evict evicts a pod, which respects PodDisruptionBudgets
+// (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/). If a PodDisruptionBudget allows no
+// disruption, the error has code 429 and a cause DisruptionBudget. If several select the pod, it has code 500.
 func (c *Client) Evict(ctx context.Context, r Removal) error {
 	body := struct {
 		APIVersion    string        `json:"apiVersion"`
 		Kind          string        `json:"kind"`
 		Metadata      ObjectMeta    `json:"metadata"`
 		DeleteOptions deleteOptions `json:"deleteOptions"`
-	}{"policy/v1", "Eviction", ObjectMeta{Name: r.Name, Namespace: r.Namespace}, r.options()}
-	if err := r.check(); err != nil {
-		return fmt.Errorf("eviction: %w", err)
+	}{"policy/v1", "Eviction", ObjectMeta{Name: r.Name, Namespace: r.Namespace}, r.toDeleteOptions()}
+	if err := r.validate(); err != nil {
+		return fmt.Errorf("evict: %w", err)
 	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name, "eviction"}
 	return c.do(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
 }
 
-// DeletePod deletes a pod, which no PodDisruptionBudget prevents. On a pod that is terminating already it can only
-// shorten the grace.
+// DeletePod deletes a pod, regardless of PodDisruptionBudgets. For a terminating pod it can only shorten the grace
+// period.
 func (c *Client) DeletePod(ctx context.Context, r Removal) error {
-	if err := r.check(); err != nil {
-		return fmt.Errorf("deletion: %w", err)
+	if err := r.validate(); err != nil {
+		return fmt.Errorf("delete: %w", err)
 	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name}
-	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.options()}, nil)
+	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.toDeleteOptions()}, nil)
 }
 
-// Disruption is why a pod is about to be deleted.
+// Disruption is the reason for the deletion of a pod.
 type Disruption struct {
 	Namespace, Name string
-	// UID must be given: a pod of the same name with another UID is not touched and answers a conflict.
+	// UID is required. For a pod of the same name with another UID the error is a conflict.
 	UID             string
 	Reason, Message string
 	At              time.Time
 }
 
-// SetDisruptionTarget sets the pod condition DisruptionTarget, as the eviction API does
-// (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions). If the pod is not deleted
-// within two minutes the disruption controller takes it back.
+// SetDisruptionTarget sets the pod condition DisruptionTarget, like the eviction API
+// (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions). If the pod is not
+// deleted within two minutes, the disruption controller removes the condition.
 func (c *Client) SetDisruptionTarget(ctx context.Context, d Disruption) error {
 	if d.UID == "" {
-		return fmt.Errorf("condition DisruptionTarget: pod %s/%s: UID is empty: want the one of the pod that is meant",
+		return fmt.Errorf("condition DisruptionTarget: pod %s/%s: UID is empty: want the pod's metadata.uid",
 			d.Namespace, d.Name)
 	}
 	patch := map[string]any{
@@ -119,7 +118,7 @@ func (c *Client) SetDisruptionTarget(ctx context.Context, d Disruption) error {
 	return c.do(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
 }
 
-// FollowBudgets follows the PodDisruptionBudgets of a namespace; see Follow.
+// FollowBudgets lists and watches the PodDisruptionBudgets of a namespace; see Follow.
 func (c *Client) FollowBudgets(ctx context.Context, namespace string, h Handler[PodDisruptionBudget]) error {
 	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
 	return Follow(ctx, c, Scope{Path: path}, h)

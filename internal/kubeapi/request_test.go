@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestTheExactShapeOfEachRequest(t *testing.T) {
+func TestRequestsHaveTheExactShape(t *testing.T) {
 	type shape struct {
 		Method, URI, ContentType string
 		Body                     any
@@ -61,7 +61,7 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 				"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"slot-0","namespace":"slipway"},
 				"spec":{"holderIdentity":"n1","leaseDurationSeconds":30,"renewTime":"2026-03-01T12:00:00.000000Z"}}`)},
 		},
-		"a lease given back": {
+		"a released lease": {
 			func(ctx context.Context, c *Client) error {
 				_, err := c.UpdateLease(ctx, Lease{
 					ObjectMeta: ObjectMeta{Name: "slot-0", Namespace: "slipway", ResourceVersion: "7"},
@@ -169,7 +169,7 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 				raw, _ := io.ReadAll(r.Body)
 				got = shape{r.Method, r.RequestURI, r.Header.Get("Content-Type"), decoded(string(raw))}
 				if r.ProtoMajor != 2 {
-					t.Errorf("asked over %s, want HTTP/2", r.Proto)
+					t.Errorf("request over %s, want HTTP/2", r.Proto)
 				}
 				if r.Header.Get("User-Agent") != "slipway-test" || r.Header.Get("Accept") != "application/json" {
 					t.Errorf("headers %v", r.Header)
@@ -182,7 +182,7 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 	}
 }
 
-// decoded makes JSON comparable whatever its spaces and order; nothing is nil.
+// decoded parses JSON, so that spaces and order do not matter in a comparison; nothing is nil.
 func decoded(raw string) any {
 	if raw == "" {
 		return nil
@@ -194,7 +194,7 @@ func decoded(raw string) any {
 	return v
 }
 
-func TestAPathPrefixOfTheServerIsKept(t *testing.T) {
+func TestServerPathPrefixIsKept(t *testing.T) {
 	var got string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.RequestURI
@@ -205,7 +205,7 @@ func TestAPathPrefixOfTheServerIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "/k8s/clusters/c-1/api/v1/nodes/n1"; got != want {
-		t.Errorf("asked %s, want %s", got, want)
+		t.Errorf("requested %s, want %s", got, want)
 	}
 }
 
@@ -240,9 +240,9 @@ func TestNameThatChangesThePathIsRefused(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-func TestARequestEndsAtItsTimeout(t *testing.T) {
+func TestRequestEndsAtItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := serveInBubble(t, http.HandlerFunc(silent))
+		c := serveInBubble(t, http.HandlerFunc(neverAnswer))
 		began := time.Now()
 		_, err := c.GetNode(t.Context(), "n1")
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != DefaultTimeout {
@@ -258,11 +258,11 @@ func TestUnreachableServerIsNamedWithoutItsQuery(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if AsStatus(err) != nil {
-		t.Errorf("%v passes for an answer of the API server", err)
+		t.Errorf("%v counts as a response of the API server", err)
 	}
 }
 
-// firstFailure is what following the budgets of a namespace says first.
+// firstFailure returns the first failure of FollowBudgets for a namespace.
 func firstFailure(ctx context.Context, namespace string, c *Client) (failed error) {
 	once, enough := context.WithCancel(ctx)
 	defer enough()

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// operators maps metav1.LabelSelectorOperator onto the operators of package labels.
+// operators maps metav1.LabelSelectorOperator to the operators of package labels.
 var operators = map[string]selection.Operator{
 	"In":           selection.In,
 	"NotIn":        selection.NotIn,
@@ -15,8 +15,8 @@ var operators = map[string]selection.Operator{
 	"DoesNotExist": selection.DoesNotExist,
 }
 
-// Selector turns s into something that matches labels, with metav1.LabelSelectorAsSelector's meaning: nil matches
-// nothing, an empty one everything.
+// Selector converts s to a labels.Selector, like metav1.LabelSelectorAsSelector: nil matches nothing, and an empty
+// one matches everything.
 func (s *LabelSelector) Selector() (labels.Selector, error) {
 	if s == nil {
 		return labels.Nothing(), nil

@@ -13,9 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestSelectorMeansWhatLabelSelectorAsSelectorMeans compares Selector with apimachinery's own function, on selectors
-// that are right and wrong, over labels that are near to them.
-func TestSelectorMeansWhatLabelSelectorAsSelectorMeans(t *testing.T) {
+// The test compares Selector with apimachinery's own function, for valid and invalid selectors and similar labels.
+func TestSelectorMatchesLikeApimachinery(t *testing.T) {
 	key := rapid.SampledFrom([]string{"app", "tier", "example.com/app", "", "no good", strings.Repeat("k", 64)})
 	goodKey := rapid.SampledFrom([]string{"app", "example.com/app"})
 	value := rapid.SampledFrom([]string{"web", "db", "", "no good", strings.Repeat("v", 64)})
@@ -23,7 +22,7 @@ func TestSelectorMeansWhatLabelSelectorAsSelectorMeans(t *testing.T) {
 	operator := rapid.SampledFrom([]string{"In", "NotIn", "Exists", "DoesNotExist"})
 	anyOperator := rapid.SampledFrom([]string{"In", "NotIn", "Exists", "DoesNotExist", "", "in", "Gt", "="})
 
-	var sets []labels.Set // every one of two keys, each with one of three values or not there
+	var sets []labels.Set // every combination of two keys with three values or without a value
 	for _, app := range []string{"-", "", "web", "db"} {
 		for _, other := range []string{"-", "", "web", "db"} {
 			set := labels.Set{"app": app, "example.com/app": other}
@@ -79,7 +78,7 @@ func TestSelectorMeansWhatLabelSelectorAsSelectorMeans(t *testing.T) {
 	})
 }
 
-func TestASelectorThatIsWrongNamesTheField(t *testing.T) {
+func TestInvalidSelectorErrorNamesTheField(t *testing.T) {
 	for raw, want := range map[string]string{
 		`{"matchLabels":{"no good":"x"}}`:                                     `matchLabels["no good"]: `,
 		`{"matchExpressions":[{"key":"a","operator":"Like"}]}`:                `matchExpressions[0].operator: "Like": want In, NotIn, Exists or DoesNotExist`,

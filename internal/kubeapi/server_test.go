@@ -28,19 +28,19 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	return New(base, s.Client(), "slipway-test")
 }
 
-// pipes is a listener whose connections are pipes within the process, so that an HTTP server and a client can live in
-// a bubble of testing/synctest, where time is not real.
-type pipes struct {
+// pipeListener is a listener for pipes within the process. With it an HTTP server and a client can run in a bubble of
+// testing/synctest, in virtual time.
+type pipeListener struct {
 	waiting chan net.Conn
 	once    sync.Once
 	closed  chan struct{}
 }
 
-func newPipes() *pipes {
-	return &pipes{waiting: make(chan net.Conn), closed: make(chan struct{})}
+func newPipeListener() *pipeListener {
+	return &pipeListener{waiting: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (p *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
 	case p.waiting <- server:
@@ -52,7 +52,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.waiting:
 		return c, nil
@@ -61,17 +61,17 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error {
+func (p *pipeListener) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // serveInBubble starts an API server over HTTP/1.1 inside the bubble of t. The client has the settings of Config.
 func serveInBubble(t *testing.T, h http.Handler) *Client {
 	t.Helper()
-	listener := newPipes()
+	listener := newPipeListener()
 	server := &http.Server{Handler: h}
 	go func() { _ = server.Serve(listener) }()
 	config := Config{Server: &url.URL{Scheme: "http", Host: "api.test"}}
@@ -86,20 +86,20 @@ func serveInBubble(t *testing.T, h http.Handler) *Client {
 	return New(config.Server, hc, "slipway-test")
 }
 
-// script answers each request with the next of its steps; past the last one it is silent until the client leaves.
+// script answers each request with its next step. After the last one it does not answer.
 type script struct {
 	mu    sync.Mutex
 	steps []http.HandlerFunc
-	asked []question
+	asked []recordedRequest
 }
 
-// question is a request that a script was asked.
-type question struct {
+// recordedRequest is a request that a script received.
+type recordedRequest struct {
 	query url.Values
 	at    time.Time
 }
 
-func (q question) String() string {
+func (q recordedRequest) String() string {
 	if q.query.Get("watch") == "" {
 		return "list"
 	}
@@ -108,8 +108,8 @@ func (q question) String() string {
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.asked = append(s.asked, question{r.URL.Query(), time.Now()})
-	step := silent
+	s.asked = append(s.asked, recordedRequest{r.URL.Query(), time.Now()})
+	step := neverAnswer
 	if len(s.steps) > 0 {
 		step, s.steps = s.steps[0], s.steps[1:]
 	}
@@ -117,7 +117,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	step(w, r)
 }
 
-func (s *script) questions() []string {
+func (s *script) receivedRequests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
@@ -127,13 +127,13 @@ func (s *script) questions() []string {
 	return out
 }
 
-// silent begins a watch and says nothing in it.
-func silent(w http.ResponseWriter, r *http.Request) {
+// neverAnswer begins a watch and sends no event.
+func neverAnswer(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
 }
 
-// answer sends body with the given code.
+// answer responds with a code and a body.
 func answer(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -142,7 +142,7 @@ func answer(code int, body string) http.HandlerFunc {
 	}
 }
 
-// podList answers with a whole list of pods at a version.
+// podList responds with a complete list of pods at a version.
 func podList(version string, names ...string) http.HandlerFunc {
 	return answer(http.StatusOK, podPage(version, "", names...))
 }
@@ -156,7 +156,7 @@ func podPage(version, next string, names ...string) string {
 		version, next, strings.Join(items, ","))
 }
 
-// event is one line of a watch.
+// event returns one line of a watch.
 func event(kind, name, version string) string {
 	return fmt.Sprintf(`{"type":%q,"object":{"metadata":{"name":%q,"resourceVersion":%q}}}`, kind, name, version) + "\n"
 }
@@ -166,10 +166,10 @@ func status(code int, reason, message string) string {
 		reason, message, code)
 }
 
-// stream sends the lines of a watch and closes it in the ordinary way.
+// stream sends the lines of a watch and ends it normally.
 func stream(lines ...string) http.HandlerFunc { return answer(http.StatusOK, strings.Join(lines, "")) }
 
-// brokenStream sends the lines of a watch, after which the connection breaks.
+// brokenStream sends the lines of a watch, and then breaks the connection.
 func brokenStream(lines ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(lines, ""))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ObjectMeta is metav1.ObjectMeta, as far as it is read.
+// ObjectMeta holds the fields of metav1.ObjectMeta that are read.
 type ObjectMeta struct {
 	Name                       string            `json:"name,omitempty"`
 	Namespace                  string            `json:"namespace,omitempty"`
@@ -20,7 +20,7 @@ type ObjectMeta struct {
 	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`
 }
 
-// GetMeta lets generic code reach the metadata of any object here.
+// GetMeta returns the metadata, for generic code.
 func (m *ObjectMeta) GetMeta() *ObjectMeta { return m }
 
 // OwnerReference is metav1.OwnerReference.
@@ -31,7 +31,7 @@ type OwnerReference struct {
 	Controller *bool  `json:"controller,omitempty"`
 }
 
-// Node is corev1.Node, as far as it is read.
+// Node holds the fields of corev1.Node that are read.
 type Node struct {
 	ObjectMeta `json:"metadata"`
 
@@ -39,33 +39,33 @@ type Node struct {
 	Status NodeStatus `json:"status"`
 }
 
-// NodeSpec is corev1.NodeSpec, as far as it is read.
+// NodeSpec holds the fields of corev1.NodeSpec that are read.
 type NodeSpec struct {
 	ProviderID    string  `json:"providerID,omitempty"`
 	Unschedulable bool    `json:"unschedulable,omitempty"`
 	Taints        []Taint `json:"taints,omitempty"`
 }
 
-// Taint is corev1.Taint, whole: a patch of the list writes back every element, other people's included.
+// Taint is the whole corev1.Taint, because a patch of the list writes back every element, also of other owners.
 type Taint struct {
 	Key       string  `json:"key"`
 	Value     string  `json:"value,omitempty"`
 	Effect    string  `json:"effect"`
-	TimeAdded *string `json:"timeAdded,omitempty"` // kept as text, so that it is written back to the letter
+	TimeAdded *string `json:"timeAdded,omitempty"` // a string, so that it is written back unchanged
 }
 
-// NodeStatus is corev1.NodeStatus, as far as it is read.
+// NodeStatus holds the fields of corev1.NodeStatus that are read.
 type NodeStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	NodeInfo   NodeInfo    `json:"nodeInfo,omitzero"`
 }
 
-// NodeInfo is corev1.NodeSystemInfo, as far as it is read.
+// NodeInfo holds the fields of corev1.NodeSystemInfo that are read.
 type NodeInfo struct {
 	SystemUUID string `json:"systemUUID,omitempty"`
 }
 
-// Condition is corev1.NodeCondition and corev1.PodCondition, as far as both are read.
+// Condition holds the fields of corev1.NodeCondition and corev1.PodCondition that are read.
 type Condition struct {
 	Type               string    `json:"type"`
 	Status             string    `json:"status"`
@@ -74,7 +74,7 @@ type Condition struct {
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
 
-// Pod is corev1.Pod, as far as it is read.
+// Pod holds the fields of corev1.Pod that are read.
 type Pod struct {
 	ObjectMeta `json:"metadata"`
 
@@ -82,7 +82,7 @@ type Pod struct {
 	Status PodStatus `json:"status"`
 }
 
-// PodSpec is corev1.PodSpec, as far as it is read.
+// PodSpec holds the fields of corev1.PodSpec that are read.
 type PodSpec struct {
 	NodeName                      string   `json:"nodeName,omitempty"`
 	Priority                      *int32   `json:"priority,omitempty"`
@@ -91,12 +91,12 @@ type PodSpec struct {
 	Volumes                       []Volume `json:"volumes,omitempty"`
 }
 
-// EmptyDirVolume is corev1.EmptyDirVolumeSource, as far as it is read: Medium is empty, or Memory.
+// EmptyDirVolume holds the fields of corev1.EmptyDirVolumeSource that are read. Medium is empty or Memory.
 type EmptyDirVolume struct {
 	Medium string `json:"medium,omitempty"`
 }
 
-// Volume is corev1.Volume, as far as it is read.
+// Volume holds the fields of corev1.Volume that are read.
 type Volume struct {
 	Name                  string          `json:"name"`
 	EmptyDir              *EmptyDirVolume `json:"emptyDir,omitempty"`
@@ -104,11 +104,11 @@ type Volume struct {
 	PersistentVolumeClaim *struct {
 		ClaimName string `json:"claimName"`
 	} `json:"persistentVolumeClaim,omitempty"`
-	// Ephemeral is a generic ephemeral volume, whose claim is named <pod>-<volume>.
+	// Ephemeral is a generic ephemeral volume. The name of its claim is <pod>-<volume>.
 	Ephemeral *json.RawMessage `json:"ephemeral,omitempty"`
 }
 
-// PodStatus is corev1.PodStatus, as far as it is read.
+// PodStatus holds the fields of corev1.PodStatus that are read.
 type PodStatus struct {
 	Phase             string            `json:"phase,omitempty"`
 	Reason            string            `json:"reason,omitempty"`
@@ -116,7 +116,7 @@ type PodStatus struct {
 	ContainerStatuses []ContainerStatus `json:"containerStatuses,omitempty"`
 }
 
-// ContainerStatus is corev1.ContainerStatus, as far as it is read.
+// ContainerStatus holds the fields of corev1.ContainerStatus that are read.
 type ContainerStatus struct {
 	Name  string `json:"name"`
 	State struct {
@@ -128,12 +128,12 @@ type ContainerStatus struct {
 	} `json:"state"`
 }
 
-// PodDisruptionBudget is policyv1.PodDisruptionBudget, as far as it is read.
+// PodDisruptionBudget holds the fields of policyv1.PodDisruptionBudget that are read.
 type PodDisruptionBudget struct {
 	ObjectMeta `json:"metadata"`
 
 	Spec struct {
-		// Selector nil selects nothing, an empty one selects every pod of the namespace (policy/v1).
+		// Selector selects nothing if nil, and every pod of the namespace if empty (policy/v1).
 		Selector       *LabelSelector  `json:"selector,omitempty"`
 		MinAvailable   json.RawMessage `json:"minAvailable,omitempty"`
 		MaxUnavailable json.RawMessage `json:"maxUnavailable,omitempty"`
@@ -158,7 +158,7 @@ type LabelSelector struct {
 	} `json:"matchExpressions,omitempty"`
 }
 
-// VolumeAttachment is storagev1.VolumeAttachment, as far as it is read.
+// VolumeAttachment holds the fields of storagev1.VolumeAttachment that are read.
 type VolumeAttachment struct {
 	ObjectMeta `json:"metadata"`
 
@@ -170,7 +170,7 @@ type VolumeAttachment struct {
 	} `json:"spec"`
 }
 
-// PersistentVolumeClaim is corev1.PersistentVolumeClaim, as far as it is read.
+// PersistentVolumeClaim holds the fields of corev1.PersistentVolumeClaim that are read.
 type PersistentVolumeClaim struct {
 	ObjectMeta `json:"metadata"`
 
@@ -179,7 +179,7 @@ type PersistentVolumeClaim struct {
 	} `json:"spec"`
 }
 
-// ObjectReference is corev1.ObjectReference, as far as it is written.
+// ObjectReference holds the fields of corev1.ObjectReference that are written.
 type ObjectReference struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`
@@ -188,7 +188,7 @@ type ObjectReference struct {
 	UID        string `json:"uid,omitempty"`
 }
 
-// Event is corev1.Event, as far as it is written.
+// Event holds the fields of corev1.Event that are written.
 type Event struct {
 	APIVersion     string          `json:"apiVersion"`
 	Kind           string          `json:"kind"`
@@ -206,32 +206,31 @@ type Event struct {
 	Count          int32     `json:"count"`
 }
 
-// Lease is coordinationv1.Lease, as far as it is used.
+// Lease holds the fields of coordinationv1.Lease that are used.
 type Lease struct {
 	ObjectMeta `json:"metadata"`
 
 	Spec LeaseSpec `json:"spec"`
 }
 
-// LeaseSpec is coordinationv1.LeaseSpec, as far as it is used.
+// LeaseSpec holds the fields of coordinationv1.LeaseSpec that are used.
 type LeaseSpec struct {
 	HolderIdentity       string    `json:"holderIdentity,omitempty"`
-	LeaseDurationSeconds int32     `json:"leaseDurationSeconds,omitempty"` // the API server wants more than 0, or none
+	LeaseDurationSeconds int32     `json:"leaseDurationSeconds,omitempty"` // the API server requires more than 0, or none
 	AcquireTime          MicroTime `json:"acquireTime,omitzero"`
 	RenewTime            MicroTime `json:"renewTime,omitzero"`
 	LeaseTransitions     int32     `json:"leaseTransitions,omitempty"`
 }
 
-// MicroTime is metav1.MicroTime: a time that is written with six digits of the second, neither more nor fewer, as the
-// API server reads no other.
+// MicroTime is metav1.MicroTime. It is written with exactly six digits of the second, because the API server accepts no
+// other form.
 type MicroTime struct{ time.Time }
 
-// MarshalJSON writes the six digits.
 func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// Version returns a resourceVersion as a number, of which a later one is greater, and 0 if it is no number
+// Version returns a resourceVersion as a number, which increases with each version. It returns 0 if it is not a number
 // (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 func Version(resourceVersion string) uint64 {
 	v, err := strconv.ParseUint(resourceVersion, 10, 64)

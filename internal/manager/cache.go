@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// cacheOptions keep of each object what is read from the cache.
-func cacheOptions(c Config) cache.Options {
+// newCacheOptions limits the caches to the objects and fields that are read.
+func newCacheOptions(c Config) cache.Options {
 	trim := live.TrimPods()
 	return cache.Options{
 		NewInformer:      live.InPages(trim),
@@ -23,14 +23,13 @@ func cacheOptions(c Config) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
 			&corev1.Node{}:             {Transform: trimNode},
-			&corev1.Pod{}:              unfinishedPods(trim),
+			&corev1.Pod{}:              newPodCacheOptions(trim),
 		},
 	}
 }
 
-// unfinishedPods are the Pods that the caches hold: those that have ended hold nothing, and of the others what nobody
-// reads is dropped.
-func unfinishedPods(trim toolscache.TransformFunc) cache.ByObject {
+// newPodCacheOptions excludes finished Pods, which use no resources, and drops unused fields of the others.
+func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 	return cache.ByObject{
 		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))),
@@ -38,20 +37,20 @@ func unfinishedPods(trim toolscache.TransformFunc) cache.ByObject {
 	}
 }
 
-// watched is what several read of the cluster, and what is held once for all of them.
-type watched struct {
+// sharedWatches are the watches that several components share.
+type sharedWatches struct {
 	informers live.Informers
 	pods      live.Pods
 }
 
-// watch has the pods watched from the beginning: a notice may leave half a minute.
-func watch(ctx context.Context, m manager.Manager) (w watched, err error) {
+// startWatches starts to watch pods at once: a notice may leave only 30 s.
+func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
 	w.informers = live.OfCache(ctx, m.GetCache())
 	w.pods, err = live.CachedPods(w.informers)
 	return w, err
 }
 
-// trimNode drops what nobody reads: images and volumes alone are most of a Node.
+// trimNode drops unused fields. Images and volumes alone are most of a Node.
 func trimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -59,7 +58,7 @@ func trimNode(o any) (any, error) {
 	}
 	n.ManagedFields = nil
 	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	n.Status.NodeInfo = corev1.NodeSystemInfo{SystemUUID: n.Status.NodeInfo.SystemUUID} // it may be all that says which machine it is
+	n.Status.NodeInfo = corev1.NodeSystemInfo{SystemUUID: n.Status.NodeInfo.SystemUUID} // the only identification of the instance in some clusters
 	n.Status.Addresses, n.Status.Config = nil, nil
 	return n, nil
 }

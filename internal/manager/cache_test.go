@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestACachedNodeSaysWhichMachineItIsOn(t *testing.T) { // I4
+func TestI4CachedNodeKeepsSystemUUID(t *testing.T) {
 	n := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: "cloud:///a"}}
 	n.Name, n.Status.NodeInfo.SystemUUID = "a", "uuid"
 	o, err := trimNode(n)

@@ -18,28 +18,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// AzureCloud is Azure in the file of --cloud-config.
+// AzureCloud is the section azure of the file of --cloud-config.
 type AzureCloud struct {
 	azure.Config `json:",inline"`
-	// CASSync has the cluster autoscaler of AKS look again after deletions.
+	// CASSync makes the cluster autoscaler of AKS re-read its pools after deletions.
 	CASSync *azure.CASSyncConfig `json:"casSync,omitempty"`
 
-	// Options take the place of what Config says, but for the log.
+	// Options replace the settings of Config, except the log.
 	Options azure.Options `json:"-"`
 }
 
-// withCASSync is a provider whose deletions the cluster autoscaler has to hear of.
-type withCASSync struct {
+// casSyncProvider is a provider with deletions that the cluster autoscaler must notice.
+type casSyncProvider struct {
 	*azure.Provider
 	*azure.CASSync
 }
 
 var (
-	_ cloud.RightsChecker = withCASSync{}
-	_ cloud.GoneProver    = withCASSync{}
+	_ cloud.RightsChecker = casSyncProvider{}
+	_ cloud.GoneProver    = casSyncProvider{}
 )
 
-func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
+func (c *AzureCloud) newProvider(log *slog.Logger) (cloud.Provider, error) {
 	o := c.Options
 	o.Log = log
 	p, err := azure.New(c.Config, o)
@@ -50,65 +50,65 @@ func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withCASSync{p, s}, nil
+	return casSyncProvider{p, s}, nil
 }
 
-// casSyncOf gives the synchronisation of the one cloud that may have it, or nil.
-func casSyncOf(clouds map[string]cloud.Provider) *azure.CASSync {
+// findCASSync returns the synchronization of the cloud that has it, or nil.
+func findCASSync(clouds map[string]cloud.Provider) *azure.CASSync {
 	for _, p := range clouds {
-		if p, ok := p.(withCASSync); ok {
+		if p, ok := p.(casSyncProvider); ok {
 			return p.CASSync
 		}
 	}
 	return nil
 }
 
-// casSync tells the cluster autoscaler of machines that were deleted past it. It is a manager's Runnable, and works while
-// it leads.
-type casSync struct {
+// casSyncRunner notifies the cluster autoscaler of instances that were deleted without it. It is a Runnable of the
+// manager and runs while that leads.
+type casSyncRunner struct {
 	sync    *azure.CASSync
 	records cache.Cache
 	metrics *casSyncMetrics
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (casSync) NeedLeaderElection() bool { return true }
+func (casSyncRunner) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends, and puts back what it has begun to change.
-func (s casSync) Start(ctx context.Context) error {
+// Start runs until ctx ends, and reverts changes that it has begun.
+func (s casSyncRunner) Start(ctx context.Context) error {
 	informer, err := s.records.GetInformer(ctx, &v1alpha1.NodeRetirement{})
 	if err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.found, UpdateFunc: s.changed}); err != nil {
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.handleExisting, UpdateFunc: s.handleUpdate}); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
-	s.sync.Observe(s.metrics.of(s.sync.Pool()))
+	s.sync.Observe(s.metrics.newObserver(s.sync.Pool()))
 	s.sync.Run(ctx)
 	return nil
 }
 
-// recently is how old a deletion may be that nobody is known to have told of, when a manager begins to lead: the one before
-// may have ended while it gathered deletions.
-const recently = 10 * time.Minute
+// recentDeletion is the maximum age of a deletion that a new leader still handles: the previous leader may have ended
+// while it collected deletions.
+const recentDeletion = 10 * time.Minute
 
-// found is told of the records that there are at the start.
-func (s casSync) found(o any) {
-	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && deleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
-		time.Since(rt.Status.Times.InstanceDeleted.Time) < recently {
+// handleExisting handles the records that exist at the start.
+func (s casSyncRunner) handleExisting(o any) {
+	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && isAzureInstanceDeleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
+		time.Since(rt.Status.Times.InstanceDeleted.Time) < recentDeletion {
 		s.sync.Deleted()
 	}
 }
 
-func (s casSync) changed(before, after any) {
+func (s casSyncRunner) handleUpdate(before, after any) {
 	was, ok := before.(*v1alpha1.NodeRetirement)
 	is, also := after.(*v1alpha1.NodeRetirement)
-	if ok && also && deleted(is) && !deleted(was) {
+	if ok && also && isAzureInstanceDeleted(is) && !isAzureInstanceDeleted(was) {
 		s.sync.Deleted()
 	}
 }
 
-func deleted(rt *v1alpha1.NodeRetirement) bool {
+func isAzureInstanceDeleted(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Status.Captured != nil && rt.Status.Captured.Provider == azure.Name &&
 		meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementInstanceDeleted)
 }
@@ -119,10 +119,10 @@ const (
 	nudgeFailed = "failed"
 )
 
-// poolNotFound is the reason of a nudge by a pool that does not exist, beside the refusals of a cloud and those of scaling.
+// poolNotFound is the reason of a nudge for a missing pool, in addition to the refusals of clouds and launches.
 const poolNotFound = "NotFound"
 
-// casSyncMetrics tell how the synchronisation goes. Only a manager that has led has values.
+// casSyncMetrics has values only in a manager that has led.
 type casSyncMetrics struct {
 	nudges  *prometheus.CounterVec
 	changed *prometheus.GaugeVec
@@ -135,15 +135,16 @@ func newCASSyncMetrics(r prometheus.Registerer) (*casSyncMetrics, error) {
 			Help: "Changes of a pool's maximum by which AKS's cluster autoscaler looks again, put back when done; failed ones with a reason, and tried again.",
 		}, []string{"pool", "outcome", "reason"}),
 		changed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_cas_sync_maximum_changed",
+			Name: "slipway_cas_sync_max_size_changed",
 			Help: "1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.",
 		}, []string{"pool"}),
 	}
 	return m, errors.Join(r.Register(m.nudges), r.Register(m.changed))
 }
 
-// of is what tells of a pool. Its counters are there from the beginning, so that an increase is seen from the first on.
-func (m *casSyncMetrics) of(pool string) azure.CASSyncObserver {
+// newObserver returns the observer for a pool. Its counters exist from the start, so that the first increase is
+// visible.
+func (m *casSyncMetrics) newObserver(pool string) azure.CASSyncObserver {
 	m.nudges.WithLabelValues(pool, nudgeDone, "")
 	for _, reason := range []string{
 		string(cloud.NoRight), string(cloud.NoQuota), string(cloud.NoCapacity), string(cloud.AtLimit), string(cloud.Protected),
@@ -151,17 +152,16 @@ func (m *casSyncMetrics) of(pool string) azure.CASSyncObserver {
 	} {
 		m.nudges.WithLabelValues(pool, nudgeFailed, reason)
 	}
-	return casSyncTold{m, pool}
+	return casSyncObserver{m, pool}
 }
 
-// casSyncTold counts what becomes of the nudges by one pool.
-type casSyncTold struct {
+// casSyncObserver counts the results of the nudges for one pool.
+type casSyncObserver struct {
 	metrics *casSyncMetrics
 	pool    string
 }
 
-// Nudged implements azure.CASSyncObserver.
-func (t casSyncTold) Nudged(err error) {
+func (t casSyncObserver) Nudged(err error) {
 	switch {
 	case err == nil:
 		t.metrics.nudges.WithLabelValues(t.pool, nudgeDone, "").Inc()
@@ -172,8 +172,7 @@ func (t casSyncTold) Nudged(err error) {
 	}
 }
 
-// Changed implements azure.CASSyncObserver.
-func (t casSyncTold) Changed(waits bool) {
+func (t casSyncObserver) Changed(waits bool) {
 	value := 0.0
 	if waits {
 		value = 1

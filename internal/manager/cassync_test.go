@@ -20,7 +20,7 @@ func TestNudgesAreCountedByOutcomeAndReason(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := m.of("empty")
+	told := m.newObserver("empty")
 	told.Changed(true)
 	refused := &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("no")}
 	for _, err := range []error{
@@ -29,9 +29,9 @@ func TestNudgesAreCountedByOutcomeAndReason(t *testing.T) {
 		told.Nudged(err)
 	}
 	want := `
-# HELP slipway_cas_sync_maximum_changed 1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.
-# TYPE slipway_cas_sync_maximum_changed gauge
-slipway_cas_sync_maximum_changed{pool="empty"} 1
+# HELP slipway_cas_sync_max_size_changed 1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.
+# TYPE slipway_cas_sync_max_size_changed gauge
+slipway_cas_sync_max_size_changed{pool="empty"} 1
 # HELP slipway_cas_sync_nudges_total Changes of a pool's maximum by which AKS's cluster autoscaler looks again, put back when done; failed ones with a reason, and tried again.
 # TYPE slipway_cas_sync_nudges_total counter
 `
@@ -49,29 +49,29 @@ slipway_cas_sync_maximum_changed{pool="empty"} 1
 	}
 }
 
-func TestTheSynchronisationIsFoundOnlyWhereItIsConfigured(t *testing.T) {
+func TestCASSyncIsFoundOnlyIfConfigured(t *testing.T) {
 	config := AzureCloud{Config: azure.Config{Subscription: "00000000-0000-0000-0000-000000000001", ResourceGroup: "mc_demo"}}
 	for _, sync := range []*azure.CASSyncConfig{nil, {ResourceGroup: "demo_rg", Cluster: "demo", AgentPool: "empty"}} {
 		config.CASSync = sync
-		p, err := config.provider(slog.New(slog.DiscardHandler))
+		p, err := config.newProvider(slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := casSyncOf(map[string]cloud.Provider{p.Name(): p})
+		found := findCASSync(map[string]cloud.Provider{p.Name(): p})
 		if (found != nil) != (sync != nil) || found != nil && found.Pool() != "empty" {
 			t.Errorf("with %+v there is %+v", sync, found)
 		}
 	}
 }
 
-// TestEveryReasonOfAFailedNudgeIsToldFromTheBeginning: increase() does not see the first event of a series that begins with it.
-func TestEveryReasonOfAFailedNudgeIsToldFromTheBeginning(t *testing.T) {
+// TestEveryNudgeFailureReasonStartsAtZero: increase() does not count the first event of a new series.
+func TestEveryNudgeFailureReasonStartsAtZero(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m, err := newCASSyncMetrics(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := m.of("empty")
+	told := m.newObserver("empty")
 	before := testutil.CollectAndCount(m.nudges)
 	for _, refusal := range []cloud.Refusal{
 		cloud.NoRight, cloud.NoQuota, cloud.NoCapacity, cloud.AtLimit, cloud.Protected, cloud.Invalid,

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-// addCloudpool makes the provider of cloudpools, if there are any.
+// addCloudpool adds the cloudpool provider, if configured.
 func (c *Clouds) addCloudpool(providers map[string]cloud.Provider, log *slog.Logger) error {
 	if c.Cloudpool == nil {
 		return nil
@@ -24,21 +24,21 @@ func (c *Clouds) addCloudpool(providers map[string]cloud.Provider, log *slog.Log
 	return nil
 }
 
-// OpenClouds makes the providers that a file of --cloud-config names, by their names, for a process that reads the cluster
-// and has no manager in it. They are to be closed by what is returned.
+// OpenClouds returns the providers of a --cloud-config file by name, for a process without a manager. The caller must
+// call closeAll.
 func OpenClouds(path string, kube *rest.Config, log *slog.Logger) (providers map[string]cloud.Provider, closeAll func(), err error) {
-	openStack := &openStack{kube: kube, log: log}
-	providers, err = loadClouds(path, nil, openStack.open, log)
+	openStack := &openStackSetup{kube: kube, log: log}
+	providers, err = newProviders(path, nil, openStack.newProvider, log)
 	if err != nil {
 		return nil, nil, err
 	}
 	return providers, func() { closeClouds(providers) }, nil
 }
 
-// InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until they are served.
-// Those that are newer than this program's are left as they are, which is logged.
+// InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until they are served. It keeps
+// definitions that are newer than this program's, and logs that.
 func InstallCRDs(ctx context.Context, kube *rest.Config, log *slog.Logger) error {
-	c, err := client.New(bounded(kube), client.Options{})
+	c, err := client.New(withRequestTimeout(kube), client.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package manager puts the parts together that decide for a whole cluster which nodes go and come, and carry it through:
-// the caches that they share, leader election, metrics and health.
+// Package manager runs the components that decide for the whole cluster which nodes are retired and which instances are
+// launched. It sets up their caches, leader election, metrics and health.
 package manager
 
 import (
@@ -23,21 +23,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
 // The values of Config.Strays.
 const (
 	ReportStrays  = "report"
-	CollectStrays = "collect"
+	CollectStrays = "delete"
 )
 
-// The bounds of --leader-election-lease-duration.
+// The limits of --leader-election-lease-duration.
 const (
 	minLeaseDuration = 3 * time.Second
 	maxLeaseDuration = 5 * time.Minute
 )
 
-// Config is everything that `slipway manager` can be told.
+// Config is the configuration of `slipway manager`.
 type Config struct {
 	Kubeconfig string
 
@@ -61,19 +62,21 @@ type Config struct {
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
-	// InstallUnasked says that InstallCRDs is a default, and not what somebody has asked for: without the rights it is enough
-	// that the types are served.
+	// InstallUnasked means that InstallCRDs is a default and not the user's choice. Without the permission, it is then
+	// enough that the types are served.
 	InstallUnasked bool
-	// Clouds, if set, takes the place of the file CloudConfig.
+	// Clouds, if set, replaces the file CloudConfig.
 	Clouds *Clouds
-	// FindClouds, if set, finds out what Clouds is to be, however long that takes. Metrics and health are served meanwhile:
-	// /readyz gives what it has last told, which is nil while there is nothing to do yet. Its error ends the manager.
-	FindClouds func(ctx context.Context, told func(error)) (Clouds, error)
-	// LeaseName, if set, is the Lease that managers compete for, where others in the namespace do other work.
+	// FindClouds, if set, returns the value of Clouds, however long that takes. Metrics and health are served
+	// meanwhile: /readyz reports the error last passed to setReason, where nil means that there is nothing to do yet. An
+	// error of FindClouds ends the manager.
+	FindClouds func(ctx context.Context, setReason func(error)) (Clouds, error)
+	// LeaseName, if set, is the Lease of the leader election. Use it if other managers in the namespace do other work.
 	LeaseName string
-	// SystemLocalStorage lets retirements evict pods of kube-system with an emptyDir, also where their NodeGroup does not.
+	// SystemLocalStorage allows retirements to evict kube-system pods with an emptyDir, even if their NodeGroup does
+	// not.
 	SystemLocalStorage bool
-	// Given, if set, gives NodeGroups beside those of the API server and of the file.
+	// Given, if set, returns NodeGroups in addition to the API server's and the file's.
 	Given func() []v1alpha1.NodeGroup
 
 	parsedSelector labels.Selector
@@ -81,50 +84,52 @@ type Config struct {
 
 // AddFlags registers the flags with their defaults.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
-	fs.BoolVar(&c.LeaderElect, "leader-elect", true, "let one of several managers work at a time")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one, the pod's ServiceAccount is used")
+	fs.BoolVar(&c.LeaderElect, "leader-elect", true, "elect a leader, so that only one of several managers is active")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", os.Getenv("POD_NAMESPACE"),
 		"namespace of the Lease, and of the launch records of NodeGroups of a file (default $POD_NAMESPACE)")
 	fs.DurationVar(&c.LeaseDuration, "leader-election-lease-duration", 15*time.Second,
-		"how long a leader that is silent keeps the others waiting, 3s to 5m")
+		"how long other managers wait for a leader that does not renew its Lease, 3s to 5m")
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
-	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
-	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
-	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeGroups and NodeRetirements with these labels")
-	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
+	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, used in addition to those of the API server; reloaded when it changes")
+	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file with the configuration of the clouds, by provider")
+	fs.StringVar(&c.Selector, "selector", "", "handle only the NodeGroups and NodeRetirements with these labels")
+	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long a finished NodeRetirement is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
-		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
+		"polling period for nodes that are being retired, 100ms to 5m; changes in the API server are watched")
 	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
-		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
+		"polling period for instances that are being deleted, 100ms to 5m, unless the cloud requests another")
 	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
-		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
+		"polling period for NodeGroups in their clouds, 100ms to 5m")
 	fs.DurationVar(&c.ScaleUpDebounce, "scale-up-debounce", time.Second,
-		"how long the first pod that finds no room waits for others, so that they are packed together, 10ms to 5m")
+		"how long to collect unschedulable pods before a scale-up, so that they are packed together, 10ms to 5m")
 	fs.DurationVar(&c.ScalePoll, "scale-poll-interval", 10*time.Second,
-		"time between two looks at machines that are on their way and at nodes that are used little, 100ms to 5m")
+		"polling period for provisioning instances and underutilized nodes, 100ms to 5m")
 	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
-		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
+		"maximum number of nodes of the cluster, with provisioning instances and without the control plane; 0 is no limit")
 	fs.IntVar(&c.MaxUnreadyPercentage, "max-total-unready-percentage", 45,
 		"launch no instances while more than this percentage of the nodes is not Ready; 0 is no limit")
-	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "so many nodes may be not Ready, whatever --max-total-unready-percentage says")
-	fs.StringVar(&c.Strays, "strays", CollectStrays, "machines that are marked as the cluster's and have no Node (openstack), and Nodes without a machine "+
-		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m and the machines are not many")
+	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "number of nodes that may be not Ready regardless of --max-total-unready-percentage")
+	fs.StringVar(&c.Strays, "orphans", CollectStrays, "what to do with orphaned instances (openstack) and orphaned Nodes (azure, openstack): report them, "+
+		"or delete, which deletes or retires them after 15m unless there are too many instances")
+	renamed.Flag(fs, "strays", "orphans")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
-		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
-	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
-		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
-	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too, to requests from the loopback interface")
+		"pause before a failed deletion is retried, 100ms to 5m; doubled each time up to 5m")
+	fs.DurationVar(&c.OrderSettle, "launch-settle-time", time.Minute,
+		"how long a launch without an answer may take to change the size of its cloud group, 100ms to 5m")
+	renamed.Flag(fs, "order-settle-time", "launch-settle-time")
+	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty disables it")
+	fs.BoolVar(&c.Profiling, "profiling", false, "also serve /debug/pprof/ to the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", "json", "json or text")
 }
 
-// Validate reports everything that is wrong.
+// Validate returns every error in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "order-settle-time": c.OrderSettle,
+		"group-poll-interval": c.GroupPoll, "launch-settle-time": c.OrderSettle,
 		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
@@ -146,8 +151,11 @@ func (c *Config) Validate() error {
 	if c.OKUnreadyCount < 0 {
 		errs = append(errs, fmt.Errorf("--ok-total-unready-count: %d: must not be negative", c.OKUnreadyCount))
 	}
+	if c.Strays == "collect" { // its name before the flag was renamed
+		c.Strays = CollectStrays
+	}
 	if c.Strays != ReportStrays && c.Strays != CollectStrays {
-		errs = append(errs, fmt.Errorf("--strays: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
+		errs = append(errs, fmt.Errorf("--orphans: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))
@@ -164,7 +172,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Clouds is the file of --cloud-config.
+// Clouds is the content of the file of --cloud-config.
 type Clouds struct {
 	Azure     *AzureCloud       `json:"azure,omitempty"`
 	OpenStack *openstack.Config `json:"openstack,omitempty"`
@@ -172,7 +180,7 @@ type Clouds struct {
 	Programs
 }
 
-// ReadClouds reads a file of --cloud-config; no path is no cloud.
+// ReadClouds reads a file of --cloud-config. Without a path it returns no clouds.
 func ReadClouds(path string) (Clouds, error) {
 	var file Clouds
 	if path == "" {
@@ -188,9 +196,9 @@ func ReadClouds(path string) (Clouds, error) {
 	return file, nil
 }
 
-// loadClouds makes the providers that a file names, or those that are given in its place. OpenStack's is made by another
-// function, as its machines have to join the cluster.
-func loadClouds(
+// newProviders returns the providers of a file or of given. The function openStack creates OpenStack's provider,
+// because its instances have to join the cluster.
+func newProviders(
 	path string, given *Clouds, openStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
 ) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
@@ -204,53 +212,54 @@ func loadClouds(
 		}
 		given = &file
 	}
-	file, at := *given, ""
+	file, prefix := *given, ""
 	if path != "" {
-		at = "--cloud-config: " + path + ": "
+		prefix = "--cloud-config: " + path + ": "
 	}
 	if file.Azure != nil {
-		p, err := file.Azure.provider(log)
+		p, err := file.Azure.newProvider(log)
 		if err != nil {
-			return nil, fmt.Errorf("%sazure: %w", at, err)
+			return nil, fmt.Errorf("%sazure: %w", prefix, err)
 		}
 		providers[p.Name()] = p
 	}
 	if file.OpenStack != nil {
 		p, err := openStack(*file.OpenStack)
 		if err != nil {
-			return nil, fmt.Errorf("%s%w", at, err)
+			return nil, fmt.Errorf("%s%w", prefix, err)
 		}
 		providers[p.Name()] = p
 	}
 	if err := file.addCloudpool(providers, log); err != nil {
-		return nil, fmt.Errorf("%scloudpool: %w", at, err)
+		return nil, fmt.Errorf("%scloudpool: %w", prefix, err)
 	}
-	if err := file.add(providers, log); err != nil {
-		return nil, fmt.Errorf("%s%w", at, err)
+	if err := file.addProviders(providers, log); err != nil {
+		return nil, fmt.Errorf("%s%w", prefix, err)
 	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, cloudpool, plugins, externalGRPC", path)
+		return nil, fmt.Errorf("--cloud-config: %s has no cloud: want one of azure, openstack, cloudpool, plugins, externalGRPC", path)
 	}
 	return providers, nil
 }
 
-// LoadAzure makes the provider of Azure that a file of --cloud-config names.
+// LoadAzure returns the Azure provider of a --cloud-config file.
 func LoadAzure(path string) (*azure.Provider, error) {
 	file, err := ReadClouds(path)
 	switch {
 	case err != nil:
 		return nil, err
 	case file.Azure == nil:
-		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s: azure is missing", path)
 	}
 	return azure.New(file.Azure.Config, azure.Options{})
 }
 
-// namespaceFile names the namespace of the pod that this process is in.
+// namespaceFile contains the namespace of this process's pod.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// namespace returns the namespace of the manager's own objects: the Lease's, or the pod's, or default outside of a cluster.
-func (c *Config) namespace() string {
+// ownNamespace returns the namespace of the manager's own objects: that of the Lease, of the pod, or default outside a
+// cluster.
+func (c *Config) ownNamespace() string {
 	pod, _ := os.ReadFile(namespaceFile)
 	return cmp.Or(c.LeaderElectionNamespace, strings.TrimSpace(string(pod)), metav1.NamespaceDefault)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// TestDefinitionsThatNobodyAskedToInstallAreEnoughWhereTheyAreServed has the right to read definitions missing.
-func TestDefinitionsThatNobodyAskedToInstallAreEnoughWhereTheyAreServed(t *testing.T) {
+// TestServedCRDsSufficeWithoutInstallPermission lacks the permission to read definitions.
+func TestServedCRDsSufficeWithoutInstallPermission(t *testing.T) {
 	definitions := schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	forbidden := apierrors.NewForbidden(definitions, "nodegroups.slipway.dev", errors.New("cannot get"))
 	for name, tt := range map[string]struct {
@@ -44,7 +44,7 @@ func TestDefinitionsThatNobodyAskedToInstallAreEnoughWhereTheyAreServed(t *testi
 				},
 			}).Build()
 			var said bytes.Buffer
-			err := installUnasked(t.Context(), c, slog.New(slog.NewTextHandler(&said, nil)))
+			err := installCRDsIfAllowed(t.Context(), c, slog.New(slog.NewTextHandler(&said, nil)))
 			if ends := err != nil; ends != tt.ends {
 				t.Fatalf("%v", err)
 			}

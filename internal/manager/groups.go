@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -25,30 +26,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// Groups gives the NodeGroups of the API server and those of a file. It is safe for concurrent use.
+// Groups lists the NodeGroups of the API server and of a file. It is safe for concurrent use.
 type Groups struct {
-	// Reader reads NodeGroups, from a cache if need be.
+	// Reader reads NodeGroups, possibly from a cache.
 	Reader client.Reader
-	// File, if set, holds more of them. One of a name that the API server has too is passed over.
+	// File, if set, has further NodeGroups. A NodeGroup of the API server with the same name takes precedence.
 	File string
-	// Given, if set, gives still more, which rank as those of the file.
+	// Given, if set, returns further NodeGroups, with the precedence of the file's.
 	Given func() []v1alpha1.NodeGroup
 	Log   *slog.Logger
-	// Selector is which groups are acted on; nil is all. The others are listed too.
+	// Selector selects the groups that this process handles; nil is all. The others are listed too.
 	Selector labels.Selector
-	// Status, if set, gives that of a group of the file, which has no object to write it on.
+	// Status, if set, returns the status of a group without an object.
 	Status func(group string) v1alpha1.NodeGroupStatus
 
 	metrics *groupMetrics // nil is none
 
-	mu       sync.Mutex
-	read     time.Time // the file's time of change when it was read
-	inUse    []v1alpha1.NodeGroup
-	refusal  string          // what was last said against the file
-	shadowed map[string]bool // the groups of which it was said that another one has their name
+	mu            sync.Mutex
+	fileModTime   time.Time // when the file was last read
+	fileGroups    []v1alpha1.NodeGroup
+	lastFileError string          // last logged error; empty if the file is valid
+	shadowed      map[string]bool // groups with a logged name collision
 }
 
-// List gives all groups. A file that cannot be read any more, or that is empty all at once, leaves in force what it said before.
+// List returns all groups. If the file becomes unreadable or empty, its previous groups stay valid.
 func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	if err := g.Reader.List(ctx, &list); err != nil {
@@ -58,7 +59,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 		return list.Items, nil
 	}
 	if g.File != "" {
-		g.sayFile(g.Refresh())
+		g.reportFileState(g.Refresh())
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +68,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	for i := range list.Items {
 		known[list.Items[i].Name] = &list.Items[i]
 	}
-	more := slices.Clone(g.inUse)
+	more := slices.Clone(g.fileGroups)
 	if g.Given != nil {
 		more = append(more, g.Given()...)
 	}
@@ -84,11 +85,11 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 		known[group.Name] = group
 		all = append(all, *group)
 	}
-	g.sayShadowed(shadowed)
+	g.reportShadowed(shadowed)
 	return all, nil
 }
 
-// Refresh reads the file if it has changed since. One that has NodeGroups no more is refused as well.
+// Refresh reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
 func (g *Groups) Refresh() error {
 	if g.File == "" {
 		return nil
@@ -99,7 +100,7 @@ func (g *Groups) Refresh() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if info.ModTime().Equal(g.read) {
+	if info.ModTime().Equal(g.fileModTime) {
 		return nil
 	}
 	raw, err := os.ReadFile(g.File)
@@ -110,15 +111,15 @@ func (g *Groups) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("--node-groups: %s: %w", g.File, err)
 	}
-	if len(groups) == 0 && len(g.inUse) > 0 {
-		return fmt.Errorf("--node-groups: %s: has no NodeGroup any more, which is taken for a slip: start anew without any if that is meant", g.File)
+	if len(groups) == 0 && len(g.fileGroups) > 0 {
+		return fmt.Errorf("--node-groups: %s: has no NodeGroup any more, which is probably a mistake: restart the manager if it is intended", g.File)
 	}
-	g.inUse, g.read = groups, info.ModTime()
+	g.fileGroups, g.fileModTime = groups, info.ModTime()
 	return nil
 }
 
-// ParseGroups reads NodeGroups from YAML documents, and checks what the API server would. The error names everything
-// that is wrong.
+// ParseGroups reads NodeGroups from YAML documents, and validates them as the API server does. The error contains every
+// fault.
 func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(raw)))
 	var groups []v1alpha1.NodeGroup
@@ -132,34 +133,49 @@ func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
-		g, wrong := parseGroup(doc)
-		if g == nil && wrong == nil {
+		g, faults := parseGroup(doc)
+		if g == nil && faults == nil {
 			continue
 		}
-		for _, err := range wrong {
-			errs = append(errs, fmt.Errorf("%s: %w", called(i, g), err))
+		for _, err := range faults {
+			errs = append(errs, fmt.Errorf("%s: %w", describeDocument(i, g), err))
 		}
 		if g == nil {
 			continue
 		}
 		if names[g.Name] {
-			errs = append(errs, fmt.Errorf("document %d: metadata.name: %q is there twice", i, g.Name))
+			errs = append(errs, fmt.Errorf("document %d: metadata.name: %q is used twice", i, g.Name))
 		}
 		names[g.Name] = true
 		groups = append(groups, *g)
 	}
 }
 
-// called is a document of a file, with the name of what is in it.
-func called(i int, g *v1alpha1.NodeGroup) string {
+// describeDocument names a document of a file and its NodeGroup.
+func describeDocument(i int, g *v1alpha1.NodeGroup) string {
 	if g == nil || g.Name == "" {
 		return fmt.Sprintf("document %d", i)
 	}
 	return fmt.Sprintf("document %d (%s)", i, g.Name)
 }
 
-// parseGroup reads one NodeGroup, and finds everything that is wrong with it. One that cannot be read at all is nil, and so
-// is that of a document in which nothing is but comments.
+// groupFields has the fields of a NodeGroup, so that unknown fields are refused. Its parts have no UnmarshalJSON, because a
+// strict decoder does not check the fields inside of that.
+type groupFields struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   specFields   `json:"spec"`
+	Status statusFields `json:"status"`
+}
+
+type (
+	specFields   v1alpha1.NodeGroupSpec
+	statusFields v1alpha1.NodeGroupStatus
+)
+
+// parseGroup reads one NodeGroup and returns every fault. The NodeGroup is nil if it is unreadable, or if the document
+// has only comments.
 func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 	var object map[string]any
 	err := yaml.Unmarshal(doc, &object)
@@ -167,7 +183,7 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 		return nil, nil
 	}
 	if err == nil {
-		err = yaml.UnmarshalStrict(doc, &v1alpha1.NodeGroup{}) // which knows the fields, and no defaults
+		err = yaml.UnmarshalStrict(doc, &groupFields{})
 	}
 	if err == nil {
 		err = nodegroup.FillIn(object)
@@ -175,19 +191,19 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	whole, err := json.Marshal(object)
+	raw, err := json.Marshal(object)
 	if err != nil {
 		return nil, []error{err}
 	}
 	g := &v1alpha1.NodeGroup{}
-	if err := json.Unmarshal(whole, g); err != nil {
+	if err := json.Unmarshal(raw, g); err != nil {
 		return nil, []error{err}
 	}
-	return g, check(g, object)
+	return g, checkGroup(g, object)
 }
 
-// check finds what is wrong with a NodeGroup, which is written as object.
-func check(g *v1alpha1.NodeGroup, object map[string]any) (errs []error) {
+// checkGroup validates a NodeGroup; object is its unstructured form.
+func checkGroup(g *v1alpha1.NodeGroup, object map[string]any) (errs []error) {
 	if gvk := g.GroupVersionKind(); gvk != v1alpha1.GroupVersion.WithKind("NodeGroup") {
 		errs = append(errs, fmt.Errorf("apiVersion %q, kind %q: want %s and NodeGroup", g.APIVersion, g.Kind, v1alpha1.GroupVersion))
 	}

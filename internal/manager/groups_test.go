@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-const good = `apiVersion: slipway.dev/v1alpha1
+const validGroup = `apiVersion: slipway.dev/v1alpha1
 kind: NodeGroup
 metadata: {name: ci}
 spec:
@@ -28,7 +28,7 @@ spec:
   cloud: {provider: azure, group: ci}
 `
 
-func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
+func TestI10NodeGroupFileIsValidatedLikeAPIServer(t *testing.T) {
 	for _, tt := range []struct{ want, old, with string }{
 		{"", "", ""},
 		{"", "apiVersion", "# NodeGroups\n---\napiVersion"},
@@ -41,7 +41,7 @@ func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
 		{"spec.cloud: provider \"azure\"", ", group: ci", ""},
 		{"spec.cloud.group: is required", ", group: ci", ""},
 		{"spec.cloud.provider: \"AZ URE\": should match", "azure", "AZ URE"},
-		{"spec.minimum: 5: want 0 to", "spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
+		{"spec.minSize: 5: want 0 to", "spec:\n", "spec:\n  minSize: 5\n  maxSize: 2\n"},
 		{"spec.replacement: \"never\": should be one of [Always WhenNeeded Never]", "spec:\n", "spec:\n  replacement: never\n"},
 		{"spec.drain.graceSeconds: 0: should be greater than or equal to 1", "spec:\n", "spec:\n  drain: {graceSeconds: 0}\n"},
 		{"spec.drain.graceSeconds: -4: should be", "spec:\n", "spec:\n  drain: {graceSeconds: -4}\n"},
@@ -52,17 +52,17 @@ func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
 		{"spec.disruptionBudgets[0].duration: 1s: want 1m0s", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1s}]\n"},
 		{"spec.disruptionBudgets[0].timeZone: \"UTC\"", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, timeZone: UTC}]\n"},
 		{"spec.disruptionBudgets[0].timeZone", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n"},
-		{"metadata.name: \"ci\" is there twice", good, good + "---\n" + good},
+		{"metadata.name: \"ci\" is used twice", validGroup, validGroup + "---\n" + validGroup},
 	} {
-		_, err := ParseGroups([]byte(strings.Replace(good, tt.old, tt.with, 1)))
+		_, err := ParseGroups([]byte(strings.Replace(validGroup, tt.old, tt.with, 1)))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)
 		}
 	}
 }
 
-// reading gives the groups of an API server with some objects, of a file, and of the process itself.
-func reading(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objects ...client.Object) (*Groups, *bytes.Buffer, *prometheus.Registry) {
+// newTestGroups returns the groups of an API server with some objects, of a file, and of the process itself.
+func newTestGroups(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objects ...client.Object) (*Groups, *bytes.Buffer, *prometheus.Registry) {
 	t.Helper()
 	scheme, registry := runtime.NewScheme(), prometheus.NewRegistry()
 	metrics, err := newGroupMetrics(registry)
@@ -76,8 +76,8 @@ func reading(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objec
 	}, log, registry
 }
 
-// listed lists the groups twice, and gives their names.
-func listed(t *testing.T, g *Groups) string {
+// listGroupNames lists the groups twice and returns their names.
+func listGroupNames(t *testing.T, g *Groups) string {
 	t.Helper()
 	var names []string
 	for range 2 {
@@ -93,7 +93,7 @@ func listed(t *testing.T, g *Groups) string {
 	return strings.Join(names, " ")
 }
 
-func value(t *testing.T, r *prometheus.Registry, name string) float64 {
+func gaugeValue(t *testing.T, r *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := r.Gather()
 	if err != nil {
@@ -107,43 +107,43 @@ func value(t *testing.T, r *prometheus.Registry, name string) float64 {
 	return -1
 }
 
-func TestAFileThatChangesIsReadAgainAndABadOneChangesNothing(t *testing.T) {
+func TestChangedFileIsReloadedAndInvalidOneIgnored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "groups.yaml")
-	g, log, registry := reading(t, path, nil)
-	two := good + "---\n" + strings.Replace(good, "name: ci", "name: gpu", 1)
+	g, log, registry := newTestGroups(t, path, nil)
+	two := validGroup + "---\n" + strings.Replace(validGroup, "name: ci", "name: gpu", 1)
 	at := time.Now()
 	for i, tt := range []struct {
 		text, want, log string
 		inForce         float64
 	}{
-		{good, "ci", "", 1},
+		{validGroup, "ci", "", 1},
 		{two, "ci gpu", "", 1},
-		{"nonsense", "ci gpu", "what it said before stays in force", 0},
+		{"nonsense", "ci gpu", "its previous content stays valid", 0},
 		{"", "ci gpu", "has no NodeGroup any more", 0},
-		{"# none\n", "ci gpu", "", 0}, // it was said
-		{good, "ci", "is in force again", 1},
+		{"# none\n", "ci gpu", "", 0}, // already logged
+		{validGroup, "ci", "is valid again", 1},
 	} {
-		write(t, path, tt.text, at.Add(time.Duration(i)*time.Second))
-		if got := listed(t, g); got != tt.want {
+		writeFile(t, path, tt.text, at.Add(time.Duration(i)*time.Second))
+		if got := listGroupNames(t, g); got != tt.want {
 			t.Errorf("%d: %s, want %s", i, got, tt.want)
 		}
 		if n := strings.Count(log.String(), "\n"); tt.log == "" && n > 0 || tt.log != "" && (n != 1 || !strings.Contains(log.String(), tt.log)) {
-			t.Errorf("%d: it says %s, want %q once", i, log, tt.log)
+			t.Errorf("%d: log %s, want %q once", i, log, tt.log)
 		}
-		if got := value(t, registry, "slipway_nodegroup_file_in_force"); got != tt.inForce {
+		if got := gaugeValue(t, registry, "slipway_nodegroup_file_applied"); got != tt.inForce {
 			t.Errorf("%d: in force: %g, want %g", i, got, tt.inForce)
 		}
 		log.Reset()
 	}
 }
 
-func TestAGroupThatIsNotInForceIsSaidToBeOnce(t *testing.T) {
+func TestShadowedGroupIsReportedOnce(t *testing.T) {
 	object := func(l map[string]string) *v1alpha1.NodeGroup {
 		return &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "ci", UID: "u", Labels: l}}
 	}
 	own := func() []v1alpha1.NodeGroup { return []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}} }
 	path := filepath.Join(t.TempDir(), "groups.yaml")
-	write(t, path, good, time.Now())
+	writeFile(t, path, validGroup, time.Now())
 	for name, tt := range map[string]struct {
 		file    string
 		objects []client.Object
@@ -151,24 +151,24 @@ func TestAGroupThatIsNotInForceIsSaidToBeOnce(t *testing.T) {
 	}{
 		"alone":         {"", nil, ""},
 		"an object":     {"", []client.Object{object(map[string]string{"mine": "yes"})}, `inForce="that of the API server"`},
-		"another one's": {"", []client.Object{object(nil)}, "which this process does not act on, as --selector mine=yes passes it over"},
+		"another one's": {"", []client.Object{object(nil)}, "which this process ignores because of --selector mine=yes"},
 		"a file":        {path, nil, `inForce="that of --node-groups"`},
 	} {
-		g, log, registry := reading(t, tt.file, own, tt.objects...)
-		if got := listed(t, g); got != "ci" {
+		g, log, registry := newTestGroups(t, tt.file, own, tt.objects...)
+		if got := listGroupNames(t, g); got != "ci" {
 			t.Errorf("%s: %s", name, got)
 		}
-		lines := strings.Count(log.String(), "not in force")
+		lines := strings.Count(log.String(), "is ignored")
 		if (lines > 0) != (tt.want != "") || lines > 1 || !strings.Contains(log.String(), tt.want) {
-			t.Errorf("%s: it says %s, want %q once", name, log, tt.want)
+			t.Errorf("%s: log %s, want %q once", name, log, tt.want)
 		}
-		if got := value(t, registry, "slipway_nodegroup_shadowed"); (got == 1) != (tt.want != "") {
+		if got := gaugeValue(t, registry, "slipway_nodegroup_name_conflict"); (got == 1) != (tt.want != "") {
 			t.Errorf("%s: shadowed: %g", name, got)
 		}
 	}
 }
 
-func write(t *testing.T, path, text string, at time.Time) {
+func writeFile(t *testing.T, path, text string, at time.Time) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -178,8 +178,8 @@ func write(t *testing.T, path, text string, at time.Time) {
 	}
 }
 
-func TestAGroupOfAFileHasTheDefaultsOfTheDefinition(t *testing.T) {
-	groups, err := ParseGroups([]byte(good + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}, cooldown: 0s}}\n  drain: {}\n  cooldowns: {}\n"))
+func TestGroupOfFileGetsCRDDefaults(t *testing.T) {
+	groups, err := ParseGroups([]byte(validGroup + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}, cooldown: 0s}}\n  drain: {}\n  cooldowns: {}\n"))
 	if err != nil || len(groups) != 1 {
 		t.Fatalf("%v, %v", groups, err)
 	}
@@ -189,7 +189,7 @@ func TestAGroupOfAFileHasTheDefaultsOfTheDefinition(t *testing.T) {
 		spec.Drain.Protection != v1alpha1.RespectProtection || rule.Cooldown.Duration != 0 || !*rule.KeepForPending {
 		t.Errorf("%+v", spec)
 	}
-	if groups, err = ParseGroups([]byte(good + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}}}\n")); err != nil {
+	if groups, err = ParseGroups([]byte(validGroup + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}}}\n")); err != nil {
 		t.Fatal(err)
 	}
 	if got := groups[0].Spec.ScaleDown.IdleByLabel.Cooldown.Duration; got != 10*time.Minute {
@@ -198,8 +198,8 @@ func TestAGroupOfAFileHasTheDefaultsOfTheDefinition(t *testing.T) {
 }
 
 func FuzzParseGroups(f *testing.F) {
-	f.Add([]byte(good))
-	f.Add([]byte(good + "---\n" + good))
+	f.Add([]byte(validGroup))
+	f.Add([]byte(validGroup + "---\n" + validGroup))
 	f.Add([]byte("- 1"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		groups, err := ParseGroups(raw)

@@ -15,21 +15,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 )
 
-// leaderLock is the Lease that managers compete for. It does not believe a Lease that claims to last longer than
-// maxLeaseDuration. Such a Lease would keep every manager from leading for as long as it claims, up to 68 years.
+// leaderLock is the Lease of the leader election. It limits the duration that a Lease may claim to maxLeaseDuration.
+// Otherwise a Lease could block every manager for up to 68 years.
 type leaderLock struct {
 	*resourcelock.LeaseLock
 	// duration is this manager's own, in seconds.
 	duration int
 	log      *slog.Logger
 
-	mu   sync.Mutex
-	said string // the Lease that was last logged
+	mu         sync.Mutex
+	lastLogged string // the Lease that was last logged
 }
 
-// newLeaderLock returns the lock; nil without leader election. Events are not recorded until LockConfig.EventRecorder is set.
+// newLeaderLock returns the lock; nil without leader election. Events are not recorded until LockConfig.EventRecorder
+// is set.
 func newLeaderLock(c Config, kube *rest.Config, renew time.Duration, log *slog.Logger) (*leaderLock, error) {
-	lock, err := leaderelection.NewResourceLock(kube, withoutEvents{}, leaderelection.Options{
+	lock, err := leaderelection.NewResourceLock(kube, noEvents{}, leaderelection.Options{
 		LeaderElection: c.LeaderElect, LeaderElectionID: cmp.Or(c.LeaseName, leaseName),
 		LeaderElectionNamespace: c.LeaderElectionNamespace, RenewDeadline: renew,
 	})
@@ -43,8 +44,8 @@ func newLeaderLock(c Config, kube *rest.Config, renew time.Duration, log *slog.L
 	return &leaderLock{LeaseLock: lease, duration: int(c.LeaseDuration / time.Second), log: log}, nil
 }
 
-// Get implements resourcelock.Interface. A Lease that claims too much counts as held for this manager's own duration since
-// this manager saw it change last: a leader that works renews it within that time.
+// Get implements resourcelock.Interface. A Lease with an invalid duration counts as held for this manager's own
+// duration since its last observed change. A working leader renews it within that time.
 func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err != nil || record.LeaseDurationSeconds <= int(maxLeaseDuration/time.Second) {
@@ -52,18 +53,17 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.said != string(raw) {
-		l.said = string(raw)
-		l.log.Warn("the Lease of the leader claims to last longer than any manager's does; it expires as if it were this manager's",
+	if l.lastLogged != string(raw) {
+		l.lastLogged = string(raw)
+		l.log.Warn("the leader's Lease claims a longer duration than allowed; it expires after this manager's duration",
 			"lease", l.Describe(), "holder", record.HolderIdentity, "leaseDurationSeconds", record.LeaseDurationSeconds,
-			"most", int(maxLeaseDuration/time.Second), "expiresAfterSeconds", l.duration)
+			"maxSeconds", int(maxLeaseDuration/time.Second), "expiresAfterSeconds", l.duration)
 	}
 	record.LeaseDurationSeconds = l.duration
 	return record, raw, nil
 }
 
-// withoutEvents provides no recorder: the lock exists before the manager, which provides it later.
-type withoutEvents struct{ recorder.Provider }
+// noEvents provides no recorder. The lock is created before the manager, which provides it later.
+type noEvents struct{ recorder.Provider }
 
-// GetEventRecorderFor implements recorder.Provider.
-func (withoutEvents) GetEventRecorderFor(string) record.EventRecorder { return nil }
+func (noEvents) GetEventRecorderFor(string) record.EventRecorder { return nil }

@@ -17,8 +17,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// leadsAfter is how long a manager with a lease duration of 15 s waits until it leads, at most a time, and what it logs.
-func leadsAfter(t *testing.T, held coordinationv1.LeaseSpec, most time.Duration) (after time.Duration, logged string) {
+// timeUntilLeading returns how long a manager with a lease duration of 15 s waits until it leads, at most the given
+// time, and its log.
+func timeUntilLeading(t *testing.T, held coordinationv1.LeaseSpec, most time.Duration) (after time.Duration, logged string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const duration = 15 * time.Second
@@ -50,24 +51,24 @@ func leadsAfter(t *testing.T, held coordinationv1.LeaseSpec, most time.Duration)
 	return after, logged
 }
 
-func lasting(holder string, seconds int32) coordinationv1.LeaseSpec {
+func newLease(holder string, seconds int32) coordinationv1.LeaseSpec {
 	now := metav1.NowMicro()
 	return coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now}
 }
 
-func TestALeaseOf68YearsDoesNotKeepManagersFromLeading(t *testing.T) {
-	after, logged := leadsAfter(t, lasting("thief", math.MaxInt32), time.Hour)
+func TestLeaseOf68YearsDoesNotBlockManagers(t *testing.T) {
+	after, logged := timeUntilLeading(t, newLease("thief", math.MaxInt32), time.Hour)
 	if after == 0 || after > time.Minute {
 		t.Errorf("it leads after %s, want 15 s to 1 min", after)
 	}
-	if strings.Count(logged, "claims to last longer") != 1 || !strings.Contains(logged, "slipway/slipway-manager") || !strings.Contains(logged, "thief") {
+	if strings.Count(logged, "claims a longer duration than allowed") != 1 || !strings.Contains(logged, "slipway/slipway-manager") || !strings.Contains(logged, "thief") {
 		t.Errorf("it says:\n%s", logged)
 	}
 }
 
-// A leader that did not renew for less than the duration it claims may still work.
-func TestALeaseWithinBoundsIsBelieved(t *testing.T) {
-	after, logged := leadsAfter(t, lasting("another", int32(maxLeaseDuration/time.Second)), time.Hour)
+// A leader that did not renew for less than its claimed duration may still run.
+func TestValidLeaseIsRespected(t *testing.T) {
+	after, logged := timeUntilLeading(t, newLease("another", int32(maxLeaseDuration/time.Second)), time.Hour)
 	if after < maxLeaseDuration {
 		t.Errorf("it leads after %s, want %s at least", after, maxLeaseDuration)
 	}
@@ -76,8 +77,8 @@ func TestALeaseWithinBoundsIsBelieved(t *testing.T) {
 	}
 }
 
-func TestALeaseOf68YearsThatIsReleasedIsFree(t *testing.T) {
-	if after, _ := leadsAfter(t, lasting("", math.MaxInt32), time.Hour); after > time.Second {
+func TestReleasedLeaseOf68YearsIsFree(t *testing.T) {
+	if after, _ := timeUntilLeading(t, newLease("", math.MaxInt32), time.Hour); after > time.Second {
 		t.Errorf("it leads after %s, want at once", after)
 	}
 }

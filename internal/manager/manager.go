@@ -40,18 +40,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// leaseName is the Lease that managers compete for.
+// leaseName is the default Lease of the leader election.
 const leaseName = "slipway-manager"
 
-// spareHeap is how much a heap may grow between two collections, in percent of what is in use. Nearly all of a manager's
-// memory is its caches, which live as long as it does: Go's 100 would take as much again for next to no garbage.
-const spareHeap = 50
+// gcPercent is how much the heap may grow between two collections. Nearly all memory of a manager is its caches, which
+// live as long as the process. Go's default of 100 would double the memory for very little garbage.
+const gcPercent = 50
 
-// Run manages the cluster until ctx ends. The version is told to the API server as part of the user agent. It sets the
-// process's garbage collection, unless GOGC does.
+// Run manages the cluster until ctx ends. The version is part of the user agent. Run sets the process's garbage
+// collection, unless GOGC is set.
 func Run(ctx context.Context, c Config, version string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(spareHeap)
+		debug.SetGCPercent(gcPercent)
 	}
 	if err := c.Validate(); err != nil {
 		return err
@@ -64,30 +64,29 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
 	userAgent := "slipway-manager/" + version
-	kube, err := restConfig(c.Kubeconfig, userAgent)
+	kube, err := newRESTConfig(c.Kubeconfig, userAgent)
 	if err != nil {
 		return err
 	}
-	api, err := liveAPI(c.Kubeconfig, userAgent)
+	api, err := newLiveAPI(c.Kubeconfig, userAgent)
 	if err != nil {
 		return err
 	}
 	return RunIn(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
 }
 
-// Process is what a manager shares with the process that it runs in. All fields are required.
+// Process is what a manager shares with its process. All fields are required.
 type Process struct {
-	// Kube and API reach the API server: for the caches and records, and for what reads past the caches and evicts.
+	// Kube connects caches and records. API connects live reads and evictions.
 	Kube *rest.Config
 	API  *kubeapi.Client
-	// Metrics takes the manager's own metrics. Those of controller-runtime are in its global registry, which is what
-	// Config.Listen serves.
+	// Metrics gets the manager's own metrics. Config.Listen serves the global registry of controller-runtime.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// RunIn is Run for a process that has set up everything that a process has but once. Any number of managers may run in
-// one process, each with Metrics of its own; at most one of them may have a Config.Listen.
+// RunIn is Run without the setup of process-wide state. Any number of managers may run in one process, each with its
+// own Metrics. At most one of them may have a Config.Listen.
 func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -96,54 +95,54 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
 		return err
 	}
-	all, err := newCounters(in.Metrics)
+	all, err := newPartMetrics(in.Metrics)
 	if err != nil {
 		return err
 	}
-	if err := serve(ctx, c, ready, log); err != nil {
+	if err := serveMetricsAndHealth(ctx, c, ready, log); err != nil {
 		return err
 	}
-	if err := c.findClouds(ctx, ready); err != nil {
+	if err := c.resolveClouds(ctx, ready); err != nil {
 		if ctx.Err() != nil {
-			return nil // it was told to end, and does in good order
+			return nil // a normal shutdown
 		}
 		return err
 	}
-	openStack := &openStack{kube: in.Kube, log: log}
-	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log) //nolint:contextcheck // they are open until closeClouds
+	openStack := &openStackSetup{kube: in.Kube, log: log}
+	clouds, err := newProviders(c.CloudConfig, c.Clouds, openStack.newProvider, log) //nolint:contextcheck // they are open until closeClouds
 	if err != nil {
 		return err
 	}
 	defer closeClouds(clouds)
-	if casSyncOf(clouds) != nil {
+	if findCASSync(clouds) != nil {
 		if all.casSync, err = newCASSyncMetrics(in.Metrics); err != nil {
 			return err
 		}
 	}
 	var m manager.Manager
-	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
-		m, err = assemble(ctx, c, in, clouds, all, ready)
+	if err := retryUntilDone(ctx, log, ready, func(ctx context.Context) (err error) {
+		m, err = assembleManager(ctx, c, in, clouds, all, ready)
 		return err
 	}); err != nil {
 		if ctx.Err() != nil {
-			return nil // it was told to end, and does in good order
+			return nil // a normal shutdown
 		}
 		return err
 	}
-	if err := present(in.Metrics, m.GetClient()); err != nil {
+	if err := registerStateMetrics(in.Metrics, m.GetClient()); err != nil {
 		return err
 	}
 	if err := m.Add(openStack); err != nil {
 		return err
 	}
 	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
-	return start(ctx, m, ready.read)
+	return startManager(ctx, m, ready.ready)
 }
 
-// start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
-// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). It is left waiting then, and ends should the
-// API server ever answer.
-func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+// startManager runs m.Start and returns when ctx ends. If ctx ends before the caches are synced, m.Start itself does
+// not return (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). Then it is left waiting, and ends
+// if the API server ever answers.
+func startManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() {
@@ -171,8 +170,8 @@ func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error 
 	}
 }
 
-// counters are the metrics of the parts.
-type counters struct {
+// partMetrics has the metrics of the components.
+type partMetrics struct {
 	retirement  *retirement.Metrics
 	replacement *replacement.Metrics
 	groups      *groupMetrics
@@ -180,22 +179,22 @@ type counters struct {
 	autoscaler  *provisioning.Metrics
 	orphans     *orphans.Metrics
 	advised     *advised.Metrics
-	casSync     *casSyncMetrics // nil where no cloud is configured for it
+	casSync     *casSyncMetrics // nil if no cloud is configured for it
 }
 
-// RegisterMetrics registers all metrics of a manager, of which those of the present are read from reader. A manager does that
-// by itself; this is for who wants to know which there are.
+// RegisterMetrics registers all metrics of a manager. Metrics of the current state are read from reader. The manager
+// does that itself; this function is for listing the metrics.
 func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
-	if _, err := newCounters(r); err != nil {
+	if _, err := newPartMetrics(r); err != nil {
 		return err
 	}
 	if _, err := newCASSyncMetrics(r); err != nil {
 		return err
 	}
-	return present(r, reader)
+	return registerStateMetrics(r, reader)
 }
 
-func newCounters(r prometheus.Registerer) (c counters, err error) {
+func newPartMetrics(r prometheus.Registerer) (c partMetrics, err error) {
 	if c.retirement, err = retirement.NewMetrics(r); err != nil {
 		return c, err
 	}
@@ -218,7 +217,7 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	return c, err
 }
 
-func restConfig(path, userAgent string) (*rest.Config, error) {
+func newRESTConfig(path, userAgent string) (*rest.Config, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", path)
 	if path == "" {
 		kube, err = rest.InClusterConfig()
@@ -227,12 +226,12 @@ func restConfig(path, userAgent string) (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	kube.UserAgent = userAgent
-	kube.QPS = -1 // priority and fairness on the other side is there for that
+	kube.QPS = -1 // the API server's priority and fairness limits requests
 	return kube, nil
 }
 
-// liveAPI is the client of what reads past the caches, and evicts.
-func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
+// newLiveAPI returns the client for live reads and evictions.
+func newLiveAPI(path, userAgent string) (*kubeapi.Client, error) {
 	kube, err := kubeapi.LoadConfig(path)
 	if err != nil {
 		return nil, err
@@ -240,21 +239,21 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 	return kube.Connect(userAgent)
 }
 
-// newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
-// caches cannot begin without them.
+// newManager creates the caches, the leader election and the server. If configured, it first installs the types,
+// because the caches need them.
 func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), policyv1.AddToScheme(scheme),
 		resourcev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, refusal{err}
+		return nil, permanentError{err}
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(bounded(in.Kube), client.Options{Scheme: scheme})
+		installer, err := client.New(withRequestTimeout(in.Kube), client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
 		if c.InstallUnasked {
-			err = installUnasked(ctx, installer, in.Log)
+			err = installCRDsIfAllowed(ctx, installer, in.Log)
 		} else if err = installCRDs(ctx, installer, in.Log); err != nil {
 			err = fmt.Errorf("--install-crds: %w", err)
 		}
@@ -262,7 +261,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 			return nil, err
 		}
 	}
-	if err := reach(in.Kube); err != nil {
+	if err := checkAPIServer(in.Kube); err != nil {
 		return nil, err
 	}
 	renew := c.LeaseDuration * 2 / 3
@@ -274,14 +273,14 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 	options := ctrl.Options{
 		Scheme:                        scheme,
 		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
-		Cache:                         cacheOptions(c),
-		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
+		Cache:                         newCacheOptions(c),
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serveMetricsAndHealth does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              cmp.Or(c.LeaseName, leaseName),
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
-		// An API server that is away for long is no reason to end.
-		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: syncTime},
+		// Do not exit after a long outage of the API server.
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: cacheSyncTimeout},
 	}
 	if lock != nil {
 		options.LeaderElectionResourceLockInterface = lock
@@ -293,21 +292,20 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 	if lock != nil {
 		lock.LockConfig.EventRecorder = m.GetEventRecorderFor(lock.Identity()) //nolint:staticcheck // what a Lease takes
 	}
-	return m, m.Add(synced{ready})
+	return m, m.Add(readyMarker{ready})
 }
 
-// syncTime is more than any cache takes to be filled.
-const syncTime = 1000 * time.Hour
+// cacheSyncTimeout is longer than any cache takes to sync.
+const cacheSyncTimeout = 1000 * time.Hour
 
-// synced notes that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready *readiness }
+// readyMarker marks the manager as ready. Its Start runs after the caches are synced.
+type readyMarker struct{ ready *readiness }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
-func (synced) NeedLeaderElection() bool { return false }
+// NeedLeaderElection implements manager.LeaderElectionRunnable. A manager that waits to lead is ready too.
+func (readyMarker) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable.
-func (s synced) Start(ctx context.Context) error {
-	s.ready.done()
+func (s readyMarker) Start(ctx context.Context) error {
+	s.ready.markReady()
 	<-ctx.Done()
 	return nil
 }

@@ -13,16 +13,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// openStack makes the provider of OpenStack with what its machines join the cluster by, and looks after both.
-type openStack struct {
+// openStackSetup creates the OpenStack provider with the bootstrap tokens that its instances join with, and maintains
+// both.
+type openStackSetup struct {
 	kube *rest.Config
 	log  *slog.Logger
 
-	provider *openstack.Provider // nil where there is no OpenStack
+	provider *openstack.Provider // nil without OpenStack
 	minter   *bootstrap.Minter
 }
 
-func (o *openStack) open(c openstack.Config) (cloud.Provider, error) {
+func (o *openStackSetup) newProvider(c openstack.Config) (cloud.Provider, error) {
 	client, err := kubernetes.NewForConfig(o.kube)
 	if err != nil {
 		return nil, err
@@ -39,14 +40,14 @@ func (o *openStack) open(c openstack.Config) (cloud.Provider, error) {
 	return provider, nil
 }
 
-// Start implements manager.Runnable, for the one that leads: it says at once what of the configuration OpenStack does not
-// have, and removes the bootstrap tokens that are not needed any more.
-func (o *openStack) Start(ctx context.Context) error {
+// Start implements manager.Runnable for the leader. It checks once that OpenStack has everything in the configuration,
+// and removes bootstrap tokens that are not needed any more.
+func (o *openStackSetup) Start(ctx context.Context) error {
 	if o.provider == nil {
 		return nil
 	}
 	if err := o.provider.Check(ctx); err != nil && ctx.Err() == nil {
-		o.log.Error("what the configuration names is not all to be had in OpenStack", "err", err)
+		o.log.Error("OpenStack lacks something that the configuration names", "err", err)
 	}
 	if o.provider.Joins() {
 		o.minter.Run(ctx)

@@ -13,19 +13,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/orphans"
 )
 
-// TestI7OrphanedNodesAreLookedForOnlyInCloudsWhoseNotFoundIsAProof has Azure with and without its cluster autoscaler's wrapper. A
-// pool's "not found" only says that an instance is not in the pool.
-func TestI7OrphanedNodesAreLookedForOnlyInCloudsWhoseNotFoundIsAProof(t *testing.T) {
+// TestI7OrphanedNodesNeedCloudWithProofOfAbsence uses Azure with and without its cluster autoscaler wrapper. A pool's
+// "not found" only means that an instance is not in the pool.
+func TestI7OrphanedNodesNeedCloudWithProofOfAbsence(t *testing.T) {
 	config := azure.Config{Subscription: "00000000-0000-0000-0000-000000000001", ResourceGroup: "mc"}
 	for name, c := range map[string]AzureCloud{
 		"alone":        {Config: config},
 		"with casSync": {Config: config, CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"}},
 	} {
-		p, err := c.provider(slog.New(slog.DiscardHandler))
+		p, err := c.newProvider(slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, synced := p.(withCASSync); synced != (c.CASSync != nil) {
+		if _, synced := p.(casSyncProvider); synced != (c.CASSync != nil) {
 			t.Fatalf("%s: it is %T", name, p)
 		}
 		if _, marks := p.(cloud.Marker); marks || orphans.New(p, orphans.Options{}) == nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
 )
 
-// Programs are the clouds of --cloud-config that are programs of their own.
+// Programs are the clouds of --cloud-config that run as separate programs.
 type Programs struct {
 	Plugins      *plugin.Config        `json:"plugins,omitempty"`
 	ExternalGRPC []externalgrpc.Config `json:"externalGRPC,omitempty"`
 }
 
-// add starts the plugins, and makes the other providers known. After an error, nothing that it has started runs.
-func (c Programs) add(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
+// addProviders starts the plugins and adds them and the external gRPC providers. After an error it stops what it has
+// started.
+func (c Programs) addProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
 		if err != nil {
@@ -29,7 +30,7 @@ func (c Programs) add(providers map[string]cloud.Provider, log *slog.Logger) (er
 	}()
 	add := func(field string, p cloud.Provider) error {
 		if providers[p.Name()] != nil || added[p.Name()] != nil {
-			return errors.Join(fmt.Errorf("%s: name: %q is there twice", field, p.Name()), closeCloud(p))
+			return errors.Join(fmt.Errorf("%s: name: %q is used twice", field, p.Name()), closeCloud(p))
 		}
 		added[p.Name()] = p
 		return nil
@@ -63,7 +64,7 @@ func (c Programs) add(providers map[string]cloud.Provider, log *slog.Logger) (er
 	return nil
 }
 
-// closeClouds closes the providers that can be closed, side by side; it takes a few seconds at most.
+// closeClouds closes the closable providers concurrently. It takes a few seconds at most.
 func closeClouds(providers map[string]cloud.Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {

@@ -16,16 +16,18 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// silent is a plugin that is only ever started.
-type silent struct{ plugin.Provider }
+// idlePlugin is a plugin that does nothing.
+type idlePlugin struct{ plugin.Provider }
 
 func init() {
 	faultyplugintest.Be(func() {
-		plugin.Serve(func(c plugin.Config) (plugin.Provider, error) { return silent{}, c.Decode(&struct{ Path string }{}) })
+		plugin.Serve(func(c plugin.Config) (plugin.Provider, error) {
+			return idlePlugin{}, c.Decode(&struct{ Path string }{})
+		})
 	})
 }
 
-func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
+func TestCloudConfigFileStartsPlugins(t *testing.T) {
 	dir := t.TempDir()
 	if err := faultyplugintest.Write(dir, "Libvirt", faultyplugintest.Good); err != nil {
 		t.Fatal(err)
@@ -40,8 +42,8 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 	}{
 		"both kinds":               {file: rack + plugins + libvirt, want: "libvirt rack"},
 		"one plugin twice":         {file: plugins + libvirt + "  - {type: Libvirt, name: second, memoryLimit: 0}\n", want: "libvirt second"},
-		"one name twice":           {file: plugins + libvirt + libvirt, want: `use[1]: name: "libvirt" is there twice`, bad: true},
-		"one name of two kinds":    {file: rack + plugins + "  - {type: Libvirt, name: rack, memoryLimit: 0}\n", want: `plugins.use[0]: name: "rack" is there twice`, bad: true},
+		"one name twice":           {file: plugins + libvirt + libvirt, want: `use[1]: name: "libvirt": duplicate name`, bad: true},
+		"one name of two kinds":    {file: rack + plugins + "  - {type: Libvirt, name: rack, memoryLimit: 0}\n", want: `plugins.use[0]: name: "rack" is used twice`, bad: true},
 		"a plugin's config":        {file: plugins + "  - {type: Libvirt, config: {root: /tmp}, memoryLimit: 0}\n", want: `unknown field "root"`, bad: true},
 		"a plugin that is not":     {file: plugins + "  - {type: GCP}\n", want: "the directory has Libvirt", bad: true},
 		"a path as a type":         {file: plugins + "  - {type: ../Libvirt}\n", want: `type: "../Libvirt"`, bad: true},
@@ -58,7 +60,7 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 			if err := os.WriteFile(path, []byte(test.file), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			providers, err := loadClouds(path, nil, nil, slog.New(slog.DiscardHandler))
+			providers, err := newProviders(path, nil, nil, slog.New(slog.DiscardHandler))
 			defer closeClouds(providers)
 			if test.bad {
 				if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
@@ -82,7 +84,7 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedFileOfCloudsIsOne(t *testing.T) {
+func TestDocumentedCloudConfigIsValid(t *testing.T) {
 	for _, page := range []string{"plugins.md", "writing-a-plugin.md"} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 		if err != nil {
@@ -111,8 +113,8 @@ func TestTheDocumentedFileOfCloudsIsOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithCloudsOfNoFileIsNotSaidOfAFile(t *testing.T) {
-	_, err := loadClouds("", &Clouds{Azure: &AzureCloud{}}, nil, slog.New(slog.DiscardHandler))
+func TestErrorForCloudsWithoutFileNamesNoFile(t *testing.T) {
+	_, err := newProviders("", &Clouds{Azure: &AzureCloud{}}, nil, slog.New(slog.DiscardHandler))
 	if err == nil || strings.Contains(err.Error(), "--cloud-config") || !strings.HasPrefix(err.Error(), "azure") {
 		t.Errorf("%v", err)
 	}

@@ -108,11 +108,11 @@ func formatNames(names []string) string {
 }
 
 // CloudNotRead is the reason of the condition Accepted while its status is Unknown.
-const CloudNotRead = "CloudNotRead"
+const CloudNotRead = "CloudUnreadable"
 
 // Reasons of the condition CloudReachable.
 const (
-	reasonCloudRead          = "Read"
+	reasonCloudRead          = "Reachable"
 	reasonCloudThrottled     = "Throttled"
 	reasonCloudFailed        = "Failed"
 	reasonCloudNotConfigured = "NotConfigured"

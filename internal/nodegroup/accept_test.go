@@ -24,7 +24,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		"nothing is wrong": {func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudReading) {}, v1alpha1.AcceptedReason, ""},
 		"minimum above maximum": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Minimum, g.Spec.Maximum = 3, &most
-		}, v1alpha1.InvalidSpec, "spec.minimum: 3: want 0 to spec.maximum, which is 1"},
+		}, v1alpha1.InvalidSpec, "spec.minSize: 3: want 0 to spec.maxSize, which is 1"},
 		"an invalid time zone": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Schedule: "@daily", Duration: &metav1.Duration{Duration: time.Hour}, TimeZone: "Moon"}}
 		}, v1alpha1.InvalidSpec, "spec.disruptionBudgets[0].timeZone"},

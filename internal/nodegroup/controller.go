@@ -223,6 +223,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	if g.Spec.ScaleUp == nil { // the provisioning controller writes it, and skips this group
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
 	}
+	meta.SetStatusCondition(&status.Conditions, readyCondition(status.Conditions, g.Generation))
 	// Write the status before acting, so that an action never depends on an unrecorded acceptance.
 	later, err := c.writeStatus(ctx, g, status)
 	if err != nil {
@@ -452,7 +453,7 @@ func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, 
 	for i := range cluster.Retirements {
 		rt := &cluster.Retirements[i]
 		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
-			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" no longer has spec.scaleDown.underused"))
+			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" no longer has spec.scaleDown.underutilized"))
 		}
 	}
 	return errors.Join(errs...)

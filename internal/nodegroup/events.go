@@ -24,12 +24,12 @@ const (
 	eventIdle eventReason = "NodeIdle"
 	// eventIdleKept is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and another rule keeps
 	// it.
-	eventIdleKept eventReason = "IdleNodeStays"
+	eventIdleKept eventReason = "IdleNodeKept"
 	// eventIdleRetired is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and its retirement
 	// is requested.
-	eventIdleRetired eventReason = "IdleNodeLeaves"
+	eventIdleRetired eventReason = "IdleNodeRetiring"
 	// eventCancelled is Normal, on Node: a pod needs the node, and its retirement is cancelled.
-	eventCancelled eventReason = "RetirementCalledOff"
+	eventCancelled eventReason = "RetirementCancelled"
 )
 
 const eventAction = "Manage"

@@ -53,7 +53,7 @@ func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 }
 
 // withScaleDownDisabled decides about drainability.ScaleDownDisabled. It is set if wanted, unless another client has set
-// it. It is given up if another client has changed our value.
+// it. It no longer counts as ours if another client has changed the value.
 func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {

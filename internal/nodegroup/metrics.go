@@ -33,7 +33,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))
 	}
 	m := &Metrics{
-		nodes:       gauge("nodes", "Nodes of a group: all, ready, leaving or unavailable.", "state"),
+		nodes:       gauge("nodes", "Nodes of a group: all, ready, retiring or unavailable.", "state"),
 		size:        gauge("cloud_size", "Size of the group in its cloud, as last read."),
 		allowed:     gauge("allowed_disruptions", "How many more nodes of the group may be retired now."),
 		accepted:    gauge("accepted", "1 if the group is accepted, else 0, with the reason of its condition Accepted.", "reason"),
@@ -42,7 +42,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		checks:      counter("checks_total", "Reconciles of a group."),
 		refusals:    counter("refusals_total", "Idle nodes that a rule has begun to keep, by rule.", "rule"),
 		retirements: counter("retirements_total", "NodeRetirements that were requested for idle nodes."),
-		cancelled:   counter("retirements_called_off_total", "NodeRetirements that were cancelled because the node is needed."),
+		cancelled:   counter("retirements_cancelled_total", "NodeRetirements that were cancelled because the node is needed."),
 		cloudRead: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_nodegroup_cloud_reads_total", Help: "Reads of groups from their cloud: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "result"}),
@@ -58,7 +58,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 // setGroup sets the gauges of a group.
 func (m *Metrics) setGroup(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
-	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "leaving": s.Leaving, "unavailable": s.Unavailable} {
+	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "retiring": s.Leaving, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
 	}
 	if s.CloudSize != nil {

@@ -7,20 +7,20 @@ import (
 
 // Rules that keep a node. Each is a word that metrics, Events and people use.
 const (
-	KeepingPod   = "KeepingPod"    // a pod that the rule selects is on it
-	NeverUsed    = "NeverUsed"     // it never had such a pod
-	CoolingDown  = "CoolingDown"   // its cooldown has not passed
-	BeingRemoved = "BeingRemoved"  // another tool is removing it
-	HeldNode     = "HeldNode"      // an annotation keeps it
-	PendingPod   = "PendingPod"    // a pending pod fits only on nodes of this group
-	AfterScaleUp = "AfterScaleUp"  // the group has just got a node
-	AfterFailure = "AfterFailure"  // a retirement of the node has just failed
-	Minimum      = "Minimum"       // the group would fall below its minimum
-	NotAccepted  = "NotAccepted"   // the group is not accepted
-	LiveKeeper   = "KeepingPodNow" // the API server knows a pod that is not in the cache yet
-	UnderWay     = "Retiring"      // its retirement is in progress
-	LongEnough   = "LongEnough"    // its cooldown has passed: it may be retired
-	NoRule       = "NoRule"        // the group has no rule that retires nodes
+	KeepingPod   = "MatchingPod"         // a pod that the rule selects is on it
+	NeverUsed    = "NeverUsed"           // it never had such a pod
+	CoolingDown  = "CoolingDown"         // its cooldown has not passed
+	BeingRemoved = "BeingRemoved"        // another tool is removing it
+	HeldNode     = "ProtectedNode"       // an annotation keeps it
+	PendingPod   = "PendingPod"          // a pending pod fits only on nodes of this group
+	AfterScaleUp = "AfterScaleUp"        // the group has just got a node
+	AfterFailure = "AfterFailure"        // a retirement of the node has just failed
+	Minimum      = "MinSize"             // the group would fall below its minimum
+	NotAccepted  = "NotAccepted"         // the group is not accepted
+	LiveKeeper   = "MatchingPodUncached" // the API server knows a pod that is not in the cache yet
+	UnderWay     = "Retiring"            // its retirement is in progress
+	LongEnough   = "CooldownPassed"      // its cooldown has passed: it may be retired
+	NoRule       = "NoRule"              // the group has no rule that retires nodes
 )
 
 // Reason is the result of one rule for a node.
@@ -46,11 +46,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	Stays   Verdict = "Stays"   // pods keep it
-	Waits   Verdict = "Waits"   // it is idle, and its cooldown runs
-	Refused Verdict = "Refused" // its cooldown has passed, and another rule keeps it
-	Leaves  Verdict = "Leaves"  // its NodeRetirement is to be created now
-	Retires Verdict = "Retires" // its NodeRetirement is in progress
+	Stays   Verdict = "Kept"        // pods keep it
+	Waits   Verdict = "CoolingDown" // it is idle, and its cooldown runs
+	Refused Verdict = "Blocked"     // its cooldown has passed, and another rule keeps it
+	Leaves  Verdict = "Due"         // its NodeRetirement is to be created now
+	Retires Verdict = "Retiring"    // its NodeRetirement is in progress
 )
 
 // Decision is the decision on one node of a group. Logs, Events, metrics and slipway status show what the controller
@@ -61,10 +61,10 @@ type Decision struct {
 	Reasons []Reason `json:"reasons"`
 	// IdleSince is when the node became idle, and MayLeaveAt when its cooldown ends. They are nil while it is not idle.
 	IdleSince  *time.Time `json:"idleSince,omitempty"`
-	MayLeaveAt *time.Time `json:"mayLeaveAt,omitempty"`
+	MayLeaveAt *time.Time `json:"removableAt,omitempty"`
 
 	// CallOff is the name of the node's NodeRetirement if it is cancelled. Otherwise it is empty.
-	CallOff string `json:"callOff,omitempty"`
+	CallOff string `json:"cancel,omitempty"`
 
 	node  *Node
 	marks Marks

@@ -25,11 +25,12 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	if g.Spec.Cloud.Provider == "" || g.Spec.Cloud.Group == "" {
 		fail("spec.cloud: provider %q, group %q: want both", g.Spec.Cloud.Provider, g.Spec.Cloud.Group)
 	}
+	errs = append(errs, g.Spec.Contradictions()...)
 	switch most := g.Spec.Maximum; {
 	case g.Spec.Minimum < 0:
-		fail("spec.minimum: %d: want 0 or more", g.Spec.Minimum)
+		fail("spec.minSize: %d: want 0 or more", g.Spec.Minimum)
 	case most != nil && *most < g.Spec.Minimum:
-		fail("spec.minimum: %d: want 0 to spec.maximum, which is %d", g.Spec.Minimum, *most)
+		fail("spec.minSize: %d: want 0 to spec.maxSize, which is %d", g.Spec.Minimum, *most)
 	}
 	checkBudgets(fail, g.Spec.DisruptionBudgets)
 	if p := g.Spec.Drain.PlaceholderPods; p != nil {

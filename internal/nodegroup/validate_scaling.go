@@ -10,7 +10,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	const field = "spec.scaleUp"
 	up := g.Spec.ScaleUp
 	if g.Spec.Maximum == nil {
-		fail("%s: needs spec.maximum: how many nodes the group may have", field)
+		fail("%s: needs spec.maxSize: how many nodes the group may have", field)
 	}
 	switch up.Policy {
 	case "", v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority:
@@ -36,7 +36,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	if q := up.Limits.Memory; q != nil && q.Sign() < 0 {
 		fail("%s.limits.memory: %s: must not be negative", field, q)
 	}
-	checkHeadroom(fail, field+".headRoom", up.HeadRoom)
+	checkHeadroom(fail, field+".headroom", up.HeadRoom)
 	for i, key := range up.StartupTaints {
 		if key == "" {
 			fail("%s.startupTaints[%d]: is empty: want the key of a taint", field, i)
@@ -62,7 +62,7 @@ func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom
 }
 
 func checkUnderutilized(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
-	const field = "spec.scaleDown.underused"
+	const field = "spec.scaleDown.underutilized"
 	all := r.AllOf
 	if all == nil {
 		all = &v1alpha1.UnderusedBounds{}

@@ -17,7 +17,7 @@ func TestInvalidScalingSpecIsNamed(t *testing.T) { // I10
 	below := resource.MustParse("-1")
 	for want, change := range map[string]func(*v1alpha1.NodeGroupSpec){
 		"":                                 func(*v1alpha1.NodeGroupSpec) {},
-		"spec.scaleUp: needs spec.maximum": func(s *v1alpha1.NodeGroupSpec) { s.Maximum = nil },
+		"spec.scaleUp: needs spec.maxSize": func(s *v1alpha1.NodeGroupSpec) { s.Maximum = nil },
 		`spec.scaleUp.policy: "Cheapest": want LeastWaste`: func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Policy = "Cheapest" },
 		"spec.scaleUp.joinTimeout: 1s: want 10s":           func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.JoinTimeout = &metav1.Duration{Duration: time.Second} },
 		`spec.scaleUp.templates[1].name: "m4"`: func(s *v1alpha1.NodeGroupSpec) {
@@ -26,28 +26,28 @@ func TestInvalidScalingSpecIsNamed(t *testing.T) { // I10
 		"spec.scaleUp.templates[0].allocatable: cpu: -1": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "m4", Allocatable: corev1.ResourceList{"cpu": below}}}
 		},
-		"spec.scaleUp.limits.cpu: -1":               func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.CPU = &below },
-		"spec.scaleUp.limits.memory: -1":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.Memory = &below },
-		"spec.scaleUp.headRoom.slots: 0":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Slots = 0 },
-		"spec.scaleUp.headRoom.requests: is":        func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests = nil },
-		"spec.scaleUp.headRoom.requests: cpu":       func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests["cpu"] = below },
-		"spec.scaleUp.startupTaints[0]":             func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.StartupTaints = []string{""} },
-		"spec.scaleDown.underused.cpuBelow: 101":    func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.CPUBelow = &percent },
-		"spec.scaleDown.underused.memoryBelow: 101": func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.MemoryBelow = &percent },
-		"spec.scaleDown.underused.podsAtMost: -1":   func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.PodsAtMost = &few },
-		"spec.scaleDown.underused.allOf: is empty: want cpuAtMost": func(s *v1alpha1.NodeGroupSpec) {
+		"spec.scaleUp.limits.cpu: -1":                   func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.CPU = &below },
+		"spec.scaleUp.limits.memory: -1":                func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.Limits.Memory = &below },
+		"spec.scaleUp.headroom.slots: 0":                func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Slots = 0 },
+		"spec.scaleUp.headroom.requests: is":            func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests = nil },
+		"spec.scaleUp.headroom.requests: cpu":           func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.HeadRoom.Requests["cpu"] = below },
+		"spec.scaleUp.startupTaints[0]":                 func(s *v1alpha1.NodeGroupSpec) { s.ScaleUp.StartupTaints = []string{""} },
+		"spec.scaleDown.underutilized.cpuBelow: 101":    func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.CPUBelow = &percent },
+		"spec.scaleDown.underutilized.memoryBelow: 101": func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.MemoryBelow = &percent },
+		"spec.scaleDown.underutilized.podsAtMost: -1":   func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.PodsAtMost = &few },
+		"spec.scaleDown.underutilized.allOf: is empty: want cpuAtMost": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{}
 		},
-		"spec.scaleDown.underused.allOf.cpuAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
+		"spec.scaleDown.underutilized.allOf.cpuAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{CPUAtMost: &percent}
 		},
-		"spec.scaleDown.underused.allOf.memoryAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
+		"spec.scaleDown.underutilized.allOf.memoryAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{MemoryAtMost: &percent}
 		},
-		"spec.scaleDown.underused.allOf.podsAtMost: -1": func(s *v1alpha1.NodeGroupSpec) {
+		"spec.scaleDown.underutilized.allOf.podsAtMost: -1": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{PodsAtMost: &few}
 		},
-		"spec.scaleDown.underused.cooldown: -1s": func(s *v1alpha1.NodeGroupSpec) {
+		"spec.scaleDown.underutilized.cooldown: -1s": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.Cooldown = &metav1.Duration{Duration: -time.Second}
 		},
 	} {

@@ -1,6 +1,6 @@
-// Package notice says what a notice is: word from a cloud or from the node itself that a machine is about to be
-// interrupted. A source (a folder below this one) turns what it reads into snapshots of this package's types; nothing
-// here knows where a notice came from, and nothing here acts on one.
+// Package notice defines notices: announcements by a cloud, or by the node itself, that an instance will be
+// interrupted. A source is a package below this folder and converts what it reads to snapshots. This package does not
+// depend on the sources, and does not act on notices.
 package notice
 
 import (
@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// Type is the kind of interruption, in the words of Azure Scheduled Events, which every source of such maps its own
-// onto; or Condition.
+// Type is the kind of interruption, in the terms of Azure Scheduled Events, or Condition. Other sources convert their
+// own types to these.
 type Type string
 
 // The five types of Azure Scheduled Events, api-version 2020-07-01.
 const (
-	// Freeze pauses the machine for some seconds; memory, disks and connections survive.
+	// Freeze pauses the instance for some seconds; memory, disks and connections survive.
 	Freeze Type = "Freeze"
-	// Reboot restarts the machine; memory is lost.
+	// Reboot restarts the instance; memory is lost.
 	Reboot Type = "Reboot"
-	// Redeploy moves the machine to other hardware; memory and ephemeral disks are lost.
+	// Redeploy moves the instance to other hardware; memory and ephemeral disks are lost.
 	Redeploy Type = "Redeploy"
-	// Preempt takes a Spot machine away.
+	// Preempt evicts a Spot instance.
 	Preempt Type = "Preempt"
-	// Terminate deletes the machine.
+	// Terminate deletes the instance.
 	Terminate Type = "Terminate"
 )
 
-// Condition is a state of the node that makes it unfit for its pods. Nothing is due at any time.
+// Condition is a state of the node that makes it unfit for its pods. It has no deadline.
 const Condition Type = "Condition"
 
-// Interruptions lists the types that announce an interruption, from the mildest to the gravest.
+// Interruptions returns the types of interruptions, the least severe first.
 func Interruptions() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
-// Types lists every known type.
+// Types returns all types.
 func Types() []Type { return append(Interruptions(), Condition) }
 
-// Status is how far the interruption has come.
+// Status is the progress of the interruption.
 type Status string
 
-// A notice is Scheduled, then Started, then gone: there is no "completed".
+// A notice is Scheduled, then Started, then not listed any more. There is no status "completed".
 const (
 	Scheduled Status = "Scheduled"
 	Started   Status = "Started"
@@ -50,45 +50,46 @@ const (
 
 // Notice is one announced interruption, as its source last read it.
 type Notice struct {
-	// ID names the notice for as long as it lives; it is unique within its source.
+	// ID identifies the notice within its source, as long as it is listed.
 	ID string
-	// Unnamed is true when the source gave no ID that could be read, and ID was made for it. Such a notice cannot be
-	// acknowledged, and may be any of the notices that were known before.
+	// Unnamed is true if the source gave no readable ID, so that ID was generated. Such a notice cannot be approved,
+	// and may be the same as any earlier notice.
 	Unnamed bool `json:",omitempty"`
-	// Source is the name of the source that read it, such as "azure".
+	// Source is the name of the source, such as "azure".
 	Source string
 	Type   Type
-	// As is the type whose rules hold for the pods, and which the taint and receivers are told, where it is not Type itself.
+	// As is the type that applies to the pods, the taint and notifications, if it differs from Type.
 	As     Type `json:",omitempty"`
 	Status Status
-	// Resources names the machines concerned, in the source's own terms, exactly as read.
+	// Resources names the affected instances in the source's terms, exactly as read.
 	Resources []string
-	// Machines is how many machines Resources named, and ResourcesHash the hash of their sorted names, after
-	// [Notice.ForRecord] left out the others; 0 and empty before.
+	// Machines and ResourcesHash are set by [Notice.ForRecord], which removes the other names. Machines is the number
+	// of instances in Resources, and ResourcesHash the hash of their sorted names.
 	Machines      int    `json:",omitempty"`
 	ResourcesHash string `json:",omitempty"`
-	// NotBefore is the earliest time the interruption may begin; zero when the source does not say (Azure blanks it
-	// once the event has Started).
+	// NotBefore is the earliest time of the interruption; zero if the source does not say. Azure clears it once the
+	// event has Started.
 	NotBefore time.Time
-	// ClockAhead is how far this machine's clock is ahead of the one that NotBefore was read off; negative is behind.
+	// ClockAhead is how far the instance's clock is ahead of the clock of NotBefore; negative is behind.
 	ClockAhead time.Duration `json:",omitempty"`
-	// Duration is how long the interruption is expected to last. Negative is unknown, zero is no impact.
+	// Duration is the expected length of the interruption. Negative is unknown, zero is no impact.
 	Duration time.Duration
-	// LiveMigration is true for a Freeze that the source recognises as a memory-preserving live migration.
+	// LiveMigration is true for a Freeze that is a live migration, which keeps the memory.
 	LiveMigration bool
-	// UserInitiated is true when a user of the cloud asked for the interruption, false when the platform did.
+	// UserInitiated is true if a user of the cloud requested the interruption, false if the platform did.
 	UserInitiated bool
 	Description   string
 }
 
-// Kind is the type whose rules hold for the notice's pods, and which others are told.
+// Kind returns the type that applies to the pods, the taint and notifications.
 func (n Notice) Kind() Type { return cmp.Or(n.As, n.Type) }
 
-// longestDescription is how much of a description is kept in a record, in bytes.
-const longestDescription = 256
+// maxDescriptionBytes limits a description in a record.
+const maxDescriptionBytes = 256
 
-// ForRecord returns the notice as its record on the Node holds it. Of the machines it keeps only own, their number and a
-// hash, and it clips the description: an event may name thousands, and an annotation has to stay small.
+// ForRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only own, with
+// their number and a hash, and it clips the description. An event may name thousands of instances, and an annotation
+// has to stay small.
 func (n Notice) ForRecord(own string) Notice {
 	if n.Machines == 0 && len(n.Resources) > 0 {
 		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
@@ -101,17 +102,17 @@ func (n Notice) ForRecord(own string) Notice {
 				n.Machines++
 			case len(n.Resources) == 0:
 				n.Machines++
-				n.Resources = []string{name} // once, however often it is named
+				n.Resources = []string{name} // once, even if it is named several times
 			}
 		}
 	}
-	if len(n.Description) > longestDescription {
-		n.Description = strings.ToValidUTF8(n.Description[:longestDescription], "") + "…"
+	if len(n.Description) > maxDescriptionBytes {
+		n.Description = strings.ToValidUTF8(n.Description[:maxDescriptionBytes], "") + "…"
 	}
 	return n
 }
 
-// Others is how many machines other than own the notice names.
+// Others returns the number of named instances other than own.
 func (n Notice) Others(own string) int {
 	mine := 0
 	for _, name := range n.Resources {
@@ -122,39 +123,39 @@ func (n Notice) Others(own string) int {
 	return max(len(n.Resources), n.Machines) - mine
 }
 
-// Snapshot is everything one source knows at one moment about the machine it watches.
+// Snapshot is what one source knew at one time about the watched instance.
 type Snapshot struct {
 	// At is when the source read it.
 	At time.Time
-	// Notices are those that name the watched machine, sorted by ID. Other machines' notices are left out.
+	// Notices names the watched instance, sorted by ID. Notices of other instances are left out.
 	Notices []Notice
-	// Unreadable lists entries that were present but could not be understood. A notice whose ID is here is neither
-	// updated nor over: the last good state stands. An entry with an empty ID could be any notice, so that while one
-	// is present no missing notice may be taken to be over (invariant I7).
+	// Unreadable lists entries that could not be parsed. A notice with such an ID is neither updated nor over: its
+	// last good state stays valid. An entry with an empty ID could be any notice, so with such an entry no missing
+	// notice is over (invariant I7).
 	Unreadable []Problem
-	// Warnings lists what was wrong with entries that are in Notices all the same, because what is left of them is
-	// enough to act on: a Spot notice must not be lost to a misspelt time. The field concerned is at its zero value,
-	// or unknown. Warnings are there to be logged and counted; no decision hangs on them.
+	// Warnings lists problems of entries that are in Notices anyway, because the rest of them is enough to act on. A
+	// Spot notice must not be lost because of a malformed time. The field has its zero value, or is unknown. Warnings
+	// are only logged and counted.
 	Warnings []Problem
 }
 
-// Problem is something in a source's answer that could not be understood.
+// Problem is an unreadable part of a source's response.
 type Problem struct {
-	// ID is the notice concerned; empty when not even that could be read.
+	// ID is the ID of the notice; empty if it is unreadable too.
 	ID string
-	// Named is true when the entry names the watched machine; otherwise it may be another's.
+	// Named is true if the entry names the watched instance. Otherwise it may be for another one.
 	Named bool
 	// Err names the field, its value and what is allowed.
 	Err error
 }
 
-// Lists reports whether the snapshot has the notice known under id.
+// Lists reports whether the snapshot has a notice with this ID.
 func (s Snapshot) Lists(id string) bool {
 	return slices.ContainsFunc(s.Notices, func(n Notice) bool { return n.ID == id })
 }
 
-// Over reports whether a notice known under id is over according to the snapshot: not listed, and not hidden behind
-// an entry that could not be read or has no ID.
+// Over reports whether a notice has ended according to the snapshot. It has ended if it is not listed, and no entry
+// that is unreadable or has no ID may be it.
 func (s Snapshot) Over(id string) bool {
 	for _, n := range s.Notices {
 		if n.ID == id || n.Unnamed {

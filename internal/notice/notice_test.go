@@ -31,19 +31,19 @@ func TestI7NoticeEndsOnlyWithoutUnreadableCandidates(t *testing.T) {
 	}
 }
 
-// TestTheRecordOfANoticeIsSmall has an event name this machine, or others, thousands of times.
-func TestTheRecordOfANoticeIsSmall(t *testing.T) {
+// The event names this instance, or others, thousands of times.
+func TestRecordOfANoticeIsSmall(t *testing.T) {
 	own, other := strings.Repeat("x", 79)+"1", strings.Repeat("x", 79)+"2"
 	for name, tc := range map[string]struct {
 		resources []string
 		others    bool
 	}{
 		"once":                    {[]string{own}, false},
-		"in other letters":        {[]string{strings.ToUpper(own), own}, false},
+		"in another letter case":        {[]string{strings.ToUpper(own), own}, false},
 		"often":                   {slices.Repeat([]string{own}, 5000), false},
-		"another often":           {append(slices.Repeat([]string{other}, 5000), own), true},
-		"both often":              {slices.Repeat([]string{own, other}, 5000), true},
-		"often, in other letters": {slices.Repeat([]string{own, strings.ToUpper(own)}, 5000), false},
+		"another name often":           {append(slices.Repeat([]string{other}, 5000), own), true},
+		"both names often":              {slices.Repeat([]string{own, other}, 5000), true},
+		"often, in another letter case": {slices.Repeat([]string{own, strings.ToUpper(own)}, 5000), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := Notice{ID: "E", Resources: tc.resources}
@@ -53,7 +53,7 @@ func TestTheRecordOfANoticeIsSmall(t *testing.T) {
 				t.Errorf("%d bytes, %d names, %v", len(raw), len(kept.Resources), err)
 			}
 			if again := kept.ForRecord(own); again.Machines != kept.Machines || again.Others(own) != kept.Others(own) {
-				t.Errorf("recorded again: %+v, before: %+v", again, kept)
+				t.Errorf("second record: %+v, first: %+v", again, kept)
 			}
 			if n.Others(own) > 0 != tc.others || kept.Others(own) > 0 != tc.others {
 				t.Errorf("others: %d, recorded %d; want some: %t", n.Others(own), kept.Others(own), tc.others)

@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// noProxy as a proxy is none, whatever the environment says.
+	// noProxy disables any proxy, also from the environment.
 	noProxy = "direct"
-	// mostAnswer is how much of an answer is read, and mostQuoted how much of it an error repeats, in bytes.
-	mostAnswer = 64 << 10
-	mostQuoted = 200
-	// longestRetryAfter bounds the pause that a receiver can ask for: it may be wrong about itself.
-	longestRetryAfter = 10 * time.Minute
-	idleConnection    = 30 * time.Second
+	// maxResponseBytes is how much of a response is read, and maxQuotedBytes how much of it an error quotes.
+	maxResponseBytes = 64 << 10
+	maxQuotedBytes   = 200
+	// maxRetryAfter limits the pause that a receiver can demand, because it may be wrong.
+	maxRetryAfter  = 10 * time.Minute
+	idleConnection = 30 * time.Second
 )
 
-// failure is a request that did not reach its receiver, or was not welcome.
+// failure is a failed or refused request.
 type failure struct {
 	err error
-	// final is a refusal that the same request would meet again.
+	// final means that the receiver would refuse the same request again.
 	final bool
-	// absent is a receiver that did not answer at all, or asked for patience: no other message would fare better now.
+	// absent means that the receiver did not respond, or demanded a pause. Another message would fail too.
 	absent bool
-	// after is the pause that the receiver asked for; 0 is none.
+	// after is the pause that the receiver demands; 0 is none.
 	after time.Duration
 	code  int
 }
@@ -43,24 +43,24 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// client sends the requests of one receiver. It is used by one goroutine.
+// client sends the requests of one receiver. One goroutine uses it.
 type client struct {
-	n     Connection
-	field func(string) string
-	agent string
-	wrap  func(http.RoundTripper) http.RoundTripper
+	connection Connection
+	field      func(string) string
+	agent      string
+	wrap       func(http.RoundTripper) http.RoundTripper
 
-	ca        string // what the transport was made with
+	ca        string // used for the present transport
 	transport http.RoundTripper
 	idle      interface{ CloseIdleConnections() }
 }
 
-// renew makes the transport, also when the CA file has changed.
-func (c *client) renew() error {
+// renewTransport creates the transport, and replaces it when the CA file has changed.
+func (c *client) renewTransport() error {
 	var ca string
-	if c.n.CAFile != "" {
+	if c.connection.CAFile != "" {
 		var err error
-		if ca, err = readFile(c.n.CAFile); err != nil {
+		if ca, err = readFile(c.connection.CAFile); err != nil {
 			return fmt.Errorf("%s: %w", c.field("caFile"), err)
 		}
 	}
@@ -68,8 +68,8 @@ func (c *client) renew() error {
 		return nil
 	}
 	t := &http.Transport{
-		Proxy:                  c.proxy,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.n.InsecureSkipVerify}, //nolint:gosec // as asked for, and warned of
+		Proxy:                  c.proxyFor,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.connection.InsecureSkipVerify}, //nolint:gosec // as asked for, and warned of
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           1,
 		IdleConnTimeout:        idleConnection,
@@ -77,12 +77,12 @@ func (c *client) renew() error {
 		MaxConnsPerHost:        2,
 		WriteBufferSize:        4 << 10,
 		ReadBufferSize:         4 << 10,
-		MaxResponseHeaderBytes: mostAnswer,
+		MaxResponseHeaderBytes: maxResponseBytes,
 	}
 	if ca != "" {
 		t.TLSClientConfig.RootCAs = x509.NewCertPool()
 		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(ca)) {
-			return fmt.Errorf("%s: %s: no certificate in it: want one or more in PEM", c.field("caFile"), c.n.CAFile)
+			return fmt.Errorf("%s: %s: has no certificate: want one or more in PEM", c.field("caFile"), c.connection.CAFile)
 		}
 	}
 	if c.idle != nil {
@@ -95,82 +95,83 @@ func (c *client) renew() error {
 	return nil
 }
 
-// proxy is the proxy for a request. The password is read anew, so that it may be replaced.
-func (c *client) proxy(r *http.Request) (*url.URL, error) {
-	switch c.n.Proxy {
+// proxyFor returns the proxy for a request. It reads the password again, so that it may be replaced.
+func (c *client) proxyFor(r *http.Request) (*url.URL, error) {
+	switch c.connection.Proxy {
 	case "":
 		return http.ProxyFromEnvironment(r)
 	case noProxy:
 		return nil, nil
 	}
-	u, err := url.Parse(c.n.Proxy)
+	u, err := url.Parse(c.connection.Proxy)
 	if err != nil {
 		return nil, fmt.Errorf("%s: not a URL", c.field("proxy"))
 	}
-	password, err := c.password()
+	password, err := c.proxyPassword()
 	if password != "" {
 		u.User = url.UserPassword(u.User.Username(), password)
 	}
 	return u, err
 }
 
-// password is the proxy's, where a file holds it.
-func (c *client) password() (string, error) {
-	if c.n.ProxyPasswordFile == "" {
+// proxyPassword reads the proxy's password from its file, if there is one.
+func (c *client) proxyPassword() (string, error) {
+	if c.connection.ProxyPasswordFile == "" {
 		return "", nil
 	}
-	password, err := readSecret(c.n.ProxyPasswordFile)
+	password, err := readSecret(c.connection.ProxyPasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", c.field("proxyPasswordFile"), err)
 	}
 	return password, nil
 }
 
-// known adds what the connection knows that no error may hold.
-func (c *client) known(s *secrets) {
-	if u, err := url.Parse(c.n.Proxy); err == nil && u.User != nil {
+// addSecrets adds the secrets of the connection to s.
+func (c *client) addSecrets(s *secrets) {
+	if u, err := url.Parse(c.connection.Proxy); err == nil && u.User != nil {
 		password, _ := u.User.Password()
 		s.add(u.User.String(), password)
 	}
-	if password, err := c.password(); err == nil {
+	if password, err := c.proxyPassword(); err == nil {
 		s.add(password)
 	}
 }
 
-// send makes one request and judges its answer.
+// send sends one request and evaluates the response.
 func (c *client) send(req *http.Request) *failure {
-	if err := c.renew(); err != nil {
+	if err := c.renewTransport(); err != nil {
 		return &failure{err: err, absent: true}
 	}
 	req.Header.Set("User-Agent", c.agent)
 	hc := &http.Client{Transport: c.transport, CheckRedirect: followRedirect}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return &failure{err: reason(req.Context(), err, c.n.timeout()), absent: true}
+		return &failure{err: withoutURL(req.Context(), err, c.connection.timeout()), absent: true}
 	}
-	defer func() { _ = resp.Body.Close() }() // What matters of it has been read.
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	defer func() { _ = resp.Body.Close() }() // the needed part has been read
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes))
 	if err != nil && resp.StatusCode/100 == 2 {
-		return nil // it was taken; how the answer ends changes nothing
+		return nil // it was delivered, even if the response is truncated
 	}
-	return judge(resp, raw, time.Now())
+	return evaluateResponse(resp, raw, time.Now())
 }
 
-// mostRedirects is how many redirects of one request are followed.
-const mostRedirects = 10
+// maxRedirects is how many redirects of one request are followed.
+const maxRedirects = 10
 
-// followRedirect follows a redirect that keeps method and body, 307 and 308. Another one would deliver an empty message,
-// and one from https to http would show it to others. A server that the address does not name gets no credentials.
+// followRedirect follows only redirects that keep method and body: 307 and 308. Others would deliver an empty
+// message. It does not follow a redirect from https to http, which would expose the message. Another host gets no
+// credentials.
 func followRedirect(next *http.Request, made []*http.Request) error {
 	code := next.Response.StatusCode
-	if code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect || len(made) > mostRedirects ||
+	if code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect || len(made) > maxRedirects ||
 		made[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
 		return http.ErrUseLastResponse
 	}
-	next.Header.Del("Referer") // it holds the path, which may be a secret
+	next.Header.Del("Referer") // it contains the path, which may be a secret
 	if !strings.EqualFold(next.URL.Host, made[0].URL.Host) {
 		for name := range next.Header {
-			if sensitive(name) {
+			if isSensitiveHeader(name) {
 				next.Header.Del(name)
 			}
 		}
@@ -178,36 +179,36 @@ func followRedirect(next *http.Request, made []*http.Request) error {
 	return nil
 }
 
-// reason is the part of an error that says something. The URL, which net/http puts before it, may hold a secret.
-func reason(ctx context.Context, err error, timeout time.Duration) error {
+// withoutURL removes the URL from an error of net/http, because it may contain a secret.
+func withoutURL(ctx context.Context, err error, timeout time.Duration) error {
 	var u *url.Error
 	for errors.As(err, &u) {
 		err = u.Err
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %s", timeout)
+		return fmt.Errorf("no response within %s", timeout)
 	}
 	return err
 }
 
-// judge tells a message that was taken from one that was not.
-func judge(resp *http.Response, raw []byte, now time.Time) *failure {
+// evaluateResponse returns nil for a delivered message, and the failure otherwise.
+func evaluateResponse(resp *http.Response, raw []byte, now time.Time) *failure {
 	code := resp.StatusCode
 	if code/100 == 2 {
 		return nil
 	}
-	f := &failure{code: code, err: fmt.Errorf("answered %s%s", statusLine(code), quoted(raw))}
+	f := &failure{code: code, err: fmt.Errorf("answered %s%s", statusLine(code), quoteBody(raw))}
 	switch {
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 		f.absent = true
-		f.after = retryAfter(resp.Header.Get("Retry-After"), raw, now)
+		f.after = parseRetryAfter(resp.Header.Get("Retry-After"), raw, now)
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly:
 	case code == http.StatusProxyAuthRequired, code == http.StatusUnauthorized, code == http.StatusForbidden:
 		f.final = code != http.StatusProxyAuthRequired // a password may be replaced while the message waits
 		f.absent = !f.final
 	case code/100 == 3:
 		f.final = true
-		f.err = fmt.Errorf("answered %s: this redirect is not followed: want the address it leads to", statusLine(code))
+		f.err = fmt.Errorf("answered %s: this redirect is not followed: want its target as the address", statusLine(code))
 	case code == http.StatusNotImplemented, code/100 != 5:
 		f.final = true
 	}
@@ -218,21 +219,21 @@ func statusLine(code int) string {
 	return strings.TrimSpace(strconv.Itoa(code) + " " + http.StatusText(code))
 }
 
-// quoted is the beginning of an answer, in one line.
-func quoted(raw []byte) string {
+// quoteBody returns the beginning of a response, in one line.
+func quoteBody(raw []byte) string {
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(bytes.TrimSpace(raw)), "?")), " ")
 	if text == "" {
 		return ""
 	}
-	if len(text) > mostQuoted {
-		text = strings.ToValidUTF8(text[:mostQuoted], "") + "…"
+	if len(text) > maxQuotedBytes {
+		text = strings.ToValidUTF8(text[:maxQuotedBytes], "") + "…"
 	}
 	return ": " + text
 }
 
-// retryAfter reads the header Retry-After, seconds or a date (RFC 9110, 10.2.3), or what Telegram writes into the body
-// instead (https://core.telegram.org/bots/api#responseparameters). What makes no sense is 0.
-func retryAfter(header string, raw []byte, now time.Time) time.Duration {
+// parseRetryAfter parses the header Retry-After, in seconds or as a date (RFC 9110, 10.2.3). Without it, it uses
+// Telegram's value in the body (https://core.telegram.org/bots/api#responseparameters). An invalid value is 0.
+func parseRetryAfter(header string, raw []byte, now time.Time) time.Duration {
 	var wait time.Duration
 	header = strings.TrimSpace(header)
 	if n, err := strconv.ParseUint(header, 10, 31); err == nil {
@@ -249,5 +250,5 @@ func retryAfter(header string, raw []byte, now time.Time) time.Duration {
 			wait = time.Duration(telegram.Parameters.RetryAfter) * time.Second
 		}
 	}
-	return min(max(0, wait), longestRetryAfter)
+	return min(max(0, wait), maxRetryAfter)
 }

@@ -21,18 +21,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// line is a receiver without a network, so that its time is the test's.
-type line struct {
+// fakeTransport is a receiver without a network, for tests in virtual time.
+type fakeTransport struct {
 	mu  sync.Mutex
 	got []string    // the bodies, in order
-	at  []time.Time // when each came
-	// answer gives the status and the headers for the n-th request, or the error of a receiver that is away.
+	at  []time.Time // the time of each request
+	// answer returns status and headers for the n-th request, or the error of a receiver that is away.
 	answer func(n int, body string) (int, http.Header, error)
-	// hangs, if set, says that the n-th request is not answered.
+	// hangs, if set, reports that the n-th request gets no response.
 	hangs func(n int, body string) bool
 }
 
-func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l *fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, _ := io.ReadAll(r.Body)
 	l.mu.Lock()
 	n := len(l.got)
@@ -52,14 +52,14 @@ func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
-func (l *line) all() []string {
+func (l *fakeTransport) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.got)
 }
 
-// gaps are the times between the requests.
-func (l *line) gaps() []time.Duration {
+// gaps returns the times between the requests.
+func (l *fakeTransport) gaps() []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var gaps []time.Duration
@@ -71,26 +71,26 @@ func (l *line) gaps() []time.Duration {
 
 var errAway = errors.New("connection refused")
 
-// over replaces the network by l.
-func over(l *line, o Options) Options {
+// withTransport replaces the network by l.
+func withTransport(l *fakeTransport, o Options) Options {
 	o.Wrap = func(http.RoundTripper) http.RoundTripper { return l }
 	return o
 }
 
-// numbered is a receiver whose body is the event's ID.
-func numbered() Receiver {
+// idReceiver returns a receiver with the event's ID as its body.
+func idReceiver() Receiver {
 	return Receiver{Name: "hook", Webhook: &Webhook{URL: "http://receiver.example", Body: Body{Template: "{{ .Event.EventId }}"}}}
 }
 
-// event is a message with that ID.
-func event(id string) Message {
+// newMessage returns a message with that ID.
+func newMessage(id string) Message {
 	m := Sample(Detected, time.Now())
 	m.Event.EventId = id
 	return m
 }
 
-// running runs a Notifier until the test's bubble is done with it.
-func running(t *testing.T, n *Notifier) (stop func()) {
+// startNotifier runs a Notifier until stop or the end of the test.
+func startNotifier(t *testing.T, n *Notifier) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -106,15 +106,15 @@ func TestDeadReceiverIsRetriedWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		dead.Store(true)
-		l := &line{answer: func(int, string) (int, http.Header, error) {
+		l := &fakeTransport{answer: func(int, string) (int, http.Header, error) {
 			if dead.Load() {
 				return 0, nil, errAway
 			}
 			return 200, nil, nil
 		}}
-		n := notifier(t, over(l, Options{}), numbered())
-		stop := running(t, n)
-		n.Notify(event("1"))
+		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
+		stop := startNotifier(t, n)
+		n.Notify(newMessage("1"))
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		gaps := l.gaps()
@@ -124,13 +124,13 @@ func TestDeadReceiverIsRetriedWithBackOff(t *testing.T) {
 			}
 		}
 		dead.Store(false)
-		time.Sleep(longPause * 6 / 5)
+		time.Sleep(maxLongPause * 6 / 5)
 		synctest.Wait()
 		tries := len(l.all())
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if len(l.all()) != tries || !n.Idle() {
-			t.Error("a message that was taken was sent again")
+			t.Error("a delivered message was sent again")
 		}
 		stop()
 	})
@@ -140,24 +140,24 @@ func TestNotifyNeverBlocksAndLimitsItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		dead.Store(true)
-		l := &line{answer: func(int, string) (int, http.Header, error) {
+		l := &fakeTransport{answer: func(int, string) (int, http.Header, error) {
 			if dead.Load() {
 				time.Sleep(time.Minute)
 				return 0, nil, errAway
 			}
 			return 200, nil, nil
 		}}
-		r := numbered()
+		r := idReceiver()
 		r.Webhook.Timeout = Duration(5 * time.Minute)
 		var log logged
 		registry := observe.NewRegistry()
-		n := notifier(t, over(l, Options{Queue: 3, Log: log.logger(), Metrics: registry}), r)
-		stop := running(t, n)
+		n := newNotifier(t, withTransport(l, Options{Queue: 3, Log: log.logger(), Metrics: registry}), r)
+		stop := startNotifier(t, n)
 		began := time.Now()
 		for i := range 10 {
-			n.Notify(event(fmt.Sprint(i)))
+			n.Notify(newMessage(fmt.Sprint(i)))
 			if i == 0 {
-				synctest.Wait() // it is under way, and is not dropped
+				synctest.Wait() // it is being sent, and is not dropped
 			}
 		}
 		if took := time.Since(began); took != 0 {
@@ -177,7 +177,7 @@ func TestNotifyNeverBlocksAndLimitsItsQueue(t *testing.T) {
 			`slipway_notifications_waiting{receiver="hook"} 0`,
 		} {
 			if !strings.Contains(metrics, want) {
-				t.Errorf("no %s in\n%s", want, metrics)
+				t.Errorf("missing metric %s in\n%s", want, metrics)
 			}
 		}
 		if strings.Count(log.String(), "notification dropped") != 7 {
@@ -198,7 +198,7 @@ func TestDeadReceiverDoesNotDelayTheOthers(t *testing.T) {
 	silent := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	other := webhook(silent.URL)
 	other.Name = "silent"
-	n := notifier(t, Options{Linger: time.Millisecond}, other, webhook(b.URL))
+	n := newNotifier(t, Options{Linger: time.Millisecond}, other, webhook(b.URL))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -211,23 +211,23 @@ func TestDeadReceiverDoesNotDelayTheOthers(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if len(b.all()) != 1 {
-		t.Error("the other got nothing")
+		t.Error("the other receiver got no message")
 	}
 	stop()
 	<-done
 }
 
-func TestWhatIsTriedAgainAndWhatIsNot(t *testing.T) {
+func TestOnlyTemporaryFailuresAreRetried(t *testing.T) {
 	for code, want := range map[int]int{
 		200: 1, 204: 1, 301: 1, 308: 1, 400: 1, 401: 1, 403: 1, 404: 1, 501: 1,
 		407: 3, 408: 3, 425: 3, 429: 3, 500: 3, 502: 3, 503: 3, 504: 3,
 	} {
 		t.Run(fmt.Sprint(code), virtual.Time(func(t *testing.T) {
-			l := &line{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
-			r := numbered()
+			l := &fakeTransport{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
+			r := idReceiver()
 			two := 2
 			r.Webhook.Retries = &two
-			err := notifier(t, over(l, Options{}), r).Send(t.Context(), event("1"))
+			err := newNotifier(t, withTransport(l, Options{}), r).Send(t.Context(), newMessage("1"))
 			if got := len(l.all()); got != want {
 				t.Errorf("%d requests, want %d", got, want)
 			}
@@ -241,7 +241,7 @@ func TestWhatIsTriedAgainAndWhatIsNot(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsKeptTo(t *testing.T) {
+func TestRetryAfterIsRespected(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		code   int
@@ -250,23 +250,23 @@ func TestRetryAfterIsKeptTo(t *testing.T) {
 	}{
 		{"seconds", 429, func() string { return "42" }, 42 * time.Second},
 		{"a date", 503, func() string { return time.Now().Add(90 * time.Second).UTC().Format(http.TimeFormat) }, 90 * time.Second},
-		{"much too long", 429, func() string { return "999999" }, longestRetryAfter},
+		{"much too long", 429, func() string { return "999999" }, maxRetryAfter},
 		{"beyond all numbers", 429, func() string { return "99999999999999999999" }, time.Second},
 		{"in the past", 503, func() string { return "Sat, 19 Sep 1998 18:29:47 GMT" }, time.Second},
 		{"nonsense", 429, func() string { return "soon" }, time.Second},
 		{"negative", 429, func() string { return "-5" }, time.Second},
 	} {
 		t.Run(c.name, virtual.Time(func(t *testing.T) {
-			l := &line{answer: func(n int, _ string) (int, http.Header, error) {
+			l := &fakeTransport{answer: func(n int, _ string) (int, http.Header, error) {
 				if n == 0 {
 					return c.code, http.Header{"Retry-After": {c.header()}}, nil
 				}
 				return 200, nil, nil
 			}}
-			n := notifier(t, over(l, Options{}), numbered())
-			stop := running(t, n)
-			n.Notify(event("1"))
-			n.Notify(event("2"))
+			n := newNotifier(t, withTransport(l, Options{}), idReceiver())
+			stop := startNotifier(t, n)
+			n.Notify(newMessage("1"))
+			n.Notify(newMessage("2"))
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			gaps := l.gaps()
@@ -274,15 +274,15 @@ func TestRetryAfterIsKeptTo(t *testing.T) {
 				t.Fatalf("got %v", got)
 			}
 			if gaps[0] < c.want*4/5 || gaps[0] > c.want*6/5 {
-				t.Errorf("tried again after %s, want %s", gaps[0], c.want)
+				t.Errorf("retried after %s, want %s", gaps[0], c.want)
 			}
 			stop()
 		}))
 	}
 }
 
-func TestTelegramsOwnRetryAfterIsKeptTo(t *testing.T) {
-	got := retryAfter("", []byte(`{"ok":false,"error_code":429,"parameters":{"retry_after":17}}`), time.Now())
+func TestTelegramRetryAfterIsRespected(t *testing.T) {
+	got := parseRetryAfter("", []byte(`{"ok":false,"error_code":429,"parameters":{"retry_after":17}}`), time.Now())
 	if got != 17*time.Second {
 		t.Errorf("%s, want 17s", got)
 	}
@@ -290,16 +290,16 @@ func TestTelegramsOwnRetryAfterIsKeptTo(t *testing.T) {
 
 func TestRefusedMessageDoesNotDelayTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{answer: func(_ int, body string) (int, http.Header, error) {
+		l := &fakeTransport{answer: func(_ int, body string) (int, http.Header, error) {
 			if body == "bad" {
 				return 500, nil, nil
 			}
 			return 200, nil, nil
 		}}
-		n := notifier(t, over(l, Options{}), numbered())
-		stop := running(t, n)
-		n.Notify(event("bad"))
-		n.Notify(event("good"))
+		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
+		stop := startNotifier(t, n)
+		n.Notify(newMessage("bad"))
+		n.Notify(newMessage("good"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := l.all(); !slices.Equal(got[:5], []string{"bad", "bad", "bad", "bad", "good"}) {
@@ -311,14 +311,14 @@ func TestRefusedMessageDoesNotDelayTheNext(t *testing.T) {
 
 func TestW17QueuedMessagesAreRetriedOnceAtExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
-		n := notifier(t, over(l, Options{}), numbered())
+		l := &fakeTransport{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
+		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		n.Notify(event("1"))
-		n.Notify(event("2"))
+		n.Notify(newMessage("1"))
+		n.Notify(newMessage("2"))
 		if n.Idle() {
-			t.Error("idle although nothing was sent")
+			t.Error("idle before a message was sent")
 		}
 		if err := n.Run(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
@@ -337,23 +337,23 @@ func TestLastMessageIsTriedAfterNewFailures(t *testing.T) {
 	checkTriedAtTheEnd(t, "new", "last")
 }
 
-// checkTriedAtTheEnd wants messages tried that come after an old one has failed, right before the process ends. Only "last" is
-// taken.
+// checkTriedAtTheEnd checks that messages after a failed one are tried right before the process ends. The receiver
+// only accepts "last".
 func checkTriedAtTheEnd(t *testing.T, messages ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{answer: func(_ int, body string) (int, http.Header, error) {
+		l := &fakeTransport{answer: func(_ int, body string) (int, http.Header, error) {
 			if body != "last" {
 				return 503, nil, nil
 			}
 			return 200, nil, nil
 		}}
-		n := notifier(t, over(l, Options{}), numbered())
-		stop := running(t, n)
-		n.Notify(event("old"))
+		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
+		stop := startNotifier(t, n)
+		n.Notify(newMessage("old"))
 		time.Sleep(time.Millisecond) // it has failed, and waits for its next try
 		for _, m := range messages {
-			n.Notify(event(m))
+			n.Notify(newMessage(m))
 		}
 		stop()
 		if got := l.all(); !slices.Equal(got, append([]string{"old"}, messages...)) {
@@ -364,7 +364,7 @@ func checkTriedAtTheEnd(t *testing.T, messages ...string) {
 
 func TestLastMessageIsTriedBehindAHangingOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{}
+		l := &fakeTransport{}
 		l.hangs = func(n int, body string) bool { return n == 1 }
 		l.answer = func(n int, _ string) (int, http.Header, error) {
 			if n == 0 {
@@ -372,11 +372,11 @@ func TestLastMessageIsTriedBehindAHangingOne(t *testing.T) {
 			}
 			return 200, nil, nil
 		}
-		n := notifier(t, over(l, Options{}), numbered())
-		stop := running(t, n)
-		n.Notify(event("old"))
-		time.Sleep(firstPause * 6 / 5) // it has failed, and its second try hangs
-		n.Notify(event("last"))
+		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
+		stop := startNotifier(t, n)
+		n.Notify(newMessage("old"))
+		time.Sleep(minPause * 6 / 5) // it has failed, and its second try hangs
+		n.Notify(newMessage("last"))
 		stop()
 		if got := l.all(); !slices.Equal(got, []string{"old", "old", "last"}) {
 			t.Errorf("sent %v, want the last message tried when the process ends", got)
@@ -389,7 +389,7 @@ func TestHangingReceiverDoesNotPreventTheExit(t *testing.T) {
 	var log logged
 	r := webhook(silent.URL)
 	r.Webhook.Timeout = Duration(10 * time.Minute)
-	n := notifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, r)
+	n := newNotifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, r)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	n.Notify(Sample(Detected, time.Now()))
@@ -403,10 +403,10 @@ func TestHangingReceiverDoesNotPreventTheExit(t *testing.T) {
 	}
 }
 
-func TestW12TheTimeoutBoundsTheRequestAsAWhole(t *testing.T) {
+func TestW12TimeoutLimitsTheWholeRequest(t *testing.T) {
 	for name, answer := range map[string]func(int, http.ResponseWriter, *http.Request){
-		"no answer": func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"an answer that never ends": func(_ int, w http.ResponseWriter, r *http.Request) {
+		"no response": func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"an endless response": func(_ int, w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, "x")
@@ -426,7 +426,7 @@ func TestW12TheTimeoutBoundsTheRequestAsAWhole(t *testing.T) {
 	}
 }
 
-func TestAnEndlessAnswerIsReadInPart(t *testing.T) {
+func TestEndlessResponseIsReadInPart(t *testing.T) {
 	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		chunk := strings.Repeat("x", 1<<16)
 		for r.Context().Err() == nil {
@@ -455,7 +455,7 @@ func TestRedirectThatKeepsTheMessageIsFollowed(t *testing.T) {
 			t.Errorf("%d: delivered %+v of %+v", code, got, first)
 		}
 		if all := fmt.Sprint(got.header); strings.Contains(all, "s3cret") {
-			t.Errorf("%d: a secret went to another server: %s", code, all)
+			t.Errorf("%d: a secret was sent to another server: %s", code, all)
 		}
 	}
 }
@@ -470,13 +470,13 @@ func TestRedirectThatLosesTheMessageIsNotFollowed(t *testing.T) {
 		}
 	}
 	if len(elsewhere.all()) != 0 {
-		t.Error("it was followed")
+		t.Error("the redirect was followed")
 	}
 	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/", http.StatusTemporaryRedirect)
 	})
-	if err := sendOnce(t, webhook(b.URL)); err == nil || !strings.Contains(err.Error(), "307") || len(b.all()) > 2*mostRedirects*(defaultRetries+1) {
-		t.Errorf("a redirect without end: %v after %d requests", err, len(b.all()))
+	if err := sendOnce(t, webhook(b.URL)); err == nil || !strings.Contains(err.Error(), "307") || len(b.all()) > 2*maxRedirects*(defaultRetries+1) {
+		t.Errorf("endless redirects: %v after %d requests", err, len(b.all()))
 	}
 }
 
@@ -493,7 +493,7 @@ func TestRedirectFromHTTPSToHTTPIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestReceiverGetsOnlyTheMomentsItChose(t *testing.T) {
+func TestReceiverGetsOnlyItsMoments(t *testing.T) {
 	for _, c := range []struct {
 		chosen, want []Moment
 	}{
@@ -501,11 +501,11 @@ func TestReceiverGetsOnlyTheMomentsItChose(t *testing.T) {
 		{[]Moment{Blocked, Over}, []Moment{Blocked, Over}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := &line{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
-			r := numbered()
+			l := &fakeTransport{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
+			r := idReceiver()
 			r.Moments, r.Webhook.Template = c.chosen, "{{ .Moment }}"
-			n := notifier(t, over(l, Options{}), r)
-			stop := running(t, n)
+			n := newNotifier(t, withTransport(l, Options{}), r)
+			stop := startNotifier(t, n)
 			for _, m := range Moments() {
 				n.Notify(Sample(m, time.Now()))
 			}
@@ -515,18 +515,18 @@ func TestReceiverGetsOnlyTheMomentsItChose(t *testing.T) {
 				got = append(got, Moment(body))
 			}
 			if !slices.Equal(got, c.want) {
-				t.Errorf("told %v, want %v", got, c.want)
+				t.Errorf("sent %v, want %v", got, c.want)
 			}
 			stop()
 		})
 	}
 }
 
-func TestSeveralReceiversEachHaveTheirOwnTemplate(t *testing.T) {
+func TestEachReceiverUsesItsTemplate(t *testing.T) {
 	x, y := newInbox(t, nil), newInbox(t, nil)
 	first, second := webhook(x.URL), webhook(y.URL)
 	second.Name, second.Webhook.Template = "second", "{{ .Event.EventType | lower }}"
-	must.NoError(t, notifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())))
+	must.NoError(t, newNotifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())))
 	if x.all()[0].body != "over aks-spot-12345678-vmss000000\n" || y.all()[0].body != "preempt\n" {
 		t.Errorf("%q, %q", x.all()[0].body, y.all()[0].body)
 	}

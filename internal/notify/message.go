@@ -6,45 +6,46 @@ import (
 	"time"
 )
 
-// Moment is a point in the handling of a notice at which somebody may want to be told.
+// Moment is an event in the handling of a notice that a receiver may be notified of.
 type Moment string
 
-// The moments, in the order in which they can come. Each is told at most once for a notice.
+// The moments, in their possible order. Each is sent at most once for a notice.
 const (
-	// Detected: a notice that something is to be done about was read for the first time.
+	// Detected: a notice with an action was read for the first time.
 	Detected Moment = "detected"
-	// Blocked: for the first time something other than its own end keeps a pod from leaving, such as a disruption budget.
+	// Blocked: pods cannot be evicted, for example because of a PodDisruptionBudget. It is sent for the first time
+	// only.
 	Blocked Moment = "blocked"
-	// Drained: nothing that had to leave the node is left.
+	// Drained: all pods that had to leave have left.
 	Drained Moment = "drained"
-	// DeadlinePassed: time was over before the node was drained.
+	// DeadlinePassed: the deadline passed before the node was drained.
 	DeadlinePassed Moment = "deadline-passed"
-	// Over: the notice is finished or was cancelled, and the machine lives.
+	// Over: the notice has ended or was cancelled, and the instance still runs.
 	Over Moment = "over"
 )
 
-// Moments lists all of them.
+// Moments returns all moments.
 func Moments() []Moment { return []Moment{Detected, Blocked, Drained, DeadlinePassed, Over} }
 
-// defaultMoments are told to a receiver that does not choose. Blocked is not among them: a budget that lets pods go one
-// by one blocks each drain for some seconds.
+// defaultMoments returns the moments of a receiver that does not choose. It excludes Blocked, because a
+// PodDisruptionBudget that allows one eviction at a time blocks each drain for some seconds.
 func defaultMoments() []Moment { return []Moment{Detected, Drained, DeadlinePassed, Over} }
 
-// Message is what there is to tell at one moment. Its fields are the markers of the templates; as JSON it is the body
-// that a webhook without a template gets. Slices and maps in it must not change after it was handed over.
+// Message is the content of a notification. Templates use its fields. A webhook without a template gets it as JSON.
+// Its slices and maps must not change after it was passed on.
 type Message struct {
 	Moment Moment `json:"moment"`
-	// Time is when it came.
+	// Time is when the moment came.
 	Time time.Time `json:"time"`
 	// Test is true for the sample that `slipway notify test` sends.
 	Test bool `json:"test,omitempty"`
-	// Source is who announced the interruption, such as azure.
+	// Source is the source of the notice, such as azure.
 	Source string `json:"source"`
 	Event  Event  `json:"event"`
 
 	NodeName   string            `json:"nodeName"`
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
-	// These are labels of the node under shorter names; empty where it has no such label.
+	// Labels of the node under shorter names; empty if the node has no such label.
 	ClusterName  string `json:"clusterName,omitempty"`  // kubernetes.azure.com/cluster
 	InstanceType string `json:"instanceType,omitempty"` // node.kubernetes.io/instance-type
 	NodeArch     string `json:"nodeArch,omitempty"`     // kubernetes.io/arch
@@ -53,27 +54,27 @@ type Message struct {
 	NodeRegion   string `json:"nodeRegion,omitempty"`   // topology.kubernetes.io/region
 	NodeZone     string `json:"nodeZone,omitempty"`     // topology.kubernetes.io/zone
 
-	// NodePods are the names of Pods, without their namespaces.
+	// NodePods holds the names of Pods, without namespaces.
 	NodePods []string `json:"nodePods"`
-	// Pods are the pods on the node without those of DaemonSets; once a drain has ended, those that had to leave.
+	// Pods holds the pods on the node, except DaemonSet pods. After a drain it holds the pods that had to leave.
 	Pods []Pod `json:"pods"`
-	// Blocked says, pod by pod, what keeps it from leaving.
+	// Blocked says for each blocked pod what prevents its eviction.
 	Blocked []BlockedPod `json:"blocked"`
 
-	// Action is what is done about the notice: drain or cordon. Reason says why, and how the deadline is known.
+	// Action is the action for the notice: drain or cordon. Reason explains it, and the deadline.
 	Action string `json:"action"`
 	Reason string `json:"reason"`
-	// Forced is true when the machine's processes end at the deadline, whatever is still on it.
+	// Forced is true if the instance's processes end at the deadline, with all pods still on it.
 	Forced bool `json:"forced"`
 	// Deadline is when the interruption is due.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// SecondsLeft is the whole seconds from Time to Deadline, negative when it is past.
+	// SecondsLeft is the whole seconds from Time to Deadline; negative after it.
 	SecondsLeft int `json:"secondsLeft"`
-	// Summary is the moment in one line, for people.
+	// Summary describes the moment in one line, for people.
 	Summary string `json:"summary"`
 }
 
-// Event is a notice in the words of Azure's Scheduled Events
+// Event is a notice in the format of Azure's Scheduled Events
 // (https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events#event-properties), which templates use.
 type Event struct {
 	EventId           string   `json:"eventId"`
@@ -81,7 +82,7 @@ type Event struct {
 	ResourceType      string   `json:"resourceType"`
 	Resources         []string `json:"resources"`
 	EventStatus       string   `json:"eventStatus"`
-	NotBefore         string   `json:"notBefore"` // as Azure writes it: Mon, 19 Sep 2016 18:29:47 GMT; empty once started
+	NotBefore         string   `json:"notBefore"` // in Azure's format: Mon, 19 Sep 2016 18:29:47 GMT; empty once started
 	Description       string   `json:"description"`
 	EventSource       string   `json:"eventSource"` // Platform or User
 	DurationInSeconds int      `json:"durationInSeconds"`
@@ -91,13 +92,13 @@ type Event struct {
 type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Owner is the controller as Kind/name; empty when there is none.
+	// Owner is the controller as Kind/name; empty if there is none.
 	Owner string `json:"owner,omitempty"`
 	// State is running, stopping, gone, or left: still there after its drain.
 	State string `json:"state"`
 }
 
-// BlockedPod is a pod that waits to leave.
+// BlockedPod is a pod that cannot be evicted.
 type BlockedPod struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
@@ -107,7 +108,7 @@ type BlockedPod struct {
 	Since     time.Time `json:"since"`
 }
 
-// SetLabels takes in the node's labels.
+// SetLabels sets the node's labels, and the fields for single labels.
 func (m *Message) SetLabels(labels map[string]string) {
 	m.NodeLabels = labels
 	m.ClusterName = labels["kubernetes.azure.com/cluster"]
@@ -119,7 +120,7 @@ func (m *Message) SetLabels(labels map[string]string) {
 	m.NodeZone = labels["topology.kubernetes.io/zone"]
 }
 
-// SetPods takes in the pods.
+// SetPods sets the pods and their names.
 func (m *Message) SetPods(pods []Pod) {
 	m.Pods = pods
 	m.NodePods = make([]string, len(pods))
@@ -128,7 +129,7 @@ func (m *Message) SetPods(pods []Pod) {
 	}
 }
 
-// SetTime sets when the moment came and when the interruption is due.
+// SetTime sets the time of the moment and the deadline.
 func (m *Message) SetTime(at, deadline time.Time) {
 	m.Time, m.Deadline = at.UTC(), deadline.UTC()
 	if !deadline.IsZero() {
@@ -136,10 +137,10 @@ func (m *Message) SetTime(at, deadline time.Time) {
 	}
 }
 
-// sampleDeadline is how much time a Spot machine is given, and so the sample.
+// sampleDeadline is the time that Azure gives a Spot instance.
 const sampleDeadline = 30 * time.Second
 
-// Sample is a message with every field set, for checking templates and receivers: a Spot machine is taken away.
+// Sample returns a message for a Spot eviction with every field set, to check templates and receivers.
 func Sample(moment Moment, now time.Time) Message {
 	due := now.Add(sampleDeadline)
 	m := Message{

@@ -2,14 +2,14 @@ package notify
 
 import "github.com/slipway-dev/slipway/internal/observe"
 
-// families are the metrics of all receivers.
+// families holds the metrics of all receivers.
 type families struct {
 	results *observe.Vec[observe.Counter]
 	waiting *observe.Vec[observe.Gauge]
 	seconds *observe.Vec[observe.Histogram]
 }
 
-// metrics are those of one receiver.
+// metrics holds the metrics of one receiver.
 type metrics struct {
 	sent, failed, refused, dropped *observe.Counter
 	waiting                        *observe.Gauge
@@ -26,7 +26,7 @@ func newFamilies(r *observe.Registry) families {
 	}
 }
 
-func (f families) of(receiver string) *metrics {
+func (f families) forReceiver(receiver string) *metrics {
 	return &metrics{
 		sent: f.results.With(receiver, "sent"), failed: f.results.With(receiver, "failed"),
 		refused: f.results.With(receiver, "refused"), dropped: f.results.With(receiver, "dropped"),

@@ -1,14 +1,14 @@
-// Package notify tells people and other programs what becomes of a node: by a request over HTTP, which serves Slack,
-// Microsoft Teams, PagerDuty, Alertmanager, a Prometheus Pushgateway or anything else, and by Telegram.
+// Package notify sends messages about a node to people and other programs. It sends HTTP requests, which suit Slack,
+// Microsoft Teams, PagerDuty, Alertmanager, a Prometheus Pushgateway and others, and Telegram messages.
 //
-// Nothing here may hold up a drain. Notify only puts a message into a queue; one goroutine for each receiver renders it,
-// sends it, and tries again while the receiver is away, for as long as the process lives. The queue is bounded: when it
-// is full the oldest message is dropped, counted and logged.
+// Notifications never delay a drain. Notify only adds a message to a queue. One goroutine for each receiver renders it,
+// sends it, and retries as long as the process lives. The queue is limited: when it is full, the oldest message is
+// dropped, counted and logged.
 //
-// The requests are made with net/http alone. The retrying clients that there are bound neither one request as a whole
-// nor the pause that a receiver can ask for, and write the address, which may be a secret, into their errors.
+// The package uses net/http alone. The existing retrying clients limit neither a whole request nor the pause that a
+// receiver can demand. They also put the address into their errors, which may be a secret.
 //
-// What is secret (tokens, passwords, the path and query of every address) is in no log, error or metric.
+// Secrets (tokens, passwords, the path and query of every address) appear in no log, error or metric.
 package notify
 
 import (
@@ -25,35 +25,36 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// DefaultLinger is how long Run goes on after its context has ended, to send what has not been tried yet.
+// DefaultLinger is how long Run continues after its context has ended, to send messages that were not tried yet.
 const DefaultLinger = 5 * time.Second
 
-// Options are a Notifier's parts. The zero value is usable.
+// Options configures a Notifier. The zero value is valid.
 type Options struct {
 	Log *slog.Logger
-	// Metrics is where the metrics are defined; nil is nowhere.
+	// Metrics is the registry for the metrics; nil registers none.
 	Metrics *observe.Registry
-	// UserAgent names the program to the receivers.
+	// UserAgent identifies the program to the receivers.
 	UserAgent string
 	// Queue is how many messages may wait for one receiver; 0 is 64.
 	Queue int
-	// Linger is how long Run goes on after its context has ended; 0 is DefaultLinger.
+	// Linger is how long Run continues after its context has ended; 0 is DefaultLinger.
 	Linger time.Duration
-	// WarnOfTemplates has a template that cannot be read, or filled in for the samples, be warned of rather than refused: the
-	// messages that it cannot be filled in for are lost.
+	// WarnOfTemplates logs a warning for an invalid template instead of an error. Messages that the template cannot
+	// render are lost.
 	WarnOfTemplates bool
-	// Wrap, if set, wraps each receiver's transport, so that its requests can be measured.
+	// Wrap, if set, wraps each receiver's transport to measure requests.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// Notifier tells receivers. Its methods are safe for concurrent use, but Send must not be called while Run runs.
+// Notifier sends messages to receivers. Its methods are safe for concurrent use, but Send must not be called while
+// Run runs.
 type Notifier struct {
 	workers []*worker
 	linger  time.Duration
 }
 
-// New checks the receivers as a whole: their fields, that their files can be read, and their templates, against a sample
-// of each moment. Its error names each receiver, field, value and what is allowed.
+// New checks the receivers: their fields, their files, and their templates with a sample of each moment. Its error
+// names each receiver, field, value and what is allowed.
 func New(receivers []Receiver, o Options) (*Notifier, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -76,7 +77,7 @@ func New(receivers []Receiver, o Options) (*Notifier, error) {
 	for i := range receivers {
 		w, err := newWorker(receivers[i], o, all)
 		if err != nil {
-			errs = append(errs, named(i, &receivers[i], err))
+			errs = append(errs, withReceiver(i, &receivers[i], err))
 			continue
 		}
 		n.workers = append(n.workers, w)
@@ -84,28 +85,28 @@ func New(receivers []Receiver, o Options) (*Notifier, error) {
 	return n, errors.Join(errs...)
 }
 
-// Validate checks receivers without reading a file; see Receiver.Validate.
+// Validate checks receivers without reading files; see Receiver.Validate.
 func Validate(receivers []Receiver) error {
 	var errs []error
 	for i := range receivers {
 		r := &receivers[i]
 		if err := r.Validate(); err != nil {
-			errs = append(errs, named(i, r, err))
+			errs = append(errs, withReceiver(i, r, err))
 		}
 		same := func(other Receiver) bool { return other.Name == r.Name && r.Name != "" }
 		if first := slices.IndexFunc(receivers, same); first >= 0 && first < i {
-			errs = append(errs, fmt.Errorf("notifications[%d].name: %q: want another: notifications[%d] has it", i, r.Name, first))
+			errs = append(errs, fmt.Errorf("notifications[%d].name: %q: want another: notifications[%d] has this name", i, r.Name, first))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// named says which receiver each of several errors is about.
-func named(i int, r *Receiver, err error) error {
+// withReceiver adds the receiver to each of several errors.
+func withReceiver(i int, r *Receiver, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, e := range all.Unwrap() {
-			errs = append(errs, named(i, r, e))
+			errs = append(errs, withReceiver(i, r, e))
 		}
 		return errors.Join(errs...)
 	}
@@ -114,37 +115,37 @@ func named(i int, r *Receiver, err error) error {
 
 func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
-	w := &worker{r: &r, log: log, queue: newQueue(o.Queue), linger: o.Linger}
+	w := &worker{receiver: &r, log: log, queue: newQueue(o.Queue), linger: o.Linger}
 	var err error
-	if w.writer, err = newWriter(&r, log.Warn, o.WarnOfTemplates); err != nil {
+	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOfTemplates); err != nil {
 		return nil, err
 	}
-	w.client = &client{n: r.connection(), field: w.writer.field, agent: o.UserAgent, wrap: o.Wrap}
+	w.client = &client{connection: r.connection(), field: w.writer.fieldName, agent: o.UserAgent, wrap: o.Wrap}
 	if w.client.agent == "" {
 		w.client.agent = "slipway"
 	}
-	if err := w.client.renew(); err != nil {
+	if err := w.client.renewTransport(); err != nil {
 		return nil, err
 	}
-	if _, err := w.client.password(); err != nil {
+	if _, err := w.client.proxyPassword(); err != nil {
 		return nil, err
 	}
-	if w.client.n.InsecureSkipVerify {
-		log.Warn("the receiver's certificate is not verified: whoever is on the way can read and change what is sent")
+	if w.client.connection.InsecureSkipVerify {
+		log.Warn("the receiver's certificate is not verified: others on the network can read and change the messages")
 	}
-	w.metrics = all.of(r.Name)
+	w.metrics = all.forReceiver(r.Name)
 	return w, nil
 }
 
-// Notify queues a message for every receiver that is to be told of its moment. It never blocks.
+// Notify queues a message for every receiver of its moment. It never blocks.
 func (n *Notifier) Notify(m Message) {
 	for _, w := range n.workers {
-		if !w.r.tells(m.Moment) {
+		if !w.receiver.wantsMoment(m.Moment) {
 			continue
 		}
 		if d := w.queue.add(m); d != nil {
 			w.metrics.dropped.Inc()
-			w.log.Warn("notification dropped: too many wait for this receiver", "moment", d.message.Moment,
+			w.log.Warn("notification dropped: the queue of this receiver is full", "moment", d.message.Moment,
 				"notice", d.message.Event.EventId)
 		}
 		w.metrics.waiting.Set(float64(w.queue.len()))
@@ -153,10 +154,10 @@ func (n *Notifier) Notify(m Message) {
 
 // Idle reports that every message has been tried at least once.
 func (n *Notifier) Idle() bool {
-	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.idle() })
+	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.isIdle() })
 }
 
-// Run sends until ctx ends, and then for a little longer what has not been tried yet. It returns ctx's error.
+// Run sends until ctx ends, and then for Linger the messages that were not tried yet. It returns the error of ctx.
 func (n *Notifier) Run(ctx context.Context) error {
 	hard, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -174,15 +175,15 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Send tells every receiver at once, whatever moments it has chosen, with the configured retries, and returns what
-// failed, by receiver.
+// Send sends a message to every receiver at once, for any moment, with the configured retries. It returns the
+// failures by receiver.
 func (n *Notifier) Send(ctx context.Context, m Message) error {
 	errs := make([]error, len(n.workers))
 	var group sync.WaitGroup
 	for i, w := range n.workers {
 		group.Go(func() {
 			if err := w.sendNow(ctx, m); err != nil {
-				errs[i] = fmt.Errorf("receiver %s: %w", w.r.Name, err)
+				errs[i] = fmt.Errorf("receiver %s: %w", w.receiver.Name, err)
 			}
 		})
 	}

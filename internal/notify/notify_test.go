@@ -15,12 +15,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAWebhookIsSentAsConfigured(t *testing.T) {
+func TestWebhookIsSentAsConfigured(t *testing.T) {
 	b := newInbox(t, nil)
 	r := webhook(b.URL + "/metrics/job/slipway/instance/{{ .NodeName }}?a=b")
 	r.Webhook.Method, r.Webhook.ContentType = http.MethodPut, "text/plain"
 	r.Webhook.Headers = map[string]string{"x-team": "blue"}
-	r.Webhook.BearerTokenFile = file(t, "s3cr3t-token\n")
+	r.Webhook.BearerTokenFile = writeTempFile(t, "s3cr3t-token\n")
 	must.NoError(t, sendOnce(t, r))
 	got := b.all()
 	if len(got) != 1 {
@@ -60,7 +60,7 @@ func TestBasicAuthComesFromFileOrAddress(t *testing.T) {
 	var user, password string
 	b := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() })
 	r := webhook(b.URL)
-	r.Webhook.BasicAuth = &BasicAuth{Username: "ann", PasswordFile: file(t, "from-file")}
+	r.Webhook.BasicAuth = &BasicAuth{Username: "ann", PasswordFile: writeTempFile(t, "from-file")}
 	if err := sendOnce(t, r); err != nil || user != "ann" || password != "from-file" {
 		t.Errorf("%q %q, %v", user, password, err)
 	}
@@ -73,7 +73,7 @@ func TestBasicAuthComesFromFileOrAddress(t *testing.T) {
 func TestTelegramGetsPlainTextOrItsParseMode(t *testing.T) {
 	b := newInbox(t, func(_ int, w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"ok":true}`) })
 	r := Receiver{Name: "chat", Telegram: &Telegram{
-		URL: b.URL, TokenFile: file(t, "123:abc-DEF\n"), ChatID: "-1001", ParseMode: "HTML",
+		URL: b.URL, TokenFile: writeTempFile(t, "123:abc-DEF\n"), ChatID: "-1001", ParseMode: "HTML",
 		Body: Body{Template: `<b>{{ .Event.EventType }}</b> & {{ .NodeName }}{{ repeat 5000 "x" }}`},
 	}}
 	must.NoError(t, sendOnce(t, r))
@@ -81,12 +81,12 @@ func TestTelegramGetsPlainTextOrItsParseMode(t *testing.T) {
 	var sent map[string]string
 	must.NoError(t, json.Unmarshal([]byte(got.body), &sent))
 	if got.path != "/bot123:abc-DEF/sendMessage" || sent["chat_id"] != "-1001" || sent["parse_mode"] != "HTML" ||
-		!strings.HasPrefix(sent["text"], "<b>Preempt</b> & aks-") || len([]rune(sent["text"])) != mostTelegram {
+		!strings.HasPrefix(sent["text"], "<b>Preempt</b> & aks-") || len([]rune(sent["text"])) != maxTelegramUnits {
 		t.Errorf("%s %v", got.path, sent)
 	}
 }
 
-func TestAProxyWithBasicAuthIsGoneThrough(t *testing.T) {
+func TestProxyWithBasicAuthIsUsed(t *testing.T) {
 	b := newInbox(t, nil)
 	var passed []string
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,7 +118,7 @@ func TestAProxyWithBasicAuthIsGoneThrough(t *testing.T) {
 			r := webhook(b.URL)
 			r.Webhook.Proxy = strings.Replace(proxy.URL, "http://", c.proxy, 1)
 			if c.file != "" {
-				r.Webhook.ProxyPasswordFile = file(t, c.file)
+				r.Webhook.ProxyPasswordFile = writeTempFile(t, c.file)
 			}
 			err := sendOnce(t, r)
 			if (err == nil) != c.ok {
@@ -134,8 +134,8 @@ func TestAProxyWithBasicAuthIsGoneThrough(t *testing.T) {
 	}
 }
 
-// socks is a SOCKS5 proxy (RFC 1928) that asks nobody who he is.
-func socks(t *testing.T) (address string, passed *atomic.Int32) {
+// startSOCKS starts a SOCKS5 proxy (RFC 1928) without authentication.
+func startSOCKS(t *testing.T) (address string, passed *atomic.Int32) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must.NoError(t, err)
@@ -144,7 +144,7 @@ func socks(t *testing.T) (address string, passed *atomic.Int32) {
 	serve := func(from net.Conn) error {
 		defer func() { _ = from.Close() }()
 		var head [4]byte
-		if _, err := io.ReadFull(from, head[:3]); err != nil { // version 5, one method, which is none
+		if _, err := io.ReadFull(from, head[:3]); err != nil { // version 5, one method, without authentication
 			return err
 		}
 		if _, err := from.Write([]byte{5, 0}); err != nil {
@@ -182,10 +182,10 @@ func socks(t *testing.T) (address string, passed *atomic.Int32) {
 	return listener.Addr().String(), passed
 }
 
-func TestASOCKSProxyIsGoneThrough(t *testing.T) {
+func TestSOCKSProxyIsUsed(t *testing.T) {
 	b := newInbox(t, nil)
 	for _, scheme := range []string{"socks5", "socks5h"} {
-		address, passed := socks(t)
+		address, passed := startSOCKS(t)
 		r := Receiver{Name: "hook", Webhook: &Webhook{URL: b.URL, Connection: Connection{Proxy: scheme + "://" + address}}}
 		if err := sendOnce(t, r); err != nil || passed.Load() != 1 {
 			t.Errorf("%s: %v, %d connections through the proxy", scheme, err, passed.Load())

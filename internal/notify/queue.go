@@ -5,28 +5,29 @@ import (
 	"sync"
 )
 
-// defaultQueue is how many messages wait for a receiver at most.
+// defaultQueue is how many messages may wait for a receiver.
 const defaultQueue = 64
 
-// item is a message that waits.
+// item is a message in a queue.
 type item struct {
 	message Message
 	tried   bool
-	tries   int // of this round
+	tries   int // in the present round
 }
 
-// queue holds what waits for one receiver. It is safe for concurrent use.
+// queue holds the messages for one receiver. It is safe for concurrent use.
 type queue struct {
-	mu    sync.Mutex
-	items []*item
-	size  int
-	busy  *item         // being sent
-	news  chan struct{} // of capacity 1
+	mu      sync.Mutex
+	items   []*item
+	size    int
+	busy    *item         // being sent
+	changed chan struct{} // of capacity 1
 }
 
-func newQueue(size int) *queue { return &queue{size: size, news: make(chan struct{}, 1)} }
+func newQueue(size int) *queue { return &queue{size: size, changed: make(chan struct{}, 1)} }
 
-// add queues a message, and gives the oldest one back when there was no room for both: what happened last says more.
+// add queues a message. If the queue is full, it drops and returns the oldest message, because the latest one matters
+// more.
 func (q *queue) add(m Message) (dropped *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,28 +41,28 @@ func (q *queue) add(m Message) (dropped *item) {
 	}
 	q.items = append(q.items, &item{message: m})
 	select {
-	case q.news <- struct{}{}:
+	case q.changed <- struct{}{}:
 	default:
 	}
 	return dropped
 }
 
-// first waits for the message that is next, and leaves it in the queue; nil once ctx has ended.
-func (q *queue) first(ctx context.Context) *item {
+// next waits for the next message, and leaves it in the queue. It returns nil once ctx has ended.
+func (q *queue) next(ctx context.Context) *item {
 	for ctx.Err() == nil {
-		if i := q.take(); i != nil {
+		if i := q.takeFirst(); i != nil {
 			return i
 		}
 		select {
-		case <-q.news:
+		case <-q.changed:
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// take marks the first message as being sent.
-func (q *queue) take() *item {
+// takeFirst marks the first message as being sent.
+func (q *queue) takeFirst() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.items) == 0 {
@@ -71,7 +72,7 @@ func (q *queue) take() *item {
 	return q.busy
 }
 
-// takeUntried marks the first message that was never tried as being sent.
+// takeUntried marks the first untried message as being sent.
 func (q *queue) takeUntried() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,8 +85,9 @@ func (q *queue) takeUntried() *item {
 	return nil
 }
 
-// leave ends the sending of a message: it is removed when it is done with, or goes to the end for the others' sake.
-func (q *queue) leave(i *item, done, toEnd bool) {
+// finish ends the sending of a message. It removes a done message, and moves a failed one to the end if toEnd is
+// true.
+func (q *queue) finish(i *item, done, toEnd bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy, i.tried = nil, true
@@ -104,8 +106,8 @@ func (q *queue) leave(i *item, done, toEnd bool) {
 	}
 }
 
-// idle reports that every message has been tried.
-func (q *queue) idle() bool {
+// isIdle reports that every message has been tried.
+func (q *queue) isIdle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {

@@ -15,19 +15,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// received is a request as a receiver got it.
+// received is a request that a receiver got.
 type received struct {
 	method, path, body string
 	header             http.Header
 }
 
-// inbox is a receiver that keeps what it gets.
+// inbox is a receiver that stores its requests.
 type inbox struct {
 	*httptest.Server
 
 	mu  sync.Mutex
 	got []received
-	// answer, if set, writes the answer to the n-th request, counted from 0.
+	// answer, if set, answers the n-th request, counted from 0.
 	answer func(n int, w http.ResponseWriter, r *http.Request)
 }
 
@@ -48,7 +48,6 @@ func (b *inbox) all() []received {
 	return append([]received(nil), b.got...)
 }
 
-// newInbox starts a receiver.
 func newInbox(t testing.TB, answer func(n int, w http.ResponseWriter, r *http.Request)) *inbox {
 	t.Helper()
 	b := &inbox{answer: answer}
@@ -57,12 +56,12 @@ func newInbox(t testing.TB, answer func(n int, w http.ResponseWriter, r *http.Re
 	return b
 }
 
-// webhook is a receiver with a template that is short.
+// webhook returns a receiver with a short template.
 func webhook(url string) Receiver {
 	return Receiver{Name: "hook", Webhook: &Webhook{URL: url, Body: Body{Template: "{{ .Moment }} {{ .NodeName }}"}}}
 }
 
-// logged is a logger and what it wrote.
+// logged is a logger and its output.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -84,15 +83,15 @@ func (l *logged) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// notifier makes a Notifier that must be right.
-func notifier(t testing.TB, o Options, receivers ...Receiver) *Notifier {
+// newNotifier returns a Notifier for valid receivers.
+func newNotifier(t testing.TB, o Options, receivers ...Receiver) *Notifier {
 	t.Helper()
 	n, err := New(receivers, o)
 	must.NoError(t, err)
 	return n
 }
 
-// sendOnce sends a sample without repeating it.
+// sendOnce sends a sample without retries.
 func sendOnce(t testing.TB, r Receiver) error {
 	t.Helper()
 	none := 0
@@ -101,11 +100,11 @@ func sendOnce(t testing.TB, r Receiver) error {
 	} else {
 		r.Telegram.Retries = &none
 	}
-	return notifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), Sample(Detected, time.Now()))
+	return newNotifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), Sample(Detected, time.Now()))
 }
 
-// file writes a file of the test's own.
-func file(t testing.TB, content string) string {
+// writeTempFile writes a temporary file.
+func writeTempFile(t testing.TB, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(path, []byte(content), 0o600))

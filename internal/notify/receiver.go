@@ -21,24 +21,25 @@ const (
 	defaultRetries = 3
 	mostRetries    = 20
 	mostHeaders    = 64
-	// defaultTelegramURL is where Telegram's Bot API is (https://core.telegram.org/bots/api#making-requests).
+	// defaultTelegramURL is the address of Telegram's Bot API (https://core.telegram.org/bots/api#making-requests).
 	defaultTelegramURL = "https://api.telegram.org"
 )
 
-// Receiver is somebody who is told: the configuration of one webhook or one Telegram chat.
+// Receiver is the configuration of one receiver: a webhook or a Telegram chat.
 type Receiver struct {
-	// Name names the receiver in logs, metrics and errors: letters, digits, dots, dashes and underscores, 63 at most.
+	// Name identifies the receiver in logs, metrics and errors: letters, digits, dots, dashes and underscores, 63 at
+	// most.
 	Name string `json:"name"`
-	// Moments are those that it is told of; none is detected, drained, deadline-passed and over.
+	// Moments are the moments to send; none is detected, drained, deadline-passed and over.
 	Moments []Moment `json:"moments,omitempty"`
-	// One of the two must be given.
+	// Exactly one of the two is required.
 	Webhook  *Webhook  `json:"webhook,omitempty"`
 	Telegram *Telegram `json:"telegram,omitempty"`
 }
 
-// Webhook is a request over HTTP.
+// Webhook is an HTTP request.
 type Webhook struct {
-	// URL is where to; it is a template. URLFile is a file that holds it, for one that is a secret.
+	// URL is the address; it is a template. URLFile is a file with the address, for a secret one.
 	URL     string `json:"url,omitempty"`
 	URLFile string `json:"urlFile,omitempty"`
 	// Method is POST (the default), PUT, PATCH, GET or DELETE.
@@ -47,7 +48,8 @@ type Webhook struct {
 	ContentType string `json:"contentType,omitempty"`
 	// Headers are sent with the request, by name; 64 at most.
 	Headers map[string]string `json:"headers,omitempty"`
-	// BearerTokenFile or BasicAuth say who asks. The files are read for every request, so that they may be replaced.
+	// BearerTokenFile or BasicAuth authenticates the request. The files are read for every request, so that they may
+	// be replaced.
 	BearerTokenFile string     `json:"bearerTokenFile,omitempty"`
 	BasicAuth       *BasicAuth `json:"basicAuth,omitempty"`
 	Body
@@ -56,61 +58,63 @@ type Webhook struct {
 
 // Telegram is a chat that a bot writes to.
 type Telegram struct {
-	// TokenFile is a file that holds the bot's token; Token is the token itself.
+	// TokenFile is a file with the bot's token; Token is the token itself.
 	TokenFile string `json:"tokenFile,omitempty"`
 	Token     string `json:"token,omitempty"`
 	// ChatID is the chat's number, or @ and the name of a public channel.
 	ChatID ChatID `json:"chatID"`
 	// ParseMode is empty for plain text, MarkdownV2 or HTML.
 	ParseMode string `json:"parseMode,omitempty"`
-	// URL replaces https://api.telegram.org for a Bot API server of one's own.
+	// URL replaces https://api.telegram.org, for another Bot API server.
 	URL string `json:"url,omitempty"`
 	Body
 	Connection
 }
 
-// Body says what is sent.
+// Body configures the content.
 type Body struct {
-	// Template is a Go text/template over a Message. None sends the Message as JSON to a webhook, and its Summary to
-	// Telegram.
+	// Template is a Go text/template for a Message. Without it, a webhook gets the Message as JSON, and Telegram gets
+	// its Summary.
 	Template string `json:"template,omitempty"`
-	// TemplateFile is a file that holds it. It is read again for every message; while it is bad the last good one stands.
+	// TemplateFile is a file with the template. It is read again for every message. If it becomes invalid, the last
+	// valid template is used.
 	TemplateFile string `json:"templateFile,omitempty"`
-	// SecretFiles are files whose content templates can use, by name: {{ secret "name" }}.
+	// SecretFiles are files for use in templates, by name: {{ secret "name" }}.
 	SecretFiles map[string]string `json:"secretFiles,omitempty"`
 }
 
-// Connection says how the receiver is reached.
+// Connection configures the connection to the receiver.
 type Connection struct {
-	// Timeout bounds one request as a whole, from the look-up of the name to the end of the answer; 30s by default.
+	// Timeout limits one request, from name resolution to the end of the response; 30s by default.
 	Timeout Duration `json:"timeout,omitempty"`
-	// Retries is how often a request that failed is repeated before the next message gets a try, 0 to 20; 3 by default.
+	// Retries is how often a failed request is repeated before the next message is tried, 0 to 20; 3 by default.
 	Retries *int `json:"retries,omitempty"`
-	// Proxy is the URL of an HTTP, HTTPS or SOCKS5 proxy; user and password may be in it. Empty uses the standard environment
-	// variables, and direct none at all. ProxyPasswordFile holds the password of the user in the URL.
+	// Proxy is the URL of an HTTP, HTTPS or SOCKS5 proxy; it may contain user and password. Empty uses the standard
+	// environment variables, and direct uses no proxy. ProxyPasswordFile is a file with the password of the user in
+	// the URL.
 	Proxy             string `json:"proxy,omitempty"`
 	ProxyPasswordFile string `json:"proxyPasswordFile,omitempty"`
-	// CAFile holds the certificates of the authorities that are trusted in place of the system's, in PEM.
+	// CAFile is a file with the trusted certificate authorities in PEM, instead of the system's.
 	CAFile string `json:"caFile,omitempty"`
-	// InsecureSkipVerify accepts any certificate: whoever is on the way can read and change what is sent.
+	// InsecureSkipVerify accepts any certificate, so that others on the network can read and change the messages.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// BasicAuth is a user's name and password (RFC 7617).
+// BasicAuth is a user name and password (RFC 7617).
 type BasicAuth struct {
 	Username string `json:"username"`
-	// PasswordFile is a file that holds the password of Username.
+	// PasswordFile is a file with the password of Username.
 	PasswordFile string `json:"passwordFile"`
 }
 
-// Duration is a time.Duration that is written as Go writes it, such as 30s.
+// Duration is a time.Duration in Go's format, such as 30s.
 type Duration time.Duration
 
-// Want says what a Duration is written as, for errors.
+// Want describes the format of a Duration, for errors.
 func (Duration) Want() string { return "duration with its unit, such as 30s" }
 
-// UnmarshalJSON reads a string such as "30s". Its error is a *json.UnmarshalTypeError, to which encoding/json adds the
-// name of the field.
+// UnmarshalJSON parses a string such as "30s". Its error is a *json.UnmarshalTypeError, so that encoding/json adds
+// the field name.
 func (d *Duration) UnmarshalJSON(raw []byte) error {
 	var s string
 	err := json.Unmarshal(raw, &s)
@@ -127,13 +131,13 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 // MarshalJSON writes a string such as "30s".
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// ChatID is a Telegram chat, in YAML and JSON a number or a string.
+// ChatID is a Telegram chat, a number or a string in YAML and JSON.
 type ChatID string
 
-// Want says what a ChatID is written as, for errors.
+// Want describes the format of a ChatID, for errors.
 func (ChatID) Want() string { return "number of a chat, or @ and the name of a public channel" }
 
-// UnmarshalJSON takes a number for the string of its digits.
+// UnmarshalJSON accepts a string, or a number as its digits.
 func (c *ChatID) UnmarshalJSON(raw []byte) error {
 	if json.Unmarshal(raw, (*string)(c)) == nil && string(raw) != "null" {
 		return nil
@@ -155,17 +159,17 @@ func methods() []string {
 	return []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodGet, http.MethodDelete}
 }
 
-// complaints collects what is wrong, field by field.
-type complaints []error
+// fieldErrors collects the errors of fields.
+type fieldErrors []error
 
-func (c *complaints) add(field, value, want string) {
+func (c *fieldErrors) add(field, value, want string) {
 	*c = append(*c, fmt.Errorf("%s: %s: want %s", field, value, want))
 }
 
-// Validate reports everything that can be known to be wrong without reading a file: the field, its value and what is
-// allowed. Values that may be secret are not repeated.
+// Validate returns all errors that can be found without reading a file: field, value and what is allowed. It does not
+// quote values that may be secret.
 func (r *Receiver) Validate() error {
-	var c complaints
+	var c fieldErrors
 	if !nameForm.MatchString(r.Name) {
 		c.add("name", strconv.Quote(r.Name), "1 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
 	}
@@ -173,7 +177,7 @@ func (r *Receiver) Validate() error {
 		field := fmt.Sprintf("moments[%d]", i)
 		switch {
 		case !slices.Contains(Moments(), m):
-			c.add(field, strconv.Quote(string(m)), listed(Moments()))
+			c.add(field, strconv.Quote(string(m)), joinValues(Moments()))
 		case slices.Contains(r.Moments[:i], m):
 			c.add(field, strconv.Quote(string(m)), "each moment once")
 		}
@@ -191,7 +195,7 @@ func (r *Receiver) Validate() error {
 	return errors.Join(c...)
 }
 
-func listed[T ~string](all []T) string {
+func joinValues[T ~string](all []T) string {
 	words := make([]string, len(all))
 	for i, w := range all {
 		words[i] = string(w)
@@ -199,12 +203,12 @@ func listed[T ~string](all []T) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-func (w *Webhook) validate(c *complaints) {
+func (w *Webhook) validate(c *fieldErrors) {
 	if (w.URL == "") == (w.URLFile == "") {
 		c.add("webhook.url, webhook.urlFile", "both or neither given", "one of the two")
 	}
 	if w.Method != "" && !slices.Contains(methods(), w.Method) {
-		c.add("webhook.method", strconv.Quote(w.Method), listed(methods())+", in capitals")
+		c.add("webhook.method", strconv.Quote(w.Method), joinValues(methods())+", in capitals")
 	}
 	if !httpguts.ValidHeaderFieldValue(w.ContentType) {
 		c.add("webhook.contentType", strconv.Quote(w.ContentType), "a media type, such as application/json")
@@ -225,20 +229,20 @@ func (w *Webhook) validate(c *complaints) {
 	w.Connection.validate(c, "webhook.")
 }
 
-// headersOfOurs are set by other fields, or by HTTP itself.
-var headersOfOurs = map[string]string{
+// reservedHeaders are set by other fields, or by HTTP.
+var reservedHeaders = map[string]string{
 	"Content-Type": "contentType", "Content-Length": "the body's length", "Host": "the host of url",
 	"Transfer-Encoding": "nothing", "Connection": "nothing", "Proxy-Authorization": "proxy",
 }
 
-func (w *Webhook) validateHeaders(c *complaints) {
+func (w *Webhook) validateHeaders(c *fieldErrors) {
 	if len(w.Headers) > mostHeaders {
 		c.add("webhook.headers", strconv.Itoa(len(w.Headers)), fmt.Sprintf("%d at most", mostHeaders))
 	}
 	for name, value := range w.Headers {
 		field := fmt.Sprintf("webhook.headers[%q]", name)
 		canonical := http.CanonicalHeaderKey(name)
-		switch ours, ok := headersOfOurs[canonical]; {
+		switch ours, ok := reservedHeaders[canonical]; {
 		case ok:
 			c.add(field, "not to be set here", "it left out: it comes from "+ours)
 		case !httpguts.ValidHeaderFieldName(name):
@@ -251,12 +255,12 @@ func (w *Webhook) validateHeaders(c *complaints) {
 	}
 }
 
-func (t *Telegram) validate(c *complaints) {
+func (t *Telegram) validate(c *fieldErrors) {
 	if (t.Token == "") == (t.TokenFile == "") {
 		c.add("telegram.token, telegram.tokenFile", "both or neither given", "one of the two")
 	}
 	if t.Token != "" && !tokenForm.MatchString(t.Token) {
-		c.add("telegram.token", "what is given", "a bot's token as Telegram writes it, 123456:ABC-DEF")
+		c.add("telegram.token", "what is given", "a bot token in the form 123456:ABC-DEF")
 	}
 	if !isChat(string(t.ChatID)) {
 		c.add("telegram.chatID", strconv.Quote(string(t.ChatID)), "the number of a chat, or @ and the name of a public channel")
@@ -278,12 +282,12 @@ func isChat(id string) bool {
 	return err == nil || channelForm.MatchString(id)
 }
 
-func (b *Body) validate(c *complaints, prefix string) {
+func (b *Body) validate(c *fieldErrors, prefix string) {
 	if b.Template != "" && b.TemplateFile != "" {
 		c.add(prefix+"template, "+prefix+"templateFile", "both given", "one of the two")
 	}
-	if len(b.Template) > mostTemplate {
-		c.add(prefix+"template", fmt.Sprintf("%d bytes", len(b.Template)), fmt.Sprintf("%d at most", mostTemplate))
+	if len(b.Template) > maxTemplateBytes {
+		c.add(prefix+"template", fmt.Sprintf("%d bytes", len(b.Template)), fmt.Sprintf("%d at most", maxTemplateBytes))
 	}
 	for name, path := range b.SecretFiles {
 		if name == "" || path == "" {
@@ -292,7 +296,7 @@ func (b *Body) validate(c *complaints, prefix string) {
 	}
 }
 
-func (n *Connection) validate(c *complaints, prefix string) {
+func (n *Connection) validate(c *fieldErrors, prefix string) {
 	if n.Timeout < 0 || time.Duration(n.Timeout) > 10*time.Minute {
 		c.add(prefix+"timeout", time.Duration(n.Timeout).String(), "more than 0, up to 10m")
 	}
@@ -314,10 +318,10 @@ func (n *Connection) validate(c *complaints, prefix string) {
 	}
 }
 
-// checkURL says what is wrong with the address of an HTTP server, without repeating what in it may be secret.
+// checkURL checks the address of an HTTP server. Its error does not quote parts that may be secret.
 func checkURL(s string) error { return CheckAddress(s, "http", "https") }
 
-// CheckAddress does so of the address of a server of one of the schemes.
+// CheckAddress checks the address of a server with one of the schemes.
 func CheckAddress(s string, schemes ...string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -338,15 +342,15 @@ func isPort(s string) bool {
 	return err == nil && n > 0 && n < 1<<16
 }
 
-// tells reports whether the receiver is told of a moment.
-func (r *Receiver) tells(m Moment) bool {
+// wantsMoment reports whether the receiver gets a moment.
+func (r *Receiver) wantsMoment(m Moment) bool {
 	if len(r.Moments) == 0 {
 		return slices.Contains(defaultMoments(), m)
 	}
 	return slices.Contains(r.Moments, m)
 }
 
-// connection and body are those of whichever kind the receiver is.
+// connection and body return the parts of the webhook or the Telegram chat.
 func (r *Receiver) connection() Connection {
 	if r.Telegram != nil {
 		return r.Telegram.Connection

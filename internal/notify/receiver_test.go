@@ -37,7 +37,7 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 		{hook(func(w *Webhook) { w.BearerTokenFile, w.BasicAuth = "f", &BasicAuth{"u", "p"} }), []string{"webhook.basicAuth, webhook.bearerTokenFile: both"}},
 		{hook(func(w *Webhook) { w.BasicAuth = &BasicAuth{"a:b", ""} }), []string{`username: "a:b"`, "passwordFile"}},
 		{hook(func(w *Webhook) { w.TemplateFile = "f" }), []string{"webhook.template, webhook.templateFile: both"}},
-		{hook(func(w *Webhook) { w.Template = strings.Repeat("x", mostTemplate+1) }), []string{"webhook.template: 262145 bytes"}},
+		{hook(func(w *Webhook) { w.Template = strings.Repeat("x", maxTemplateBytes+1) }), []string{"webhook.template: 262145 bytes"}},
 		{hook(func(w *Webhook) { w.SecretFiles = map[string]string{"": "f"} }), []string{`webhook.secretFiles[""]`}},
 		{hook(func(w *Webhook) { w.Timeout = Duration(-time.Second) }), []string{"webhook.timeout: -1s: want more than 0, up to 10m"}},
 		{hook(func(w *Webhook) { w.Retries = &many }), []string{"webhook.retries: 21: want 0 to 20"}},
@@ -56,7 +56,7 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 		}
 		for _, want := range c.want {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("error %q does not say %q", err, want)
+				t.Errorf("error %q, want it to contain %q", err, want)
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 	}
 }
 
-func TestTwoReceiversOfOneNameAreRefused(t *testing.T) {
+func TestDuplicateReceiverNameIsRefused(t *testing.T) {
 	_, err := New([]Receiver{webhook("http://h"), webhook("http://h")}, Options{})
 	if err == nil || !strings.Contains(err.Error(), `notifications[1].name: "hook": want another`) {
 		t.Errorf("error %v", err)

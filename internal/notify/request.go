@@ -14,74 +14,74 @@ import (
 )
 
 const (
-	// standardWebhook and standardTelegram are the templates of receivers that have none.
+	// standardWebhook and standardTelegram are the templates of receivers without one.
 	standardWebhook  = "{{ toJson . }}"
 	standardTelegram = "{{ .Summary }}"
-	// mostTelegram is the length of the longest text that Telegram takes, in UTF-16 code units
+	// maxTelegramUnits is the length limit of a Telegram message, in UTF-16 code units
 	// (https://core.telegram.org/bots/api#sendmessage).
-	mostTelegram = 4096
+	maxTelegramUnits = 4096
 )
 
-// writer makes the requests of one receiver. It is used by one goroutine.
-type writer struct {
+// requestWriter builds the requests of one receiver. One goroutine uses it.
+type requestWriter struct {
 	r    *Receiver
-	body *template.Template // nil when none could be used so far
-	// broken says why there is none.
+	body *template.Template // nil if none was valid so far
+	// broken is the reason for a nil body.
 	broken error
-	url    *template.Template // nil when the address is no template
-	// source and urlSource are what they were compiled from.
+	url    *template.Template // nil if the address is not a template
+	// source and urlSource are the texts of the compiled templates.
 	source, urlSource string
-	secrets           secrets // what was read for the request in the making
+	secrets           secrets // what was read for the present request
 	warn              func(msg string, args ...any)
 }
 
-// newWriter reads what the receiver's files hold and checks its templates against samples; see Options.WarnOfTemplates for
+// newRequestWriter reads the receiver's files and checks its templates with samples; see Options.WarnOfTemplates for
 // lenient.
-func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, error) {
-	w := &writer{r: r, warn: warn}
-	text, err := w.read()
+func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*requestWriter, error) {
+	w := &requestWriter{r: r, warn: warn}
+	text, err := w.readTemplate()
 	if err == nil {
-		w.body, err = w.checked(text, lenient)
+		w.body, err = w.compileChecked(text, lenient)
 	}
 	if err != nil && lenient {
-		w.warn("template cannot be used: messages are lost", "err", w.secrets.clean(err))
+		w.warn("template cannot be used: messages are lost", "err", w.secrets.redactError(err))
 		w.broken = err
 		return w, nil
 	}
 	if err != nil {
-		return nil, w.secrets.clean(err)
+		return nil, w.secrets.redactError(err)
 	}
 	w.source = text
-	_, err = w.request(Sample(Detected, time.Now()))
+	_, err = w.newMessageRequest(Sample(Detected, time.Now()))
 	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
-		err = nil // checked has warned of it
+		err = nil // compileChecked has logged a warning
 	}
 	if err == nil && w.url != nil {
-		err = check(w.url, r, checkURL)
+		err = checkSamples(w.url, r, checkURL)
 	}
 	if err != nil && lenient {
-		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.clean(err))
+		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		err = nil
 	}
-	return w, w.secrets.clean(err)
+	return w, w.secrets.redactError(err)
 }
 
-// field is the name of one of the receiver's fields.
-func (w *writer) field(name string) string {
+// fieldName returns the full name of one of the receiver's fields.
+func (w *requestWriter) fieldName(name string) string {
 	if w.r.Telegram != nil {
 		return "telegram." + name
 	}
 	return "webhook." + name
 }
 
-// read gives the template's text.
-func (w *writer) read() (string, error) {
+// readTemplate returns the template's text.
+func (w *requestWriter) readTemplate() (string, error) {
 	b := w.r.body()
 	switch {
 	case b.TemplateFile != "":
 		text, err := readFile(b.TemplateFile)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", w.field("templateFile"), err)
+			return "", fmt.Errorf("%s: %w", w.fieldName("templateFile"), err)
 		}
 		return text, nil
 	case b.Template != "":
@@ -92,66 +92,67 @@ func (w *writer) read() (string, error) {
 	return standardWebhook, nil
 }
 
-func (w *writer) checked(text string, lenient bool) (*template.Template, error) {
-	name := w.field("template")
+func (w *requestWriter) compileChecked(text string, lenient bool) (*template.Template, error) {
+	name := w.fieldName("template")
 	if w.r.body().TemplateFile != "" {
-		name = w.field("templateFile")
+		name = w.fieldName("templateFile")
 	}
-	t, err := compile(name, text, w.secret)
+	t, err := compile(name, text, w.readSecretFile)
 	if err != nil {
 		return nil, err
 	}
-	if err = check(t, w.r, nil); err != nil && lenient {
-		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.clean(err))
+	if err = checkSamples(t, w.r, nil); err != nil && lenient {
+		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		return t, nil
 	}
 	return t, err
 }
 
-// refresh takes up a template file that has changed. While it is bad the last good one stands: whoever must be told is
-// told in old words rather than not at all.
-func (w *writer) refresh() {
+// refreshTemplate compiles a template file that has changed. If it is invalid, the last valid template stays in use:
+// an outdated text is better than no message.
+func (w *requestWriter) refreshTemplate() {
 	if w.r.body().TemplateFile == "" {
 		return
 	}
-	text, err := w.read()
+	text, err := w.readTemplate()
 	if err == nil && text == w.source && w.body != nil {
 		return
 	}
 	t := w.body
 	if err == nil {
-		t, err = w.checked(text, w.body == nil)
+		t, err = w.compileChecked(text, w.body == nil)
 	}
 	if err != nil && w.body == nil {
 		w.broken = err
 		return
 	}
 	if err != nil {
-		w.warn("changed template is not used: the last good one stands", "err", w.secrets.clean(err))
+		w.warn("changed template is not used: the last good one stands", "err", w.secrets.redactError(err))
 		return
 	}
 	w.body, w.source = t, text
 }
 
-// secret is the template function of that name.
-func (w *writer) secret(name string) (string, error) {
+// readSecretFile is the template function secret.
+func (w *requestWriter) readSecretFile(name string) (string, error) {
 	path, ok := w.r.body().SecretFiles[name]
 	if !ok {
-		return "", fmt.Errorf("secret %q: want a name in %s", name, w.field("secretFiles"))
+		return "", fmt.Errorf("secret %q: want a name in %s", name, w.fieldName("secretFiles"))
 	}
-	return w.keep(readSecret(path))
+	return w.rememberSecret(readSecret(path))
 }
 
-// keep remembers what must not be told.
-func (w *writer) keep(secret string, err error) (string, error) {
+// rememberSecret adds a secret that no error may contain.
+func (w *requestWriter) rememberSecret(secret string, err error) (string, error) {
 	w.secrets.add(secret)
 	return secret, err
 }
 
-// request makes the request for a message, reading every file anew. Errors may hold secrets: see clean.
-func (w *writer) request(m Message) (*http.Request, error) {
+// newMessageRequest builds the request for a message, and reads every file again. Its errors may contain secrets; see
+// redactError.
+func (w *requestWriter) newMessageRequest(m Message) (*http.Request, error) {
 	w.secrets = nil
-	w.refresh()
+	w.refreshTemplate()
 	if w.body == nil {
 		return nil, w.broken
 	}
@@ -160,15 +161,16 @@ func (w *writer) request(m Message) (*http.Request, error) {
 		return nil, err
 	}
 	if w.r.Telegram != nil {
-		return w.telegram(text)
+		return w.newTelegramRequest(text)
 	}
-	return w.webhook(m, text)
+	return w.newWebhookRequest(m, text)
 }
 
-// webhook makes the request of a webhook. The body ends with a line end, which Prometheus' text format asks for.
-func (w *writer) webhook(m Message, text string) (*http.Request, error) {
+// newWebhookRequest builds the request of a webhook. The body ends with a line end, which Prometheus' text format
+// requires.
+func (w *requestWriter) newWebhookRequest(m Message, text string) (*http.Request, error) {
 	h := w.r.Webhook
-	address, err := w.address(m)
+	address, err := w.webhookURL(m)
 	if err != nil {
 		return nil, err
 	}
@@ -189,15 +191,15 @@ func (w *writer) webhook(m Message, text string) (*http.Request, error) {
 	}
 	for name, value := range h.Headers {
 		req.Header.Set(name, value)
-		if sensitive(name) {
+		if isSensitiveHeader(name) {
 			w.secrets.add(value)
 		}
 	}
 	return req, w.authorize(req)
 }
 
-// sensitive reports whether a header of that name is likely to hold a secret.
-func sensitive(name string) bool {
+// isSensitiveHeader reports whether a header with this name probably contains a secret.
+func isSensitiveHeader(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range []string{"auth", "token", "key", "secret", "password", "cookie"} {
 		if strings.Contains(name, word) {
@@ -207,14 +209,14 @@ func sensitive(name string) bool {
 	return false
 }
 
-// address is where a webhook's request goes.
-func (w *writer) address(m Message) (string, error) {
+// webhookURL returns the address of a webhook's request.
+func (w *requestWriter) webhookURL(m Message) (string, error) {
 	h := w.r.Webhook
 	text, field := h.URL, "webhook.url"
 	if h.URLFile != "" {
 		var err error
 		field = "webhook.urlFile"
-		if text, err = w.keep(readSecret(h.URLFile)); err != nil {
+		if text, err = w.rememberSecret(readSecret(h.URLFile)); err != nil {
 			return "", fmt.Errorf("%s: %w", field, err)
 		}
 	}
@@ -222,7 +224,7 @@ func (w *writer) address(m Message) (string, error) {
 		return text, nil
 	}
 	if w.url == nil || text != w.urlSource {
-		t, err := compile(field, text, w.secret)
+		t, err := compile(field, text, w.readSecretFile)
 		if err != nil {
 			return "", err
 		}
@@ -231,9 +233,9 @@ func (w *writer) address(m Message) (string, error) {
 	return render(w.url, m)
 }
 
-func (w *writer) newRequest(method, address, body string) (*http.Request, error) {
+func (w *requestWriter) newRequest(method, address, body string) (*http.Request, error) {
 	if err := checkURL(address); err != nil {
-		return nil, fmt.Errorf("%s: %w: want an http or https URL with a host", w.field("url"), err)
+		return nil, fmt.Errorf("%s: %w: want an http or https URL with a host", w.fieldName("url"), err)
 	}
 	u, err := url.Parse(address)
 	if err != nil {
@@ -243,18 +245,18 @@ func (w *writer) newRequest(method, address, body string) (*http.Request, error)
 	return http.NewRequest(method, address, strings.NewReader(body)) //nolint:noctx // its sender gives it one
 }
 
-// authorize says who asks. A user in the URL is one way, which net/http sees to.
-func (w *writer) authorize(req *http.Request) error {
+// authorize authenticates the request. net/http handles a user in the URL.
+func (w *requestWriter) authorize(req *http.Request) error {
 	h := w.r.Webhook
 	switch {
 	case h.BearerTokenFile != "":
-		token, err := w.keep(readSecret(h.BearerTokenFile))
+		token, err := w.rememberSecret(readSecret(h.BearerTokenFile))
 		if err != nil {
 			return fmt.Errorf("webhook.bearerTokenFile: %w", err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	case h.BasicAuth != nil:
-		password, err := w.keep(readSecret(h.BasicAuth.PasswordFile))
+		password, err := w.rememberSecret(readSecret(h.BasicAuth.PasswordFile))
 		if err != nil {
 			return fmt.Errorf("webhook.basicAuth.passwordFile: %w", err)
 		}
@@ -263,20 +265,21 @@ func (w *writer) authorize(req *http.Request) error {
 	return nil
 }
 
-// telegram makes a sendMessage of Telegram's Bot API (https://core.telegram.org/bots/api#sendmessage).
-func (w *writer) telegram(text string) (*http.Request, error) {
+// newTelegramRequest builds a sendMessage request of Telegram's Bot API
+// (https://core.telegram.org/bots/api#sendmessage).
+func (w *requestWriter) newTelegramRequest(text string) (*http.Request, error) {
 	t := w.r.Telegram
-	token, err := w.keep(t.Token, nil)
+	token, err := w.rememberSecret(t.Token, nil)
 	if t.TokenFile != "" {
-		token, err = w.keep(readSecret(t.TokenFile))
+		token, err = w.rememberSecret(readSecret(t.TokenFile))
 	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("telegram.tokenFile: %w", err)
 	case !tokenForm.MatchString(token):
-		return nil, errors.New("telegram.tokenFile: what is in it is not a bot's token as Telegram writes it, 123456:ABC-DEF")
+		return nil, errors.New("telegram.tokenFile: its content is not a bot token, want the form 123456:ABC-DEF")
 	case strings.TrimSpace(text) == "":
-		return nil, errors.New("telegram.template: its output is empty, which Telegram does not take")
+		return nil, errors.New("telegram.template: its output is empty, which Telegram refuses")
 	}
 	base := t.URL
 	if base == "" {
@@ -289,7 +292,7 @@ func (w *writer) telegram(text string) (*http.Request, error) {
 		ChatID    string `json:"chat_id"`
 		Text      string `json:"text"`
 		ParseMode string `json:"parse_mode,omitempty"`
-	}{string(t.ChatID), shorten(text), t.ParseMode}); err != nil {
+	}{string(t.ChatID), clipForTelegram(text), t.ParseMode}); err != nil {
 		return nil, err
 	}
 	req, err := w.newRequest(http.MethodPost, strings.TrimSuffix(base, "/")+"/bot"+token+"/sendMessage", body.String())
@@ -300,19 +303,19 @@ func (w *writer) telegram(text string) (*http.Request, error) {
 	return req, nil
 }
 
-// shorten cuts a text to what Telegram takes.
-func shorten(text string) string {
+// clipForTelegram clips a text to Telegram's limit.
+func clipForTelegram(text string) string {
 	units := 0
 	for i, r := range text {
-		if units += utf16.RuneLen(r); units > mostTelegram {
-			return shortenTo(text[:i], mostTelegram-1) + "…"
+		if units += utf16.RuneLen(r); units > maxTelegramUnits {
+			return clipToUnits(text[:i], maxTelegramUnits-1) + "…"
 		}
 	}
 	return text
 }
 
-// shortenTo takes runes from the end of a text until it has so many UTF-16 code units at most.
-func shortenTo(text string, most int) string {
+// clipToUnits removes runes at the end of a text until it has at most the given UTF-16 code units.
+func clipToUnits(text string, most int) string {
 	runes := []rune(text)
 	for len(utf16.Encode(runes)) > most {
 		runes = runes[:len(runes)-1]

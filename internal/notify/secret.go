@@ -9,39 +9,39 @@ import (
 	"strings"
 )
 
-// mostFile is the size of the largest file that is read, in bytes.
-const mostFile = 1 << 20
+// maxFileBytes is the size limit of a file.
+const maxFileBytes = 1 << 20
 
-// unreadable is a file whose content cannot be used now. It may be replaced by the next try.
-type unreadable struct{ err error }
+// unreadableError is the error of a file that is unusable now. It may be replaced before the next try.
+type unreadableError struct{ err error }
 
-func (e *unreadable) Error() string { return e.err.Error() }
-func (e *unreadable) Unwrap() error { return e.err }
+func (e *unreadableError) Error() string { return e.err.Error() }
+func (e *unreadableError) Unwrap() error { return e.err }
 
 // isUnreadable reports that an error is about a file.
 func isUnreadable(err error) bool {
-	var e *unreadable
+	var e *unreadableError
 	return errors.As(err, &e)
 }
 
-// readFile reads a small file whole.
+// readFile reads a small file.
 func readFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", &unreadable{err}
+		return "", &unreadableError{err}
 	}
-	defer func() { _ = f.Close() }() // It was only read.
-	raw, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	defer func() { _ = f.Close() }() // it was only read
+	raw, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	switch {
 	case err != nil:
-		return "", &unreadable{err}
-	case len(raw) > mostFile:
-		return "", &unreadable{fmt.Errorf("%s: more than %d bytes: want less", path, mostFile)}
+		return "", &unreadableError{err}
+	case len(raw) > maxFileBytes:
+		return "", &unreadableError{fmt.Errorf("%s: has more than %d bytes: want at most that", path, maxFileBytes)}
 	}
 	return string(raw), nil
 }
 
-// readSecret reads a file that holds one word, such as a token. The line end that editors add is not part of it.
+// readSecret reads a file with one secret, such as a token, without the line end that editors add.
 func readSecret(path string) (string, error) {
 	s, err := readFile(path)
 	if err != nil {
@@ -49,29 +49,29 @@ func readSecret(path string) (string, error) {
 	}
 	s = strings.TrimSpace(s)
 	if s == "" {
-		return "", &unreadable{fmt.Errorf("%s: is empty: want what is to be kept secret", path)}
+		return "", &unreadableError{fmt.Errorf("%s: is empty: want a secret", path)}
 	}
 	if strings.ContainsAny(s, "\r\n\x00") {
-		return "", &unreadable{fmt.Errorf("%s: has several lines: want one", path)}
+		return "", &unreadableError{fmt.Errorf("%s: has several lines: want one", path)}
 	}
 	return s, nil
 }
 
-// leastSecret is the length of the shortest text that is blotted out: a shorter one is in ordinary words too.
-const leastSecret = 4
+// minSecretBytes is the length of the shortest secret that is redacted: shorter texts occur in ordinary words too.
+const minSecretBytes = 4
 
-// secrets are the texts that no log and no error may hold.
+// secrets are the texts that no log and no error may contain.
 type secrets []string
 
 func (s *secrets) add(words ...string) {
 	for _, w := range words {
-		if len(w) >= leastSecret {
+		if len(w) >= minSecretBytes {
 			*s = append(*s, w)
 		}
 	}
 }
 
-// addURL adds what of a URL can be secret: everything but its scheme and host. Slack's address is a key by itself.
+// addURL adds the parts of a URL that can be secret: everything except its scheme and host. Slack's address is a key.
 func (s *secrets) addURL(u *url.URL) {
 	s.add(u.RequestURI(), u.Path, u.EscapedPath(), u.RawQuery)
 	if u.User != nil {
@@ -80,23 +80,23 @@ func (s *secrets) addURL(u *url.URL) {
 	}
 }
 
-// blot replaces every secret in a text.
-func (s secrets) blot(text string) string {
+// redact replaces every secret in a text.
+func (s secrets) redact(text string) string {
 	for _, w := range s {
 		text = strings.ReplaceAll(text, w, "[secret]")
 	}
 	return text
 }
 
-// safe is an error whose text holds no secret. It does not unwrap, since what is below might.
-type safe string
+// redactedError is an error without secrets. It does not unwrap, because the wrapped error may contain secrets.
+type redactedError string
 
-func (e safe) Error() string { return string(e) }
+func (e redactedError) Error() string { return string(e) }
 
-// clean makes an error safe.
-func (s secrets) clean(err error) error {
+// redactError returns an error without secrets.
+func (s secrets) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return safe(s.blot(err.Error()))
+	return redactedError(s.redact(err.Error()))
 }

@@ -13,7 +13,7 @@ import (
 
 func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 	const secret = "hunter2-hunter2"
-	// echo is a receiver that repeats all that it got in its refusal.
+	// echo repeats all that it received in its refusal.
 	echo := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadGateway)
 		_, _ = io.WriteString(w, r.URL.RequestURI()+" "+r.Header.Get("Authorization")+" "+r.Header.Get("X-Api-Key")+" "+r.Header.Get("X-Team"))
@@ -28,24 +28,24 @@ func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 	for name, r := range map[string]Receiver{
 		"in the path":                hook(func(w *Webhook) { w.URL += "/services/" + secret }),
 		"in the query":               hook(func(w *Webhook) { w.URL += "?key=" + secret }),
-		"in a file with the address": hook(func(w *Webhook) { w.URL, w.URLFile = "", file(t, echo.URL+"/"+secret) }),
+		"in a file with the address": hook(func(w *Webhook) { w.URL, w.URLFile = "", writeTempFile(t, echo.URL+"/"+secret) }),
 		"as the address's password":  hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + address }),
-		"where nobody is":            hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + nowhere + "/" + secret }),
-		"as a bearer token":          hook(func(w *Webhook) { w.BearerTokenFile = file(t, secret) }),
-		"as a password":              hook(func(w *Webhook) { w.BasicAuth = &BasicAuth{"ann", file(t, secret)} }),
+		"at a closed port":            hook(func(w *Webhook) { w.URL = "http://ann:" + secret + "@" + nowhere + "/" + secret }),
+		"as a bearer token":          hook(func(w *Webhook) { w.BearerTokenFile = writeTempFile(t, secret) }),
+		"as a password":              hook(func(w *Webhook) { w.BasicAuth = &BasicAuth{"ann", writeTempFile(t, secret)} }),
 		"in a header":                hook(func(w *Webhook) { w.Headers = map[string]string{"X-Api-Key": secret} }),
 		"as the password of a proxy": hook(func(w *Webhook) { w.Proxy = "http://ann:" + secret + "@" + nowhere }),
 		"in a template": hook(func(w *Webhook) {
-			w.SecretFiles = map[string]string{"k": file(t, secret)}
+			w.SecretFiles = map[string]string{"k": writeTempFile(t, secret)}
 			w.URL += `/{{ secret "k" }}`
 		}),
-		"in a template that then fails": hook(func(w *Webhook) {
-			w.SecretFiles = map[string]string{"k": file(t, secret)}
+		"in a failing template": hook(func(w *Webhook) {
+			w.SecretFiles = map[string]string{"k": writeTempFile(t, secret)}
 			w.Template = `{{ if not .Test }}{{ fail (secret "k") }}{{ end }}`
 		}),
 		"in Telegram's address": {Name: "chat", Telegram: &Telegram{URL: echo.URL, Token: "123:" + secret, ChatID: "1"}},
 		"in Telegram's token file": {Name: "chat", Telegram: &Telegram{
-			URL: "http://" + nowhere, TokenFile: file(t, "123:"+secret), ChatID: "1",
+			URL: "http://" + nowhere, TokenFile: writeTempFile(t, "123:"+secret), ChatID: "1",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,16 +57,16 @@ func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 			}
 			var log logged
 			registry := observe.NewRegistry()
-			n := notifier(t, Options{Log: log.logger(), Metrics: registry}, r)
+			n := newNotifier(t, Options{Log: log.logger(), Metrics: registry}, r)
 			m := Sample(Detected, time.Now())
 			m.Test = false
 			err := n.Send(t.Context(), m)
 			if err == nil {
-				t.Fatal("it did not fail")
+				t.Fatal("no failure")
 			}
 			n.Notify(m)
 			w := n.workers[0]
-			w.bring(t.Context(), w.queue.take())
+			w.trySend(t.Context(), w.queue.takeFirst())
 			for what, text := range map[string]string{"error": err.Error(), "log": log.String(), "metrics": exposition(registry)} {
 				if strings.Contains(text, secret) || strings.Contains(text, "aHVudGVyMi1odW50ZXIy") {
 					t.Errorf("%s: %s", what, text)
@@ -86,8 +86,8 @@ func TestBadConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 		"no address at all":       {Name: "x", Webhook: &Webhook{URL: "http://ann:" + secret + "@:80:90/%zz" + secret}},
 		"a bad proxy":             {Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{Proxy: "socks://" + secret + "@h"}}},
 		"a bad token":             {Name: "x", Telegram: &Telegram{Token: secret, ChatID: "1"}},
-		"a bad token in a file":   {Name: "x", Telegram: &Telegram{TokenFile: file(t, secret), ChatID: "1"}},
-		"a bad address in a file": {Name: "x", Webhook: &Webhook{URLFile: file(t, "ftp://"+secret)}},
+		"a bad token in a file":   {Name: "x", Telegram: &Telegram{TokenFile: writeTempFile(t, secret), ChatID: "1"}},
+		"a bad address in a file": {Name: "x", Webhook: &Webhook{URLFile: writeTempFile(t, "ftp://"+secret)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New([]Receiver{r}, Options{})
@@ -99,11 +99,11 @@ func TestBadConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 	}
 }
 
-func TestFilesThatRotateAreReadForEveryRequest(t *testing.T) {
+func TestRotatedFilesAreReadForEveryRequest(t *testing.T) {
 	b := newInbox(t, nil)
 	r := webhook(b.URL)
-	r.Webhook.BearerTokenFile = file(t, "first-token")
-	n := notifier(t, Options{}, r)
+	r.Webhook.BearerTokenFile = writeTempFile(t, "first-token")
+	n := newNotifier(t, Options{}, r)
 	for _, token := range []string{"first-token", "second-token"} {
 		overwrite(t, r.Webhook.BearerTokenFile, token)
 		must.NoError(t, n.Send(t.Context(), Sample(Detected, time.Now())))

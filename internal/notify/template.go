@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// mostTemplate and mostOutput bound a template and what it makes, in bytes.
-	mostTemplate = 256 << 10
-	mostOutput   = 1 << 20
-	// mostRepeats bounds the functions that make much out of a number.
-	mostRepeats = 10_000
+	// maxTemplateBytes and maxOutputBytes limit a template and its output.
+	maxTemplateBytes = 256 << 10
+	maxOutputBytes   = 1 << 20
+	// maxRepeats limits the functions that produce much from a number.
+	maxRepeats = 10_000
 )
 
-// errTooLong ends a template whose output is too long.
-var errTooLong = fmt.Errorf("the output has more than %d bytes", mostOutput)
+// errTooLong ends a template with too much output.
+var errTooLong = fmt.Errorf("the output has more than %d bytes", maxOutputBytes)
 
-// builtins are the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
+// builtins lists the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
 func builtins() []string {
 	return []string{
 		"and", "call", "html", "index", "slice", "js", "len", "not", "or", "print", "printf", "println", "urlquery",
@@ -31,16 +31,17 @@ func builtins() []string {
 	}
 }
 
-// functions are those of sprig (https://masterminds.github.io/sprig/), without the ones that read the agent's
-// environment or ask the network, or that would replace one of text/template's, and with bounds on those that would fill the memory by a slip of the keyboard.
-func functions(secret func(string) (string, error)) template.FuncMap {
+// newFunctions returns the functions of sprig (https://masterminds.github.io/sprig/). It removes functions that read
+// the agent's environment, use the network, or replace a function of text/template. It limits functions that could
+// use up the memory by mistake.
+func newFunctions(secret func(string) (string, error)) template.FuncMap {
 	f := sprig.TxtFuncMap()
 	for _, name := range append(builtins(), "env", "expandenv", "getHostByName") {
 		delete(f, name)
 	}
 	f["toJson"], f["mustToJson"], f["toRawJson"], f["mustToRawJson"] = toJSON, toJSON, toJSON, toJSON
 	f["repeat"] = func(n int, s string) (string, error) {
-		if n < 0 || len(s) > 0 && n > mostOutput/len(s) {
+		if n < 0 || len(s) > 0 && n > maxOutputBytes/len(s) {
 			return "", fmt.Errorf("repeat %d: %w", n, errTooLong)
 		}
 		return strings.Repeat(s, n), nil
@@ -48,7 +49,7 @@ func functions(secret func(string) (string, error)) template.FuncMap {
 	for _, name := range []string{"indent", "nindent"} {
 		inner := f[name].(func(int, string) string)
 		f[name] = func(n int, s string) (string, error) {
-			if n < 0 || n > mostOutput/(strings.Count(s, "\n")+1) {
+			if n < 0 || n > maxOutputBytes/(strings.Count(s, "\n")+1) {
 				return "", fmt.Errorf("%s %d: %w", name, n, errTooLong)
 			}
 			return inner(n, s), nil
@@ -57,8 +58,8 @@ func functions(secret func(string) (string, error)) template.FuncMap {
 	for _, name := range []string{"randAlphaNum", "randAlpha", "randAscii", "randNumeric"} {
 		inner := f[name].(func(int) string)
 		f[name] = func(n int) (string, error) {
-			if n < 0 || n > mostRepeats {
-				return "", fmt.Errorf("%s %d: want 0 to %d", name, n, mostRepeats)
+			if n < 0 || n > maxRepeats {
+				return "", fmt.Errorf("%s %d: want 0 to %d", name, n, maxRepeats)
 			}
 			return inner(n), nil
 		}
@@ -66,13 +67,13 @@ func functions(secret func(string) (string, error)) template.FuncMap {
 	f["until"] = func(n int) ([]int, error) { return count(0, n, 1) }
 	f["untilStep"] = count
 	for _, name := range []string{"seq", "randBytes"} {
-		delete(f, name) // nothing that a notification needs, and unbounded
+		delete(f, name) // unlimited, and not needed by a notification
 	}
 	f["secret"] = secret
 	return f
 }
 
-// toJSON writes a value as JSON. Unlike sprig's it keeps <, > and & as they are, and reports what cannot be written.
+// toJSON encodes a value as JSON. Unlike sprig's function it keeps <, > and & as they are, and reports errors.
 func toJSON(v any) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -83,23 +84,23 @@ func toJSON(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// count is sprig's untilStep, bounded.
+// count is sprig's untilStep with a limit.
 func count(start, stop, step int) ([]int, error) {
 	var out []int
 	for i := start; step != 0 && (step > 0) == (i < stop) && i != stop; i += step {
-		if len(out) == mostRepeats {
-			return nil, fmt.Errorf("until %d: want %d numbers at most", stop, mostRepeats)
+		if len(out) == maxRepeats {
+			return nil, fmt.Errorf("until %d: want %d numbers at most", stop, maxRepeats)
 		}
 		out = append(out, i)
 	}
 	return out, nil
 }
 
-// limited is a buffer that takes no more than mostOutput.
-type limited struct{ bytes.Buffer }
+// limitedBuffer accepts at most maxOutputBytes.
+type limitedBuffer struct{ bytes.Buffer }
 
-func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > mostOutput {
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxOutputBytes {
 		return 0, errTooLong
 	}
 	return l.Buffer.Write(p)
@@ -107,21 +108,21 @@ func (l *limited) Write(p []byte) (int, error) {
 
 // compile parses a template. Its errors name the field, the line and the column.
 func compile(field, text string, secret func(string) (string, error)) (*template.Template, error) {
-	if len(text) > mostTemplate {
-		return nil, fmt.Errorf("%s: %d bytes: want %d at most", field, len(text), mostTemplate)
+	if len(text) > maxTemplateBytes {
+		return nil, fmt.Errorf("%s: %d bytes: want %d at most", field, len(text), maxTemplateBytes)
 	}
-	return template.New(field).Option("missingkey=zero").Funcs(functions(secret)).Parse(text)
+	return template.New(field).Option("missingkey=zero").Funcs(newFunctions(secret)).Parse(text)
 }
 
-// CheckTemplate reports a template that cannot be read; field is what its errors call it.
+// CheckTemplate returns an error if a template cannot be parsed; field is its name in the error.
 func CheckTemplate(field, text string) error {
 	_, err := compile(field, text, func(string) (string, error) { return "", nil })
 	return err
 }
 
-// render fills in a template.
+// render executes a template.
 func render(t *template.Template, m Message) (string, error) {
-	var out limited
+	var out limitedBuffer
 	if err := t.Execute(&out, m); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
 		return "", fmt.Errorf("template: %s: %w", t.Name(), err)
 	} else if err != nil {
@@ -130,12 +131,12 @@ func render(t *template.Template, m Message) (string, error) {
 	return out.String(), nil
 }
 
-// check renders a template for a sample of every moment that its receiver is told of.
-func check(t *template.Template, r *Receiver, judge func(string) error) error {
+// checkSamples renders a template for a sample of every moment of its receiver.
+func checkSamples(t *template.Template, r *Receiver, judge func(string) error) error {
 	now := time.Now()
 	var errs []error
 	for _, m := range Moments() {
-		if !r.tells(m) {
+		if !r.wantsMoment(m) {
 			continue
 		}
 		out, err := render(t, Sample(m, now))

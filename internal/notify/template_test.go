@@ -17,8 +17,8 @@ func overwrite(t testing.TB, path, content string) {
 	must.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// rendered is what a template makes of a sample.
-func rendered(t testing.TB, text string) string {
+// renderSample renders a template for a sample.
+func renderSample(t testing.TB, text string) string {
 	t.Helper()
 	tpl, err := compile("template", text, func(string) (string, error) { return "", nil })
 	must.NoError(t, err)
@@ -27,7 +27,7 @@ func rendered(t testing.TB, text string) string {
 	return out
 }
 
-func TestEveryMarkerHasItsMeaning(t *testing.T) {
+func TestTemplateFieldsHaveTheirValues(t *testing.T) {
 	for marker, want := range map[string]string{
 		".Event.EventId":                         "602d9444-d2cd-49c7-8624-8643e7171297",
 		".Event.EventType":                       "Preempt",
@@ -64,18 +64,18 @@ func TestEveryMarkerHasItsMeaning(t *testing.T) {
 		"toJson .NodePods":                       `["web-7d9c5b8f6d-x2x4z","orders-db-0"]`,
 		`eq .Moment "detected"`:                  "true",
 	} {
-		if got := rendered(t, "{{ "+marker+" }}"); got != want {
+		if got := renderSample(t, "{{ "+marker+" }}"); got != want {
 			t.Errorf("%s: %q, want %q", marker, got, want)
 		}
 	}
 }
 
-func TestW21TextIsNotTakenForHTML(t *testing.T) {
+func TestW21TextIsNotEscapedAsHTML(t *testing.T) {
 	const text = `{"text":"<https://x.example/?a=1&b=2|it's + it>"}`
-	if got := rendered(t, text+`{{ "+<&'\"" }}`); got != text+`+<&'"` {
+	if got := renderSample(t, text+`{{ "+<&'\"" }}`); got != text+`+<&'"` {
 		t.Errorf("%s", got)
 	}
-	if got := rendered(t, `{{ toJson "<&>" }}`); got != `"<&>"` {
+	if got := renderSample(t, `{{ toJson "<&>" }}`); got != `"<&>"` {
 		t.Errorf("toJson: %s", got)
 	}
 }
@@ -116,7 +116,7 @@ func TestBadTemplateFailsAtStartWithItsPosition(t *testing.T) {
 			}
 			for _, want := range append(c.want, "notifications[1] (bad)") {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q, want it to contain %q", err, want)
 				}
 			}
 		})
@@ -124,7 +124,7 @@ func TestBadTemplateFailsAtStartWithItsPosition(t *testing.T) {
 }
 
 func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
-	fromFile := Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Body: Body{TemplateFile: file(t, "{{ .Nope }}")}}}
+	fromFile := Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Body: Body{TemplateFile: writeTempFile(t, "{{ .Nope }}")}}}
 	chat := Receiver{Name: "x", Telegram: &Telegram{Token: "1:abc", ChatID: "1", Body: Body{Template: "{{ .Nope }}"}}}
 	for _, c := range []struct {
 		name string
@@ -139,7 +139,7 @@ func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
 		{"missing token", Receiver{Name: "x", Telegram: &Telegram{TokenFile: "/nonexistent", ChatID: "1"}}, "telegram.tokenFile: open /nonexistent"},
 		{"missing password", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", BasicAuth: &BasicAuth{"u", "/nonexistent"}}}, "webhook.basicAuth.passwordFile: open /nonexistent"},
 		{"missing CA", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{CAFile: "/nonexistent"}}}, "webhook.caFile: open /nonexistent"},
-		{"empty CA", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{CAFile: file(t, "x")}}}, "no certificate in it"},
+		{"empty CA", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{CAFile: writeTempFile(t, "x")}}}, "has no certificate"},
 		{"Telegram", chat, "telegram.template:1:3"},
 		{"empty text for Telegram", Receiver{Name: "x", Telegram: &Telegram{Token: "1:abc", ChatID: "1", Body: Body{Template: " {{- /* */ -}} "}}}, "telegram.template: its output is empty"},
 	} {
@@ -151,12 +151,12 @@ func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
 	}
 }
 
-func TestTemplateFileThatTurnsBadIsNotUsed(t *testing.T) {
+func TestInvalidTemplateFileKeepsTheLastValidOne(t *testing.T) {
 	b := newInbox(t, nil)
-	path := file(t, "first {{ .Moment }}")
+	path := writeTempFile(t, "first {{ .Moment }}")
 	r := Receiver{Name: "hook", Webhook: &Webhook{URL: b.URL, Body: Body{TemplateFile: path}}}
 	var log logged
-	n := notifier(t, Options{Log: log.logger()}, r)
+	n := newNotifier(t, Options{Log: log.logger()}, r)
 	for _, c := range []struct{ content, want string }{
 		{"first {{ .Moment }}", "first detected\n"},
 		{"second {{ .Moment }}", "second detected\n"},
@@ -174,12 +174,12 @@ func TestTemplateFileThatTurnsBadIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestBoundedFunctionsDoWhatSprigsDo(t *testing.T) {
+func TestLimitedFunctionsBehaveLikeSprig(t *testing.T) {
 	for call, want := range map[string]string{
 		`until 3`: "[0 1 2]", `untilStep 3 9 3`: "[3 6]", `untilStep 3 0 -1`: "[3 2 1]", `untilStep 0 1 0`: "[]",
 		`repeat 2 "ab"`: "abab", `indent 2 "a\nb"`: "  a\n  b", `len (randAlphaNum 5)`: "5",
 	} {
-		if got := rendered(t, "{{ "+call+" }}"); got != want {
+		if got := renderSample(t, "{{ "+call+" }}"); got != want {
 			t.Errorf("%s: %q, want %q", call, got, want)
 		}
 	}
@@ -206,7 +206,7 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		// A template's author may keep only the author's own agent busy; here that would be for nothing.
+		// These functions only use much CPU time of the author's own agent, and are slow to test.
 		for _, costly := range []string{"range", "genCA", "genSelf", "genSigned", "genPrivate", "bcrypt", "htpasswd", "derive", "template", "block"} {
 			if strings.Contains(text, costly) {
 				return
@@ -222,21 +222,21 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 			return
 		}
 		for _, m := range defaultMoments() {
-			if _, err := n.workers[0].writer.request(Sample(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
-				t.Errorf("%q was taken, and fails: %v", text, err)
+			if _, err := n.workers[0].writer.newMessageRequest(Sample(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
+				t.Errorf("%q was accepted, but fails: %v", text, err)
 			}
 		}
 	})
 }
 
 func TestNoFunctionReplacesABuiltin(t *testing.T) {
-	ours := functions(func(string) (string, error) { return "", nil })
+	ours := newFunctions(func(string) (string, error) { return "", nil })
 	for _, name := range builtins() {
 		if ours[name] != nil {
 			t.Errorf("%s is replaced", name)
 		}
 		if _, err := template.New("").Parse("{{ " + name + " 1 }}"); err != nil {
-			t.Errorf("%s is no builtin: %v", name, err)
+			t.Errorf("%s is not a builtin: %v", name, err)
 		}
 	}
 	for text, want := range map[string]string{

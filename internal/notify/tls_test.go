@@ -15,67 +15,67 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// authority is a server's certificate in PEM, by which clients know it.
-func authority(s *httptest.Server) string {
+// certificateOf returns a server's certificate in PEM.
+func certificateOf(s *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
-// newTLSInbox starts a receiver behind TLS, with a certificate that nobody knows.
+// newTLSInbox starts a receiver with TLS and an unknown certificate.
 func newTLSInbox(t testing.TB) *inbox {
 	t.Helper()
 	b := &inbox{}
 	b.Server = httptest.NewUnstartedServer(b)
-	b.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
+	b.Config.ErrorLog = log.New(io.Discard, "", 0) // the test expects refused handshakes
 	b.StartTLS()
 	t.Cleanup(b.Close)
 	return b
 }
 
-func TestW20CertificatesAreVerifiedUnlessTheUserSaysOtherwise(t *testing.T) {
+func TestW20CertificatesAreVerifiedByDefault(t *testing.T) {
 	b := newTLSInbox(t)
 	r := webhook(b.URL)
 	if err := sendOnce(t, r); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an unknown certificate: error %v", err)
 	}
 	if len(b.all()) != 0 {
-		t.Error("something was sent all the same")
+		t.Error("a request was sent")
 	}
-	r.Webhook.CAFile = file(t, authority(b.Server))
+	r.Webhook.CAFile = writeTempFile(t, certificateOf(b.Server))
 	if err := sendOnce(t, r); err != nil {
 		t.Errorf("with its CA: %v", err)
 	}
 	r.Webhook.CAFile, r.Webhook.InsecureSkipVerify = "", true
 	var log logged
-	n := notifier(t, Options{Log: log.logger()}, r)
+	n := newNotifier(t, Options{Log: log.logger()}, r)
 	if err := n.Send(t.Context(), Sample(Detected, time.Now())); err != nil {
 		t.Errorf("without verification: %v", err)
 	}
 	if !strings.Contains(log.String(), "is not verified") {
-		t.Errorf("nobody is warned: %s", log.String())
+		t.Errorf("no warning in the log: %s", log.String())
 	}
 	if len(b.all()) != 2 {
 		t.Errorf("%d requests arrived, want 2", len(b.all()))
 	}
 }
 
-func TestACAFileThatIsReplacedIsReadAgain(t *testing.T) {
+func TestReplacedCAFileIsReadAgain(t *testing.T) {
 	b := newTLSInbox(t)
 	r := webhook(b.URL)
 	none := 0
 	r.Webhook.Retries = &none
-	r.Webhook.CAFile = file(t, foreignCertificate)
-	n := notifier(t, Options{}, r)
+	r.Webhook.CAFile = writeTempFile(t, foreignCertificate)
+	n := newNotifier(t, Options{}, r)
 	if err := n.Send(t.Context(), Sample(Detected, time.Now())); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with another's CA: error %v", err)
 	}
-	must.NoError(t, os.WriteFile(r.Webhook.CAFile, []byte(authority(b.Server)), 0o600))
+	must.NoError(t, os.WriteFile(r.Webhook.CAFile, []byte(certificateOf(b.Server)), 0o600))
 	if err := n.Send(t.Context(), Sample(Detected, time.Now())); err != nil {
 		t.Errorf("after the file was replaced: %v", err)
 	}
 }
 
-// tunnel is an HTTP proxy for CONNECT, for one user.
-func tunnel(w http.ResponseWriter, r *http.Request) {
+// serveTunnel is an HTTP proxy for CONNECT, for one user.
+func serveTunnel(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") != "Basic YW5uOnBhc3Mtd29yZA==" {
 		w.Header().Set("Proxy-Authenticate", "Basic")
 		w.WriteHeader(http.StatusProxyAuthRequired)
@@ -97,12 +97,12 @@ func tunnel(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(near, far)
 }
 
-func TestTLSGoesThroughAProxyWithBasicAuth(t *testing.T) {
+func TestTLSUsesAProxyWithBasicAuth(t *testing.T) {
 	b := newTLSInbox(t)
-	plain, encrypted := httptest.NewServer(http.HandlerFunc(tunnel)), httptest.NewTLSServer(http.HandlerFunc(tunnel))
+	plain, encrypted := httptest.NewServer(http.HandlerFunc(serveTunnel)), httptest.NewTLSServer(http.HandlerFunc(serveTunnel))
 	t.Cleanup(plain.Close)
 	t.Cleanup(encrypted.Close)
-	both := authority(b.Server) + authority(encrypted)
+	both := certificateOf(b.Server) + certificateOf(encrypted)
 	for _, c := range []struct {
 		name, proxy, user string
 		ok                bool
@@ -113,7 +113,7 @@ func TestTLSGoesThroughAProxyWithBasicAuth(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := webhook(b.URL)
-			r.Webhook.CAFile = file(t, both)
+			r.Webhook.CAFile = writeTempFile(t, both)
 			r.Webhook.Proxy = strings.Replace(c.proxy, "://", "://"+c.user+"@", 1)
 			before := len(b.all())
 			err := sendOnce(t, r)

@@ -20,50 +20,50 @@ import (
 )
 
 const (
-	// lookTimeout bounds one look.
-	lookTimeout = 2 * time.Minute
-	// pageSize is how many Nodes, or NodeRetirements, are read at once.
+	// scanTimeout limits one scan.
+	scanTimeout = 2 * time.Minute
+	// pageSize is how many Nodes, or NodeRetirements, are read in one request.
 	pageSize = 500
 )
 
-// How sure it is that something is an orphan.
+// How certain a finding is.
 const (
 	suspected = "suspected"
 	proven    = "proven"
 )
 
-// marking is a cloud that tells by its own marks which machines are the cluster's, whatever group they are in. Of any
-// other cloud it is not known whose a machine without a Node is.
-type marking interface {
+// markingCloud is a cloud with marks on the cluster's instances, in any group. In other clouds, the owner of an
+// instance without a Node is unknown.
+type markingCloud interface {
 	instances.Deleter
 	cloud.Marker
 	Name() string
 }
 
-// unmarked is a cloud without such marks, whose word that a machine is gone holds for all of it: it has orphaned Nodes, and no orphaned
-// instances. That it is not asked to delete anything is why it has no Delete here.
-type unmarked interface {
+// unmarkedCloud is a cloud without such marks that can prove the absence of an instance. It has orphaned Nodes, but no
+// orphaned instances. It has no Delete here, because nothing is deleted in it.
+type unmarkedCloud interface {
 	Cloud
 	cloud.GoneProver
 	Name() string
 	Instances(ctx context.Context, group string) ([]cloud.Instance, error)
 }
 
-// Groups returns the NodeGroups that are in force.
+// Groups lists the valid NodeGroups.
 type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configure a Controller. All fields but Delete are required.
+// Options configures a Controller. All fields but Delete are required.
 type Options struct {
 	// Client creates NodeRetirements.
 	Client client.Client
-	// Live reads past the cache, which leaves out what tells Nodes apart, and has only the NodeRetirements that this manager
-	// selects.
+	// Live reads from the API server. The cache drops fields that distinguish Nodes, and has only the NodeRetirements
+	// that this manager selects.
 	Live     client.Reader
 	Groups   Groups
 	Selector labels.Selector
-	// Delete has orphaned instances deleted and orphaned Nodes retired; otherwise they are reported only.
+	// Delete deletes orphaned instances and retires orphaned Nodes. Without it, they are only reported.
 	Delete  bool
 	Grace   Grace
 	Every   time.Duration
@@ -72,25 +72,25 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Controller finds the orphaned instances and Nodes of one cloud and reports each. It is a manager's Runnable.
+// Controller finds and reports the orphaned instances and Nodes of one cloud. It is a Runnable of the manager.
 type Controller struct {
-	o        Options
-	name     string   // the cloud's
-	marking  marking  // nil for a cloud without marks
-	unmarked unmarked // nil for a cloud with marks
-	nodes    *instances.Nodes
+	options   Options
+	cloudName string        // of the cloud
+	marking   markingCloud  // nil for a cloud without marks
+	unmarked  unmarkedCloud // nil for a cloud with marks
+	nodes     *instances.Nodes
 
-	reported map[string]string // what was last reported, by kind and name
-	kept     map[string]bool   // the cloud's groups of which it was reported that their orphans are kept
+	reported     map[string]string // state last reported, by kind and name
+	reportedKept map[string]bool   // cloud groups with a report that their orphans are kept
 }
 
-// New returns a Controller for a cloud. It is nil for a cloud that can tell neither which instances are the cluster's, nor for
-// certain that one is gone.
+// New returns a Controller for a cloud. It is nil for a cloud without marks that cannot prove the
+// absence of an instance.
 func New(p interface{ Name() string }, o Options) *Controller {
-	s := &Controller{o: o, name: p.Name(), nodes: instances.NewNodes(o.Live)}
+	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodes(o.Live)}
 	var ok bool
-	if s.marking, ok = p.(marking); !ok {
-		s.unmarked, ok = p.(unmarked)
+	if s.marking, ok = p.(markingCloud); !ok {
+		s.unmarked, ok = p.(unmarkedCloud)
 	}
 	if !ok {
 		return nil
@@ -98,82 +98,81 @@ func New(p interface{ Name() string }, o Options) *Controller {
 	return s
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Controller) NeedLeaderElection() bool { return true }
 
-// Start looks until ctx ends.
+// Start scans periodically until ctx ends.
 func (s *Controller) Start(ctx context.Context) error {
 	s.reported = map[string]string{}
-	finder := s.finder()
+	finder := s.newFinder()
 	for {
-		if err := s.look(ctx, finder); err != nil && ctx.Err() == nil {
-			s.o.Metrics.failures.WithLabelValues(s.name).Inc()
-			s.o.Log.Warn("not everything is known of machines without a Node and Nodes without a machine", "err", err)
+		if err := s.scan(ctx, finder); err != nil && ctx.Err() == nil {
+			s.options.Metrics.failures.WithLabelValues(s.cloudName).Inc()
+			s.options.Log.Warn("the scan for orphaned instances and Nodes is incomplete", "err", err)
 		}
-		if !elapsed.Sleep(ctx, s.o.Every) {
+		if !elapsed.Sleep(ctx, s.options.Every) {
 			return nil
 		}
 	}
 }
 
-func (s *Controller) look(ctx context.Context, finder *Finder) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (s *Controller) scan(ctx context.Context, finder *Finder) error {
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
 	seen, err := s.readSnapshot(ctx)
 	if err != nil {
 		return err
 	}
-	findings, unknown := s.find(ctx, finder, seen)
-	s.report(seen, findings)
-	if !s.o.Delete {
+	findings, unknown := s.findOrphans(ctx, finder, seen)
+	s.reportFindings(seen, findings)
+	if !s.options.Delete {
 		return unknown
 	}
 	return errors.Join(unknown, s.deleteInstances(ctx, seen, findings), s.retireNodes(ctx, seen, findings))
 }
 
-func (s *Controller) finder() *Finder {
+func (s *Controller) newFinder() *Finder {
 	if s.marking != nil {
-		return NewFinder(s.marking, s.o.Grace)
+		return NewFinder(s.marking, s.options.Grace)
 	}
-	return NewFinder(s.unmarked, s.o.Grace)
+	return NewFinder(s.unmarked, s.options.Grace)
 }
 
-func (s *Controller) find(ctx context.Context, finder *Finder, seen *snapshot) ([]Finding, error) {
+func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snapshot) ([]Finding, error) {
 	if s.marking != nil {
-		finder.Spare = seen.isSpared
-		findings, err := finder.Look(ctx, seen.machines, seen.nodes, time.Now())
-		return slices.DeleteFunc(findings, func(f Finding) bool { return f.Kind == OrphanedNode && s.othersNode(seen, f.Name) }), err
+		finder.Spare = seen.isHandled
+		findings, err := finder.Look(ctx, seen.instances, seen.nodes, time.Now())
+		return slices.DeleteFunc(findings, func(f Finding) bool { return f.Kind == OrphanedNode && s.isNodeOfOtherCloud(seen, f.Name) }), err
 	}
-	list := func(ctx context.Context) ([]cloud.Instance, error) { return s.listGroups(ctx, seen) }
+	list := func(ctx context.Context) ([]cloud.Instance, error) { return s.listGroupInstances(ctx, seen) }
 	return finder.OrphanedNodes(ctx, list, slices.DeleteFunc(slices.Clone(seen.nodes), func(n Node) bool {
-		return !s.mayAsk(seen, n)
+		return !s.canCheckNode(seen, n)
 	}), time.Now())
 }
 
-// mayAsk says whether a cloud without marks is to be asked about a Node: its owner is this manager's and says that it is
-// there, and the cloud's word would prove something.
-func (s *Controller) mayAsk(seen *snapshot, n Node) bool {
-	g := seen.byName[seen.owner[n.Name]]
-	return g != nil && s.mine(g) && g.Spec.Cloud.Provider == s.name && s.unmarked.ProvesGone(n.ProviderID)
+// canCheckNode reports whether a cloud without marks can prove the absence of a Node's instance. The Node's group must
+// be this manager's and in the cloud.
+func (s *Controller) canCheckNode(seen *snapshot, n Node) bool {
+	g := seen.groupByName[seen.groupOfNode[n.Name]]
+	return g != nil && s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.ProvesGone(n.ProviderID)
 }
 
-// othersNode says that a Node's owner is a group of another cloud, whose machine's ID is only spelt as this one's are: a
-// pool's machines have the IDs of the cloud that they are in.
-func (s *Controller) othersNode(seen *snapshot, node string) bool {
-	g := seen.byName[seen.owner[node]]
-	return g != nil && g.Spec.Cloud.Provider != s.name
+// isNodeOfOtherCloud reports whether a Node's group is in another cloud. The instances of a pool have the IDs of their
+// cloud.
+func (s *Controller) isNodeOfOtherCloud(seen *snapshot, node string) bool {
+	g := seen.groupByName[seen.groupOfNode[node]]
+	return g != nil && g.Spec.Cloud.Provider != s.cloudName
 }
 
-func (s *Controller) mine(g *v1alpha1.NodeGroup) bool {
-	return s.o.Selector.Matches(labels.Set(g.Labels))
+func (s *Controller) isOwnGroup(g *v1alpha1.NodeGroup) bool {
+	return s.options.Selector.Matches(labels.Set(g.Labels))
 }
 
-// listGroups lists the machines of all groups that this manager's NodeGroups have in the cloud, or nothing (I7). What
-// another manager's NodeGroup calls a group may not be known to this one's configuration, nor be its credential's to read.
-func (s *Controller) listGroups(ctx context.Context, seen *snapshot) ([]cloud.Instance, error) {
+// listGroupInstances lists the instances of this manager's groups in the cloud. After an error it returns none (I7).
+// The cloud groups of other managers may be unknown or unreadable here.
+func (s *Controller) listGroupInstances(ctx context.Context, seen *snapshot) ([]cloud.Instance, error) {
 	named := map[string]bool{}
-	for _, g := range seen.byName {
-		if s.mine(g) && g.Spec.Cloud.Provider == s.name {
+	for _, g := range seen.groupByName {
+		if s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName {
 			named[g.Spec.Cloud.Group] = true
 		}
 	}
@@ -181,7 +180,7 @@ func (s *Controller) listGroups(ctx context.Context, seen *snapshot) ([]cloud.In
 	for _, group := range slices.Sorted(maps.Keys(named)) {
 		machines, err := s.unmarked.Instances(ctx, group)
 		if err != nil {
-			return nil, fmt.Errorf("the machines of %s, without which no Node is called one without a machine: %w", group, err)
+			return nil, fmt.Errorf("listing the instances of %s, without which no Node counts as orphaned: %w", group, err)
 		}
 		all = append(all, machines...)
 	}

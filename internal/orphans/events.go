@@ -14,24 +14,24 @@ import (
 // eventReason is the reason of an Event about an orphan.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The comment of each reason states the type of its Events, their objects, and when they are written.
 const (
-	// eventOrphan is Warning, on NodeGroup: a machine is the cluster's and has no Node.
+	// eventOrphan is Warning, on NodeGroup: an instance of the cluster has no Node.
 	eventOrphan eventReason = "OrphanFound"
-	// eventOrphansKept is Warning, on NodeGroup: such machines are too many at once, or none of the cluster's has a Node, so that
-	// none of them is deleted.
+	// eventOrphansKept is Warning, on NodeGroup: none of the orphaned instances is deleted, because there are too many,
+	// or no instance of the cluster has a Node.
 	eventOrphansKept eventReason = "OrphansKept"
-	// eventOrphanDeleted is Warning, on NodeGroup: such a machine is deleted.
+	// eventOrphanDeleted is Warning, on NodeGroup: an orphaned instance is deleted.
 	eventOrphanDeleted eventReason = "OrphanDeleted"
-	// eventOrphanedNode is Warning, on Node: the Node has no machine.
-	eventOrphanedNode eventReason = "MachineMissing"
+	// eventOrphanedNode is Warning, on Node: the Node has no instance.
+	eventOrphanedNode eventReason = "InstanceMissing"
 )
 
-// report counts the findings, and reports each when it is first found and when it is due.
-func (s *Controller) report(seen *snapshot, findings []Finding) {
+// reportFindings counts the findings, and reports each one when it is first found and when it is due.
+func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
 	reported := map[string]string{}
 	counts := map[[2]string]float64{}
-	for _, kind := range s.kinds() {
+	for _, kind := range s.findableKinds() {
 		for _, state := range []string{suspected, proven} {
 			counts[[2]string{string(kind), state}] = 0
 		}
@@ -47,20 +47,20 @@ func (s *Controller) report(seen *snapshot, findings []Finding) {
 		if s.reported[key] == state {
 			continue
 		}
-		s.o.Log.Warn("an orphan", "kind", f.Kind, "name", f.Name, "providerID", f.ProviderID, "group", f.Group, "state", state, "since", f.Since,
+		s.options.Log.Warn("orphan found", "kind", f.Kind, "name", f.Name, "providerID", f.ProviderID, "group", f.Group, "state", state, "since", f.Since,
 			"proofs", f.Proofs)
-		s.announce(seen, f, state)
+		s.recordFindingEvent(seen, f, state)
 	}
 	s.reported = reported
-	if s.o.Delete {
+	if s.options.Delete {
 		s.reportKept(seen, findings)
 	}
 	for key, n := range counts {
-		s.o.Metrics.orphans.WithLabelValues(s.name, key[0], key[1]).Set(n)
+		s.options.Metrics.orphans.WithLabelValues(s.cloudName, key[0], key[1]).Set(n)
 	}
 }
 
-// reportKept reports that orphans are kept, and what to do about it, once for each of the cloud's groups.
+// reportKept reports once for each cloud group that its orphans are kept, and what to do.
 func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
 	kept := map[string]bool{}
 	for _, f := range findings {
@@ -68,66 +68,66 @@ func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
 			continue
 		}
 		kept[f.Group] = true
-		if s.kept[f.Group] {
+		if s.reportedKept[f.Group] {
 			continue
 		}
-		note := fmt.Sprintf("orphans are not deleted: %s. "+
-			"Have their kubelets join again, or delete by hand in the cloud what the cluster does not need", f.Kept)
-		s.o.Log.Warn(note, "group", f.Group)
-		s.onGroup(seen, f.Group, eventOrphansKept, "kept", note)
+		note := fmt.Sprintf("orphaned instances are not deleted: %s. "+
+			"Let their kubelets join again, or delete the unneeded ones by hand in the cloud", f.Kept)
+		s.options.Log.Warn(note, "group", f.Group)
+		s.recordGroupEvent(seen, f.Group, eventOrphansKept, "kept", note)
 	}
-	s.kept = kept
+	s.reportedKept = kept
 }
 
-// kinds are those that may be found in the cloud.
-func (s *Controller) kinds() []Kind {
+// findableKinds returns the kinds that can be found in the cloud.
+func (s *Controller) findableKinds() []Kind {
 	if s.marking != nil {
 		return []Kind{OrphanedInstance, OrphanedNode}
 	}
 	return []Kind{OrphanedNode}
 }
 
-func (s *Controller) announce(seen *snapshot, f Finding, state string) {
-	note := fmt.Sprintf("%s, %s: %s", f, state, s.intent(f))
+func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string) {
+	note := fmt.Sprintf("%s, %s: %s", f, state, s.describeNextAction(f))
 	if f.Kind == OrphanedNode {
-		if n := seen.uid[f.Name]; n != nil {
-			s.emit(&corev1.Node{
+		if n := seen.nodeByName[f.Name]; n != nil {
+			s.recordEvent(&corev1.Node{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 			}, eventOrphanedNode, state, note)
 		}
 		return
 	}
-	s.onGroup(seen, f.Group, eventOrphan, state, note)
+	s.recordGroupEvent(seen, f.Group, eventOrphan, state, note)
 }
 
-// intent says what follows for an orphan.
-func (s *Controller) intent(f Finding) string {
+// describeNextAction returns what will be done about an orphan.
+func (s *Controller) describeNextAction(f Finding) string {
 	switch {
-	case !s.o.Delete:
-		return "it is reported and left alone"
+	case !s.options.Delete:
+		return "it is only reported"
 	case f.Kind == OrphanedNode:
-		return fmt.Sprintf("its Node is retired when that has been so for %s", s.o.Grace.Stay)
+		return fmt.Sprintf("its Node is retired once that has lasted for %s", s.options.Grace.Stay)
 	case f.Kept != "":
-		return "it is left alone: " + f.Kept
+		return "it is kept: " + f.Kept
 	}
-	return fmt.Sprintf("it is deleted when that has been so for %s", s.o.Grace.Stay)
+	return fmt.Sprintf("it is deleted once that has lasted for %s", s.options.Grace.Stay)
 }
 
-// onGroup makes an Event on the NodeGroup of a cloud's group, if there is one that has an object.
-func (s *Controller) onGroup(seen *snapshot, cloudGroup string, reason eventReason, action, note string) {
-	g := seen.byCloud[cloudGroup]
+// recordGroupEvent writes an Event on the NodeGroup of a cloud group, if it exists as an object.
+func (s *Controller) recordGroupEvent(seen *snapshot, cloudGroup string, reason eventReason, action, note string) {
+	g := seen.groupByCloudGroup[cloudGroup]
 	if g == nil || g.UID == "" {
 		return
 	}
-	s.emit(&v1alpha1.NodeGroup{
+	s.recordEvent(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.Name, UID: g.UID},
 	}, reason, action, note)
 }
 
-// emit makes an Event, whose action keeps it apart from one about another machine: of Events that differ in their notes
-// alone the API server keeps the first.
-func (s *Controller) emit(about client.Object, reason eventReason, action, note string) {
+// recordEvent writes an Event. Its action distinguishes it from Events about other instances: if only the notes differ,
+// the API server keeps the first.
+func (s *Controller) recordEvent(about client.Object, reason eventReason, action, note string) {
 	const maxAction = 128
-	s.o.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.Clip(action, maxAction), "%s", observe.Note(note))
+	s.options.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.Clip(action, maxAction), "%s", observe.Note(note))
 }

@@ -1,8 +1,9 @@
-// Package orphans finds instances of the cluster without a Node, and Nodes without an instance. It reports each with its
-// proofs. Where it may, it deletes orphaned instances and retires orphaned Nodes after a grace period.
+// Package orphans finds instances of the cluster without a Node, and Nodes without an instance. It reports each with
+// its proofs. If configured, it deletes orphaned instances and retires orphaned Nodes after a grace period.
 //
-// Each must be found in every look for the whole grace period, which a restart begins anew. A look compares complete lists of
-// instances and Nodes (I7). Many orphaned instances at once are Nodes that the cluster has lost: see limit.go.
+// An orphan must be found in every scan of the whole grace period, which a restart begins again. A scan compares
+// complete lists of instances and Nodes (I7). Many orphaned instances at once mean that the cluster has lost its Nodes:
+// see limit.go.
 package orphans
 
 import (
@@ -17,45 +18,45 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Kind is what was found.
+// Kind is the kind of an orphan.
 type Kind string
 
-// The kinds.
 const (
 	// OrphanedInstance is an instance without a Node.
-	OrphanedInstance Kind = "Orphan"
+	OrphanedInstance Kind = "Instance"
 	// OrphanedNode is a Node without an instance.
-	OrphanedNode Kind = "Ghost"
+	OrphanedNode Kind = "Node"
 )
 
-// Node is what is known of a Node.
+// Node has the relevant fields of a Node.
 type Node struct {
 	Name       string
 	ProviderID string
-	SystemUUID string // of status.nodeInfo
+	SystemUUID string // status.nodeInfo.systemUUID
 	Ready      bool
 	Created    time.Time
-	// ControlPlane is one of the control plane's, which no group makes and which is there when all others are lost.
+	// ControlPlane marks a node of the control plane. No group creates it, and it exists even if all other Nodes are
+	// lost.
 	ControlPlane bool
 }
 
-// Finding is a machine or a Node that has no other half.
+// Finding is an orphaned instance or Node.
 type Finding struct {
 	Kind Kind
-	// ProviderID is the machine's, also for an OrphanedNode.
+	// ProviderID is the instance's, also for an OrphanedNode.
 	ProviderID string
-	// Name is the machine's, or the Node's.
+	// Name is the name of the instance or the Node.
 	Name string
-	// Group is the machine's; empty for an OrphanedNode.
+	// Group is the cloud group of the instance; empty for an OrphanedNode.
 	Group string
-	// Proofs are what speaks for it, each a sentence.
+	// Proofs are the reasons for the finding, each a sentence.
 	Proofs []string
-	// Since is when it was first found so, and Looks how often since.
+	// Since is when it was first found, and Looks the number of scans since.
 	Since time.Time
 	Looks int
-	// Due says that it was found so for the whole grace.
+	// Due is true if it was found during the whole grace period.
 	Due bool
-	// Kept is why the orphan is not deleted even when it is due; empty when nothing speaks against it.
+	// Kept says why the orphan is not deleted even if it is due; empty if it may be.
 	Kept string
 }
 
@@ -63,114 +64,112 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s (%s): %s", f.Kind, f.Name, f.ProviderID, strings.Join(f.Proofs, "; "))
 }
 
-// Cloud is the part of [cloud.Provider] that a Finder asks.
+// Cloud is the part of [cloud.Provider] that a Finder needs.
 type Cloud interface {
 	Normalize(providerID string) (string, error)
 	Instance(ctx context.Context, providerID string) (cloud.Instance, error)
 }
 
-// Grace is how long and how often something must be found.
+// Grace says how long and how often an orphan must be found.
 type Grace struct {
-	// Join is how long a machine has to join, counted from when it was made.
+	// Join is how long an instance may take to join after its creation.
 	Join time.Duration
-	// Stay is for how long something must be found, in every look, before it is due.
+	// Stay is how long an orphan must be found, in every scan, until it is due.
 	Stay time.Duration
-	// Looks is in how many looks at the least.
+	// Looks is the minimum number of scans.
 	Looks int
 }
 
-// DefaultGrace suits machines that join within minutes.
+// DefaultGrace suits instances that join within minutes.
 func DefaultGrace() Grace { return Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3} }
 
-// Finder remembers what was found in earlier looks. It is for one caller at a time.
+// Finder finds orphans and remembers the previous scan. It is not safe for concurrent use.
 type Finder struct {
-	// Spare says that a machine is no orphan, whatever speaks for it; nil spares none.
+	// Spare reports whether an instance cannot be an orphan; nil spares none.
 	Spare func(cloud.Instance) bool
 
-	cloud Cloud
-	grace Grace
-	known map[string]Finding // by kind and provider ID or name
-	kept  time.Time          // when orphans were last too many
+	cloud         Cloud
+	grace         Grace
+	previous      map[string]Finding // by kind, name and provider ID
+	lastLimitedAt time.Time          // when there were last too many orphans
 }
 
-// NewFinder returns a Finder.
 func NewFinder(c Cloud, g Grace) *Finder {
-	return &Finder{cloud: c, grace: g, known: map[string]Finding{}}
+	return &Finder{cloud: c, grace: g, previous: map[string]Finding{}}
 }
 
-// Look compares all instances of the cluster with all Nodes, and returns what it finds, ordered by kind and name. The
-// machines must be those that the cloud's own marks say are the cluster's; of a cloud without marks, see [Finder.OrphanedNodes].
-// When the cloud fails to answer for a Node, nothing is found about that one.
-func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
+// Look compares all instances of the cluster with all Nodes and returns the orphans, sorted by kind and name. The
+// instances must be marked as the cluster's by the cloud. For a cloud without marks, see [Finder.OrphanedNodes]. If the
+// cloud does not answer for a Node, that Node is not a finding.
+func (f *Finder) Look(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
-	hosts := f.hosts(nodes...)
-	for _, m := range machines {
-		if f.Spare != nil && f.Spare(m) {
+	hosts := f.toHosts(nodes...)
+	for _, i := range instances {
+		if f.Spare != nil && f.Spare(i) {
 			continue
 		}
-		if proofs := f.proofsAgainstInstance(m, hosts, len(nodes), now); proofs != nil {
-			f.note(seen, Finding{Kind: OrphanedInstance, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
+		if proofs := f.proveNoNode(i, hosts, len(nodes), now); proofs != nil {
+			f.addFinding(seen, Finding{Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs}, now)
 		}
 	}
-	f.limit(seen, machines, hosts, nodes, now)
-	err := f.orphanedNodes(ctx, seen, machines, f.silent(nodes, now), now)
-	return f.remember(seen), err
+	f.applyLimit(seen, instances, hosts, nodes, now)
+	err := f.addOrphanedNodes(ctx, seen, instances, f.findSilentNodes(nodes, now), now)
+	return f.storeFindings(seen), err
 }
 
-// OrphanedNodes is [Finder.Look] for a cloud that does not mark its machines: nobody knows whose one without a Node is there, so
-// that no orphan is found. The Nodes are those that are the caller's to ask about. The list takes the place of the marked
-// machines, as what the cloud's word about one machine has to agree with; it is asked for when a Node is silent, and when
-// it fails, nothing is found (I7).
+// OrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
+// the caller may check. Instead of marked instances, it uses list to confirm the cloud's answer for one instance. It
+// calls list only if a Node is silent. If list fails, nothing is found (I7).
 func (f *Finder) OrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
-	silent := f.silent(nodes, now)
+	silent := f.findSilentNodes(nodes, now)
 	if len(silent) == 0 {
-		return f.remember(seen), nil
+		return f.storeFindings(seen), nil
 	}
-	machines, err := list(ctx)
+	instances, err := list(ctx)
 	if err != nil {
-		return f.remember(seen), err
+		return f.storeFindings(seen), err
 	}
-	err = f.orphanedNodes(ctx, seen, machines, silent, now)
-	return f.remember(seen), err
+	err = f.addOrphanedNodes(ctx, seen, instances, silent, now)
+	return f.storeFindings(seen), err
 }
 
-// remember keeps in mind what a look has found, and gives it in order.
-func (f *Finder) remember(seen map[string]Finding) []Finding {
-	f.known = seen
+// storeFindings stores the findings for the next scan and returns them sorted.
+func (f *Finder) storeFindings(seen map[string]Finding) []Finding {
+	f.previous = seen
 	return slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
 		return strings.Compare(string(a.Kind)+a.Name+a.ProviderID, string(b.Kind)+b.Name+b.ProviderID)
 	})
 }
 
-// note carries on from the look before.
-func (f *Finder) note(seen map[string]Finding, found Finding, now time.Time) {
+// addFinding adds a finding and continues the counts of the previous scan.
+func (f *Finder) addFinding(seen map[string]Finding, found Finding, now time.Time) {
 	key := string(found.Kind) + " " + found.Name + " " + found.ProviderID
 	found.Since, found.Looks = now, 1
-	if before, ok := f.known[key]; ok {
+	if before, ok := f.previous[key]; ok {
 		found.Since, found.Looks = before.Since, before.Looks+1
 	}
 	found.Due = found.Looks >= f.grace.Looks && now.Sub(found.Since) >= f.grace.Stay
 	seen[key] = found
 }
 
-// proofsAgainstInstance returns the proofs that a machine has no Node, and nil when one of them fails.
-func (f *Finder) proofsAgainstInstance(m cloud.Instance, hosts *cloud.Hosts, nodes int, now time.Time) []string {
-	if m.State == cloud.Deleting || m.State == cloud.Unknown || m.Created.IsZero() || now.Sub(m.Created) < f.grace.Join {
+// proveNoNode returns the proofs that an instance has no Node, or nil if one of them fails.
+func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.Hosts, nodes int, now time.Time) []string {
+	if i.State == cloud.Deleting || i.State == cloud.Unknown || i.Created.IsZero() || now.Sub(i.Created) < f.grace.Join {
 		return nil
 	}
-	if node, err := hosts.Of(m); node != "" || err != nil {
+	if node, err := hosts.Of(i); node != "" || err != nil {
 		return nil
 	}
 	return []string{
-		fmt.Sprintf("the cloud has it as the cluster's, in group %s, %s", m.Group, m.State),
-		fmt.Sprintf("it was made %s ago, and a machine has %s to join", now.Sub(m.Created).Round(time.Second), f.grace.Join),
-		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as its system's", nodes),
+		fmt.Sprintf("the cloud has it marked as the cluster's, in group %s, %s", i.Group, i.State),
+		fmt.Sprintf("it was created %s ago, and an instance has %s to join", now.Sub(i.Created).Round(time.Second), f.grace.Join),
+		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as system UUID", nodes),
 	}
 }
 
-// hosts are what some Nodes say of their machines.
-func (f *Finder) hosts(nodes ...Node) *cloud.Hosts {
+// toHosts converts Nodes for the comparison with instances.
+func (f *Finder) toHosts(nodes ...Node) *cloud.Hosts {
 	all := make([]cloud.Host, len(nodes))
 	for i, n := range nodes {
 		all[i] = cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID}
@@ -178,44 +177,44 @@ func (f *Finder) hosts(nodes ...Node) *cloud.Hosts {
 	return cloud.NewHosts(f.cloud.Normalize, all)
 }
 
-// silent gives the Nodes that may be orphaned, as far as they tell themselves: those that are not Ready, had their time to
-// join, and are not another cloud's.
-func (f *Finder) silent(nodes []Node, now time.Time) []Node {
+// findSilentNodes returns the Nodes that may be orphaned: not Ready, past their time to join, and of this cloud.
+func (f *Finder) findSilentNodes(nodes []Node, now time.Time) []Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
 		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.Join {
 			return true
 		}
 		_, err := f.cloud.Normalize(n.ProviderID)
-		return err != nil // another cloud's Node is not this one's to judge
+		return err != nil // a Node of another cloud
 	})
 }
 
-// orphanedNodes notes those of the silent Nodes that have no machine. An error is the cloud's, which leaves some open.
-func (f *Finder) orphanedNodes(ctx context.Context, seen map[string]Finding, machines []cloud.Instance, silent []Node, now time.Time) error {
+// addOrphanedNodes adds the silent Nodes without an instance. If the cloud does not answer for some, it returns an
+// error.
+func (f *Finder) addOrphanedNodes(ctx context.Context, seen map[string]Finding, instances []cloud.Instance, silent []Node, now time.Time) error {
 	var errs []error
 	for _, n := range silent {
-		proofs, err := f.proofsAgainstNode(ctx, n, machines)
+		proofs, err := f.proveNoInstance(ctx, n, instances)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
 			continue
 		}
 		if proofs != nil {
-			f.note(seen, Finding{Kind: OrphanedNode, ProviderID: n.ProviderID, Name: n.Name, Proofs: proofs}, now)
+			f.addFinding(seen, Finding{Kind: OrphanedNode, ProviderID: n.ProviderID, Name: n.Name, Proofs: proofs}, now)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// proofsAgainstNode returns the proofs that a silent Node has no machine, and nil when one of them fails. An error is the cloud's, which
-// leaves it open.
-func (f *Finder) proofsAgainstNode(ctx context.Context, n Node, machines []cloud.Instance) ([]string, error) {
+// proveNoInstance returns the proofs that a silent Node has no instance, or nil if one of them fails. An error means
+// that the cloud did not answer.
+func (f *Finder) proveNoInstance(ctx context.Context, n Node, instances []cloud.Instance) ([]string, error) {
 	id, err := f.cloud.Normalize(n.ProviderID)
 	if err != nil {
 		return nil, err
 	}
-	host := f.hosts(n)
-	for _, m := range machines {
-		if node, _ := host.Of(m); node != "" {
+	host := f.toHosts(n)
+	for _, i := range instances {
+		if node, _ := host.Of(i); node != "" {
 			return nil, nil
 		}
 	}
@@ -226,8 +225,8 @@ func (f *Finder) proofsAgainstNode(ctx context.Context, n Node, machines []cloud
 		return nil, err
 	}
 	return []string{
-		"the cloud says that there is no " + id,
-		fmt.Sprintf("none of the %d machines that the cloud lists has its provider ID, its name or its system's ID", len(machines)),
-		"its kubelet is silent: the Node is not Ready",
+		"the cloud does not find " + id,
+		fmt.Sprintf("none of the %d instances that the cloud lists has its provider ID, its name or its system UUID", len(instances)),
+		"its kubelet does not report: the Node is not Ready",
 	}, nil
 }

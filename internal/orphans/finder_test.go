@@ -16,25 +16,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// world is a cloud of machines.
-type world struct {
-	machines []cloud.Instance
-	failing  bool
-	deleted  []string
+// fakeCloud is a cloud with instances.
+type fakeCloud struct {
+	instances []cloud.Instance
+	failing   bool
+	deleted   []string
 }
 
-func (w *world) Normalize(id string) (string, error) {
+func (w *fakeCloud) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "cloud:///") {
 		return "", errors.New("another cloud's")
 	}
 	return strings.ToLower(id), nil
 }
 
-func (w *world) Instance(_ context.Context, id string) (cloud.Instance, error) {
+func (w *fakeCloud) Instance(_ context.Context, id string) (cloud.Instance, error) {
 	if w.failing {
 		return cloud.Instance{}, errors.New("unreachable")
 	}
-	for _, m := range w.machines {
+	for _, m := range w.instances {
 		if m.ProviderID == id {
 			return m, nil
 		}
@@ -42,7 +42,7 @@ func (w *world) Instance(_ context.Context, id string) (cloud.Instance, error) {
 	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 }
 
-func (w *world) Delete(_ context.Context, id string) (cloud.Operation, error) {
+func (w *fakeCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
 	w.deleted = append(w.deleted, id)
 	return cloud.Operation{}, nil
 }
@@ -53,18 +53,18 @@ var (
 	grace = Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3}
 )
 
-func machine(id string) cloud.Instance {
+func newOldInstance(id string) cloud.Instance {
 	return cloud.Instance{ProviderID: "cloud:///" + id, Name: "m-" + id, ComputerName: "h-" + id, Group: "g", State: cloud.Running, Created: old}
 }
 
-// look looks so many times in all of the grace, and gives the last findings as words.
-func look(t *testing.T, w *world, nodes []Node, times int) []string {
+// lookRepeatedly scans so many times during the grace period, and returns the last findings as text.
+func lookRepeatedly(t *testing.T, w *fakeCloud, nodes []Node, times int) []string {
 	t.Helper()
 	f := NewFinder(w, grace)
 	var found []Finding
 	for i := range times {
 		var err error
-		if found, err = f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(i)*grace.Stay/time.Duration(max(1, times-1)))); err != nil {
+		if found, err = f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*grace.Stay/time.Duration(max(1, times-1)))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,19 +75,19 @@ func look(t *testing.T, w *world, nodes []Node, times int) []string {
 	return words
 }
 
-func TestInstanceIsOrphanedOnlyWithoutAnyClaim(t *testing.T) {
-	w := &world{machines: []cloud.Instance{machine("a")}}
-	if got := look(t, w, nil, 3); !slices.Equal(got, []string{"Orphan m-a true"}) {
-		t.Errorf("nothing speaks for it: %q", got)
+func TestInstanceIsOrphanedOnlyWithoutNode(t *testing.T) {
+	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
+	if got := lookRepeatedly(t, w, nil, 3); !slices.Equal(got, []string{"Instance m-a true"}) {
+		t.Errorf("no Node for the instance: %q", got)
 	}
-	if got := look(t, w, nil, 2); !slices.Equal(got, []string{"Orphan m-a false"}) {
-		t.Errorf("two looks: %q", got)
+	if got := lookRepeatedly(t, w, nil, 2); !slices.Equal(got, []string{"Instance m-a false"}) {
+		t.Errorf("two scans: %q", got)
 	}
 	for name, n := range map[string]Node{
 		"provider ID": {Name: "x", ProviderID: "cloud:///A"}, "name": {Name: "M-a"}, "host name": {Name: "h-a"},
 		"system UUID": {Name: "x", SystemUUID: "A"},
 	} {
-		if got := look(t, w, []Node{n}, 3); len(got) != 0 {
+		if got := lookRepeatedly(t, w, []Node{n}, 3); len(got) != 0 {
 			t.Errorf("a Node has its %s: %q", name, got)
 		}
 	}
@@ -95,19 +95,19 @@ func TestInstanceIsOrphanedOnlyWithoutAnyClaim(t *testing.T) {
 		"being deleted": func(m *cloud.Instance) { m.State = cloud.Deleting }, "in an unknown state": func(m *cloud.Instance) { m.State = cloud.Unknown },
 		"young": func(m *cloud.Instance) { m.Created = now.Add(-time.Minute) }, "of unknown age": func(m *cloud.Instance) { m.Created = time.Time{} },
 	} {
-		m := machine("a")
+		m := newOldInstance("a")
 		change(&m)
-		if got := look(t, &world{machines: []cloud.Instance{m}}, nil, 3); len(got) != 0 {
+		if got := lookRepeatedly(t, &fakeCloud{instances: []cloud.Instance{m}}, nil, 3); len(got) != 0 {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
 }
 
 func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
-	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
-	w := &world{machines: []cloud.Instance{machine("a")}}
+	orphan := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
+	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
 	a := Node{Name: "m-a"}
-	if got := look(t, w, []Node{a, ghost}, 3); !slices.Equal(got, []string{"Ghost n true"}) {
+	if got := lookRepeatedly(t, w, []Node{a, orphan}, 3); !slices.Equal(got, []string{"Node n true"}) {
 		t.Errorf("%q", got)
 	}
 	for name, change := range map[string]func(*Node){
@@ -115,44 +115,44 @@ func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
 		"without a provider ID": func(n *Node) { n.ProviderID = "" }, "there": func(n *Node) { n.ProviderID = "cloud:///a" },
 		"there by its name": func(n *Node) { n.Name = "h-a" },
 	} {
-		n := ghost
+		n := orphan
 		change(&n)
-		if got := look(t, w, []Node{a, n}, 3); len(got) != 0 {
+		if got := lookRepeatedly(t, w, []Node{a, n}, 3); len(got) != 0 {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
 	w.failing = true
-	if found, err := NewFinder(w, Grace{}).Look(t.Context(), w.machines, []Node{a, ghost}, now); err == nil || len(found) != 0 {
+	if found, err := NewFinder(w, Grace{}).Look(t.Context(), w.instances, []Node{a, orphan}, now); err == nil || len(found) != 0 {
 		t.Errorf("I7: the cloud does not answer: %+v, %v", found, err)
 	}
 }
 
 func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
-	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
-	w := &world{machines: []cloud.Instance{machine("a")}}
+	orphan := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
+	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
 	lists, failing := 0, error(nil)
-	list := func(context.Context) ([]cloud.Instance, error) { lists++; return w.machines, failing }
+	list := func(context.Context) ([]cloud.Instance, error) { lists++; return w.instances, failing }
 	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
 	look := func(minutes int, nodes ...Node) ([]Finding, error) {
 		return f.OrphanedNodes(t.Context(), list, nodes, now.Add(time.Duration(minutes)*time.Minute))
 	}
-	alive := Node{Name: "m-b", ProviderID: "cloud:///b", Ready: true, Created: old}
-	if found, err := look(0, alive); len(found) != 0 || err != nil || lists != 0 {
+	readyNode := Node{Name: "m-b", ProviderID: "cloud:///b", Ready: true, Created: old}
+	if found, err := look(0, readyNode); len(found) != 0 || err != nil || lists != 0 {
 		t.Errorf("no Node is silent: %+v, %v, %d lists", found, err, lists)
 	}
-	if found, err := look(0, ghost); err != nil || len(found) != 1 || found[0].Kind != OrphanedNode || found[0].Due {
+	if found, err := look(0, orphan); err != nil || len(found) != 1 || found[0].Kind != OrphanedNode || found[0].Due {
 		t.Errorf("at first: %+v, %v", found, err)
 	}
-	if found, err := look(10, ghost); err != nil || len(found) != 1 || !found[0].Due || len(found[0].Proofs) < 3 {
+	if found, err := look(10, orphan); err != nil || len(found) != 1 || !found[0].Due || len(found[0].Proofs) < 3 {
 		t.Errorf("after the grace: %+v, %v", found, err)
 	}
 	failing = errors.New("unreachable")
-	if found, err := look(20, ghost); err == nil || len(found) != 0 {
+	if found, err := look(20, orphan); err == nil || len(found) != 0 {
 		t.Errorf("I7: a list fails: %+v, %v", found, err)
 	}
 	failing = nil
-	if found, err := look(30, ghost); err != nil || len(found) != 1 || found[0].Due {
-		t.Errorf("the grace begins anew: %+v, %v", found, err)
+	if found, err := look(30, orphan); err != nil || len(found) != 1 || found[0].Due {
+		t.Errorf("the grace period starts again: %+v, %v", found, err)
 	}
 	if found, err := look(40, Node{Name: "m-a", ProviderID: "cloud:///gone", Created: old}); err != nil || len(found) != 0 {
 		t.Errorf("a list has its name: %+v, %v", found, err)
@@ -160,11 +160,11 @@ func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
 }
 
 func TestGraceRestartsAfterOneMiss(t *testing.T) {
-	w := &world{machines: []cloud.Instance{machine("a")}}
+	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
 	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
 	var due []bool
 	for i, nodes := range [][]Node{nil, nil, {{Name: "m-a"}}, nil, nil} {
-		found, err := f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(i)*10*time.Minute))
+		found, err := f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*10*time.Minute))
 		must.NoError(t, err)
 		due = append(due, len(found) == 1 && found[0].Due)
 	}
@@ -173,9 +173,9 @@ func TestGraceRestartsAfterOneMiss(t *testing.T) {
 	}
 }
 
-// TestI4AnOrphanThatJoinsDuringCollectionStays has the second of two join while the first is deleted.
-func TestI4AnOrphanThatJoinsDuringCollectionStays(t *testing.T) {
-	w := &world{machines: []cloud.Instance{machine("a"), machine("b")}}
+// TestI4OrphanJoiningDuringDeletionStays lets the second of two orphans join while the first is deleted.
+func TestI4OrphanJoiningDuringDeletionStays(t *testing.T) {
+	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a"), newOldInstance("b")}}
 	finding := func(id string) Finding {
 		return Finding{Kind: OrphanedInstance, ProviderID: "cloud:///" + id, Name: "m-" + id, Group: "g", Due: true}
 	}
@@ -187,40 +187,40 @@ func TestI4AnOrphanThatJoinsDuringCollectionStays(t *testing.T) {
 	}
 	begun, err := DeleteInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != "cloud:///a" || len(w.deleted) != 1 {
-		t.Errorf("deleted %q, said %v, %v; want the first only", w.deleted, begun, err)
+		t.Errorf("deleted %q, returned %v, %v; want the first only", w.deleted, begun, err)
 	}
 }
 
 func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
 	finding := Finding{Kind: OrphanedInstance, ProviderID: "cloud:///a", Name: "m-a", Group: "g", Due: true}
 	for name, tc := range map[string]struct {
-		change  func(*world, *Finding)
+		change  func(*fakeCloud, *Finding)
 		nodes   []Node
 		deleted int
 	}{
-		"an orphan still":         {nil, nil, 1},
-		"not due":                 {func(_ *world, f *Finding) { f.Due = false }, nil, 0},
-		"a ghost":                 {func(_ *world, f *Finding) { f.Kind = OrphanedNode }, nil, 0},
-		"it has joined meanwhile": {nil, []Node{{Name: "x", ProviderID: "cloud:///a"}}, 0},
-		"it is gone":              {func(w *world, _ *Finding) { w.machines = nil }, nil, 0},
-		"of another group now":    {func(w *world, _ *Finding) { w.machines[0].Group = "other" }, nil, 0},
-		"another machine":         {func(w *world, _ *Finding) { w.machines[0].Name = "other" }, nil, 0},
-		"being deleted":           {func(w *world, _ *Finding) { w.machines[0].State = cloud.Deleting }, nil, 0},
-		"I7 not to be read":       {func(w *world, _ *Finding) { w.failing = true }, nil, 0},
+		"still an orphan":        {nil, nil, 1},
+		"not due":                {func(_ *fakeCloud, f *Finding) { f.Due = false }, nil, 0},
+		"an orphaned Node":       {func(_ *fakeCloud, f *Finding) { f.Kind = OrphanedNode }, nil, 0},
+		"it has joined":          {nil, []Node{{Name: "x", ProviderID: "cloud:///a"}}, 0},
+		"it is gone":             {func(w *fakeCloud, _ *Finding) { w.instances = nil }, nil, 0},
+		"moved to another group": {func(w *fakeCloud, _ *Finding) { w.instances[0].Group = "other" }, nil, 0},
+		"another instance":       {func(w *fakeCloud, _ *Finding) { w.instances[0].Name = "other" }, nil, 0},
+		"being deleted":          {func(w *fakeCloud, _ *Finding) { w.instances[0].State = cloud.Deleting }, nil, 0},
+		"I7 unreadable":          {func(w *fakeCloud, _ *Finding) { w.failing = true }, nil, 0},
 	} {
-		w, f := &world{machines: []cloud.Instance{machine("a")}}, finding
+		w, f := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}, finding
 		if tc.change != nil {
 			tc.change(w, &f)
 		}
-		begun, err := DeleteInstances(t.Context(), w, hostsOf(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
+		begun, err := DeleteInstances(t.Context(), w, newHostReader(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
 		if len(w.deleted) != tc.deleted || len(begun) != tc.deleted || (err != nil) != w.failing {
-			t.Errorf("%s: deleted %q, said %v, %v", name, w.deleted, begun, err)
+			t.Errorf("%s: deleted %q, returned %v, %v", name, w.deleted, begun, err)
 		}
 	}
 }
 
-// hostsOf is a read of the API server that finds these Nodes.
-func hostsOf(nodes []Node) func(context.Context) ([]cloud.Host, error) {
+// newHostReader returns a reader that finds these Nodes.
+func newHostReader(nodes []Node) func(context.Context) ([]cloud.Host, error) {
 	return func(context.Context) (all []cloud.Host, _ error) {
 		for _, n := range nodes {
 			all = append(all, cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID})
@@ -229,12 +229,12 @@ func hostsOf(nodes []Node) func(context.Context) ([]cloud.Host, error) {
 	}
 }
 
-// fleet are machines of which so many have no Node, and the Nodes of the others.
-func fleet(orphans, housed int) (w *world, nodes []Node) {
-	w = &world{}
-	for i := range orphans + housed {
-		m := machine(fmt.Sprintf("%02d", i))
-		w.machines = append(w.machines, m)
+// newFleet returns orphaned instances, and instances with their Nodes.
+func newFleet(orphans, joined int) (w *fakeCloud, nodes []Node) {
+	w = &fakeCloud{}
+	for i := range orphans + joined {
+		m := newOldInstance(fmt.Sprintf("%02d", i))
+		w.instances = append(w.instances, m)
 		if i >= orphans {
 			nodes = append(nodes, Node{Name: m.Name, ProviderID: m.ProviderID, Ready: true, Created: old})
 		}
@@ -242,68 +242,68 @@ func fleet(orphans, housed int) (w *world, nodes []Node) {
 	return w, nodes
 }
 
-// collected is how many machines a look some minutes from now and the collection after it delete.
-func collected(t *testing.T, w *world, f *Finder, nodes []Node, minutes int) int {
+// lookAndDelete scans some minutes from now and deletes the orphans. It returns the number of deletions.
+func lookAndDelete(t *testing.T, w *fakeCloud, f *Finder, nodes []Node, minutes int) int {
 	t.Helper()
 	before := len(w.deleted)
-	found, err := f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	found, err := f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(minutes)*time.Minute))
 	must.NoError(t, err)
-	if _, err := DeleteInstances(t.Context(), w, hostsOf(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := DeleteInstances(t.Context(), w, newHostReader(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return len(w.deleted) - before
 }
 
 func TestI7ClusterWithoutNodesLosesNoInstance(t *testing.T) {
-	for _, tc := range []struct{ orphans, housed, deleted int }{
+	for _, tc := range []struct{ orphans, joined, deleted int }{
 		{1, 0, 0}, {40, 0, 0}, {1, 1, 1}, {3, 1, 3}, {4, 1, 0}, {39, 1, 0}, {3, 19, 3}, {4, 19, 0}, {4, 20, 4}, {5, 20, 0}, {20, 100, 20},
 	} {
-		w, nodes := fleet(tc.orphans, tc.housed)
+		w, nodes := newFleet(tc.orphans, tc.joined)
 		f := NewFinder(w, grace)
 		deleted := 0
 		for _, minutes := range []int{0, 8, 16, 60} {
-			deleted += collected(t, w, f, nodes, minutes)
-			w.machines = slices.DeleteFunc(w.machines, func(m cloud.Instance) bool { return slices.Contains(w.deleted, m.ProviderID) })
+			deleted += lookAndDelete(t, w, f, nodes, minutes)
+			w.instances = slices.DeleteFunc(w.instances, func(m cloud.Instance) bool { return slices.Contains(w.deleted, m.ProviderID) })
 		}
 		if deleted != tc.deleted {
-			t.Errorf("%d machines without a Node and %d with one: %d are deleted, want %d", tc.orphans, tc.housed, deleted, tc.deleted)
+			t.Errorf("%d instances without a Node and %d with one: deleted %d, want %d", tc.orphans, tc.joined, deleted, tc.deleted)
 		}
 	}
 }
 
-func TestI7OwnInstancesNeverVouchForTheControlPlane(t *testing.T) {
-	w, nodes := fleet(3, 3)
+func TestI7ControlPlaneInstancesDoNotCountAsJoined(t *testing.T) {
+	w, nodes := newFleet(3, 3)
 	for i := range nodes {
 		nodes[i].ControlPlane = true
 	}
 	f := NewFinder(w, grace)
 	for _, minutes := range []int{0, 8, 16, 60} {
-		if n := collected(t, w, f, nodes, minutes); n != 0 {
-			t.Errorf("after %d minutes: %d are deleted, and only control-plane machines have a Node", minutes, n)
+		if n := lookAndDelete(t, w, f, nodes, minutes); n != 0 {
+			t.Errorf("after %d minutes: deleted %d, although only control plane instances have a Node", minutes, n)
 		}
 	}
 }
 
 func TestRemainingOrphansGetNewTimeToJoin(t *testing.T) {
-	w, nodes := fleet(0, 10)
+	w, nodes := newFleet(0, 10)
 	f := NewFinder(w, grace)
 	for _, step := range []struct{ minutes, joined, deleted int }{
 		{0, 1, 0}, {20, 1, 0}, {25, 7, 0}, {35, 8, 0}, {49, 8, 0}, {50, 8, 2},
 	} {
-		if n := collected(t, w, f, nodes[:step.joined], step.minutes); n != step.deleted {
-			t.Errorf("after %d minutes, with %d Nodes that have come back: %d are deleted, want %d", step.minutes, step.joined, n, step.deleted)
+		if n := lookAndDelete(t, w, f, nodes[:step.joined], step.minutes); n != step.deleted {
+			t.Errorf("after %d minutes, with %d rejoined Nodes: deleted %d, want %d", step.minutes, step.joined, n, step.deleted)
 		}
 	}
 }
 
-// Whatever the cluster and the cloud look like, what has a Node by any of its names is no orphan, and nothing is due
-// before its time.
+// For any cluster and cloud: an instance with a Node by any of its names is not an orphan, and nothing is due too
+// early.
 func TestI7NothingIsDueBeforeItsTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 0, 4, rapid.ID).Draw(t, "machines")
-		w := &world{}
+		w := &fakeCloud{}
 		for _, id := range ids {
-			w.machines = append(w.machines, machine(id))
+			w.instances = append(w.instances, newOldInstance(id))
 		}
 		f := NewFinder(w, grace)
 		first := map[string]int{}
@@ -315,7 +315,7 @@ func TestI7NothingIsDueBeforeItsTime(t *testing.T) {
 			for _, id := range joined {
 				nodes = append(nodes, Node{Name: "m-" + id, Created: old})
 			}
-			found, err := f.Look(context.Background(), w.machines, nodes, now.Add(time.Duration(at)*time.Minute))
+			found, err := f.Look(context.Background(), w.instances, nodes, now.Add(time.Duration(at)*time.Minute))
 			must.NoError(t, err)
 			still := map[string]int{}
 			for _, one := range found {

@@ -7,55 +7,60 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// So many orphans at once are deleted: fewOrphans, or one for each nodesPerOrphan machines that have a Node.
+// The number of orphans that may be deleted at once: minOrphanLimit, or one for each nodesPerOrphan instances with a
+// Node.
 const (
-	fewOrphans     = 3
+	minOrphanLimit = 3
 	nodesPerOrphan = 5
 )
 
-// limit has none of the orphans of a look deleted when they are so many, or when no machine has a Node, that the cluster
-// rather has lost its Nodes: its control plane was rebuilt or restored while the machines ran, or another cluster has its
-// name. Each of them may be proven as well as can be. Suspected ones count too, since what is lost is not always lost at
-// once. When they are few again, the others may be coming back one by one: what is left has its time to join once more.
-func (f *Finder) limit(seen map[string]Finding, machines []cloud.Instance, hosts *cloud.Hosts, nodes []Node, now time.Time) {
+// applyLimit keeps all orphans of a scan if there are too many, or if no instance has a Node.
+//
+// Then the cluster has probably lost its Nodes: its control plane was rebuilt or restored, or another cluster has its
+// name. The proofs of each orphan do not help against that. Suspected orphans count too, because Nodes may be lost one
+// after the other.
+//
+// When they are few again, the others may be rejoining one by one. So the remaining orphans get their time to join once
+// more.
+func (f *Finder) applyLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.Hosts, nodes []Node, now time.Time) {
 	if len(seen) == 0 {
 		return
 	}
-	reason := tooMany(len(seen), machines, hosts, nodes)
+	reason := checkOrphanLimit(len(seen), instances, hosts, nodes)
 	switch {
 	case reason != "":
-		f.kept = now
-	case !f.kept.IsZero() && now.Sub(f.kept) < f.grace.Join:
-		reason = fmt.Sprintf("they were too many, or no machine had a Node, less than %s ago", f.grace.Join)
+		f.lastLimitedAt = now
+	case !f.lastLimitedAt.IsZero() && now.Sub(f.lastLimitedAt) < f.grace.Join:
+		reason = fmt.Sprintf("there were too many, or no instance had a Node, less than %s ago", f.grace.Join)
 	default:
 		return
 	}
-	for key, orphan := range seen {
-		orphan.Kept = reason
-		seen[key] = orphan
+	for key, finding := range seen {
+		finding.Kept = reason
+		seen[key] = finding
 	}
 }
 
-// tooMany says why so many orphans are not to be deleted, and is empty when they may be. Machines of the control plane, whose Nodes
-// come back before all others, speak for nothing.
-func tooMany(orphans int, machines []cloud.Instance, hosts *cloud.Hosts, nodes []Node) string {
-	housed, controlPlane := 0, map[string]bool{}
+// checkOrphanLimit returns why so many orphans must not be deleted, or "". Instances of the control plane do not count
+// as joined: their Nodes come back before all others.
+func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.Hosts, nodes []Node) string {
+	joined, controlPlane := 0, map[string]bool{}
 	for _, n := range nodes {
 		controlPlane[n.Name] = n.ControlPlane
 	}
-	for _, m := range machines {
-		// A machine that may have a Node for all that is known speaks for nothing either.
+	for _, m := range instances {
+		// An instance that may or may not have a Node does not count as joined either.
 		if node, _ := hosts.Of(m); node != "" && !controlPlane[node] {
-			housed++
+			joined++
 		}
 	}
-	most := max(fewOrphans, housed/nodesPerOrphan)
+	limit := max(minOrphanLimit, joined/nodesPerOrphan)
 	switch {
-	case housed == 0:
-		return fmt.Sprintf("none of the %d machines that are marked as the cluster's has a Node, those of the control plane apart", len(machines))
-	case orphans > most:
-		return fmt.Sprintf("%d at once are too many, where %d machines that are marked as the cluster's have a Node, those of the control plane apart: want %d at most",
-			orphans, housed, most)
+	case joined == 0:
+		return fmt.Sprintf("none of the cluster's %d instances has a Node, apart from the control plane", len(instances))
+	case orphans > limit:
+		return fmt.Sprintf("%d orphans are too many for %d instances of the cluster with a Node, apart from the control plane: want at most %d",
+			orphans, joined, limit)
 	}
 	return ""
 }

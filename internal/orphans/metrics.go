@@ -6,27 +6,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics count orphaned instances and Nodes.
+// Metrics counts orphaned instances and Nodes.
 type Metrics struct {
-	orphans   *prometheus.GaugeVec
-	collected *prometheus.CounterVec
-	failures  *prometheus.CounterVec
+	orphans  *prometheus.GaugeVec
+	removed  *prometheus.CounterVec
+	failures *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_strays",
-			Help: "Machines of the cluster without a Node (Orphan, of a cloud that marks its machines) and Nodes without a machine (Ghost), " +
+			Name: "slipway_orphans",
+			Help: "Instances of the cluster without a Node (Instance; only of a cloud that marks its instances), and Nodes without an instance (Node), " +
 				"suspected or proven.",
 		}, []string{"cloud", "kind", "state"}),
-		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_strays_collected_total", Help: "Orphans whose machine was deleted, and ghosts whose Node's retirement was asked for.",
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_orphans_removed_total", Help: "Orphaned instances that were deleted, and orphaned Nodes with a requested retirement.",
 		}, []string{"cloud", "kind"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_strays_look_failures_total", Help: "Looks for strays that have left something open.",
+			Name: "slipway_orphans_failed_observations_total", Help: "Searches for orphans that were incomplete.",
 		}, []string{"cloud"}),
 	}
-	return m, errors.Join(r.Register(m.orphans), r.Register(m.collected), r.Register(m.failures))
+	return m, errors.Join(r.Register(m.orphans), r.Register(m.removed), r.Register(m.failures))
 }

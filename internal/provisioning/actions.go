@@ -86,7 +86,7 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 // recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
 // and the next reconcile uses another one.
 func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
-	log := a.options.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
+	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
 		log.Info("instances are requested")
 		g.state.recordReply(id, launch.Accepted, op.Machines, time.Now())
@@ -213,11 +213,16 @@ func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, s
 	if !since.IsZero() {
 		value = since.UTC().Format(time.RFC3339)
 	}
-	if old, there := n.Annotations[plan.SinceAnnotation]; value == nil && !there || value == old {
+	annotations := map[string]any{plan.SinceAnnotation: value}
+	_, isRenamed := n.Annotations[plan.OldSinceAnnotation]
+	if isRenamed {
+		annotations[plan.OldSinceAnnotation] = nil
+	}
+	if old, there := n.Annotations[plan.SinceAnnotation]; !isRenamed && (value == nil && !there || value == old) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{plan.SinceAnnotation: value}, "uid": n.UID, "resourceVersion": n.ResourceVersion,
+		"annotations": annotations, "uid": n.UID, "resourceVersion": n.ResourceVersion,
 	}})
 	if err != nil {
 		return err

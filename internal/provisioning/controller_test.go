@@ -247,8 +247,8 @@ func (f *fixture) reconcile() {
 	}
 }
 
-// reconcileUntil reconciles until a watch has delivered what the condition needs.
-func (f *fixture) reconcileUntil(what string, is func() bool) {
+// waitUntil waits until a watch has delivered what the condition needs.
+func (f *fixture) waitUntil(what string, is func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -273,17 +273,17 @@ func newUnschedulablePod(namespace, name string) *corev1.Pod {
 func (f *fixture) addUnschedulable(pods ...string) {
 	f.t.Helper()
 	for _, name := range pods {
-		f.awaitUnschedulable(newUnschedulablePod("apps", name))
+		f.addUnschedulablePod(newUnschedulablePod("apps", name))
 	}
 }
 
-func (f *fixture) awaitUnschedulable(p *corev1.Pod) {
+func (f *fixture) addUnschedulablePod(p *corev1.Pod) {
 	f.t.Helper()
-	f.createUnschedulable(p)
-	f.reconcileUntil("pod "+p.Name+" waits", func() bool { return f.isPending(p) && f.isUnschedulable(p) })
+	f.createPod(p)
+	f.waitUntil("pod "+p.Name+" waits", func() bool { return f.isPending(p) && f.isUnschedulable(p) })
 }
 
-func (f *fixture) createUnschedulable(p *corev1.Pod) {
+func (f *fixture) createPod(p *corev1.Pod) {
 	f.t.Helper()
 	if _, err := f.kube.CoreV1().Pods(p.Namespace).Create(f.t.Context(), p, metav1.CreateOptions{}); err != nil {
 		f.t.Fatal(err)
@@ -410,12 +410,12 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	}
 	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
 	mute.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "waiting for the cloud's first answer",
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudUnreadable", Message: "waiting for the cloud's first answer",
 	}}
 	if err := f.client.Create(t.Context(), mute); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitUnschedulable(newHugePod("huge"))
+	f.addUnschedulablePod(newHugePod("huge"))
 	f.reconcile()
 	if notes := f.eventNotes(eventUnplaceable); len(notes) > 0 {
 		t.Errorf("Events are %q before the cloud had its time to answer", notes)
@@ -580,7 +580,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 		if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), newIdleNode(name, ""), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		f.reconcileUntil(name+" is known", func() bool { _, err := f.sources.nodes.Get(name); return err == nil })
+		f.waitUntil(name+" is known", func() bool { _, err := f.sources.nodes.Get(name); return err == nil })
 		f.reconcile()
 	}
 	leftAlone := func() bool { _, is := f.states["web"].backOffs["m4"]; return is }
@@ -593,7 +593,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	f.addUnschedulable("b", "c")
 	f.reconcile()
 	join("machine-0")
-	if !leftAlone() || f.readCount() != 2 {
+	if !leftAlone() || f.launchCount() != 2 {
 		t.Fatal("the template is not backed off after the join of an instance that was launched before the quota was used up")
 	}
 	f.pool.change(func() { f.pool.refuse = nil })
@@ -727,7 +727,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 			}
 			f.deleteFailedInstances(t.Context(), f.sources, groups)
 			f.calls.Wait()
-			f.reconcileUntil("the watch has told of the Node", func() bool {
+			f.waitUntil("the watch has told of the Node", func() bool {
 				_, err := f.sources.nodes.Get(node.Name)
 				return err == nil
 			})

@@ -30,14 +30,14 @@ func TestNodeWithoutItsDevicesYetCountsAsStarting(t *testing.T) {
 	p := newUnschedulablePod("apps", "a")
 	p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
-	f.awaitUnschedulable(p)
+	f.addUnschedulablePod(p)
 	f.reconcileTimes(2)
 	join := func(change func(*corev1.Node)) {
 		f.joinAll(func(n *corev1.Node) {
 			n.Labels[corev1.LabelInstanceTypeStable] = "g4"
 			change(n)
 		})
-		f.reconcileUntil("the watch tells of the Node", func() bool {
+		f.waitUntil("the watch tells of the Node", func() bool {
 			n, err := f.sources.nodes.Get("machine-0")
 			return err == nil && n.CreationTimestamp.After(time.Now().Add(-30*time.Minute))
 		})
@@ -51,7 +51,7 @@ func TestNodeWithoutItsDevicesYetCountsAsStarting(t *testing.T) {
 		t.Errorf("%+v was learned from a Node that is still arriving", l)
 	}
 	join(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("1") })
-	f.reconcileUntil("the watch tells of the GPU", func() bool {
+	f.waitUntil("the watch tells of the GPU", func() bool {
 		n, err := f.sources.nodes.Get("machine-0")
 		return err == nil && len(n.Status.Allocatable) == 4
 	})
@@ -69,7 +69,7 @@ func TestNodeWithoutDevicesStopsStartingAfterJoinTimeout(t *testing.T) {
 	p := newUnschedulablePod("apps", "a")
 	p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
-	f.awaitUnschedulable(p)
+	f.addUnschedulablePod(p)
 	f.reconcileTimes(2)
 	f.joinAll(func(n *corev1.Node) {
 		n.Labels[corev1.LabelInstanceTypeStable] = "g4"

@@ -25,20 +25,20 @@ type eventReason string
 // The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
 	// eventLaunched is Normal, on Pod and NodeGroup: an instance is launched for pods that are unschedulable.
-	eventLaunched eventReason = "MachineOrdered"
+	eventLaunched eventReason = "LaunchRequested"
 	// eventUnplaceable is Warning, on Pod: no instance that may be launched now would take the pod; the message has the
 	// reason of each group; repeated every 30 minutes.
-	eventUnplaceable eventReason = "NoMachineHelps"
+	eventUnplaceable eventReason = "NoTemplateFits"
 	// eventBackedOff is Warning, on NodeGroup: the cloud failed to launch a template, and the template is not launched
 	// for a while.
-	eventBackedOff eventReason = "KindLeftAlone"
+	eventBackedOff eventReason = "TemplateBackedOff"
 	// eventInstanceDeleted is Warning, on NodeGroup: an instance had no Node within the join timeout, and is deleted.
-	eventInstanceDeleted eventReason = "MachineGivenUp"
+	eventInstanceDeleted eventReason = "InstanceJoinTimeout"
 	// eventUnderutilizedRetired is Normal, on Node and NodeGroup: the node is underutilized, its pods fit elsewhere,
 	// and its retirement is requested.
-	eventUnderutilizedRetired eventReason = "UnderusedLeaves"
+	eventUnderutilizedRetired eventReason = "UnderutilizedNodeRetiring"
 	// eventUnderutilizedKept is Normal, on Node: the node is underutilized, and a rule keeps it.
-	eventUnderutilizedKept eventReason = "UnderusedStays"
+	eventUnderutilizedKept eventReason = "UnderutilizedNodeKept"
 )
 
 const (

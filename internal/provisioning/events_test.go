@@ -23,7 +23,7 @@ import (
 func TestUnplaceablePodEventIsRepeatedBeforeItExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		f.awaitUnschedulable(newHugePod("huge"))
+		f.addUnschedulablePod(newHugePod("huge"))
 		told := func(passed time.Duration, want int) {
 			t.Helper()
 			time.Sleep(passed)
@@ -110,7 +110,7 @@ func TestNodeEventStateIsRemovedWithTheNode(t *testing.T) {
 	if err := f.kube.CoreV1().Nodes().Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.reconcileUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("x"); return err != nil })
+	f.waitUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("x"); return err != nil })
 	f.reconcile()
 	if got := f.states["web"].nodeEvents; len(got) != 1 || got["uid-y"] == "" {
 		t.Errorf("%v are remembered, want y", got)

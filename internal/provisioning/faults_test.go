@@ -90,14 +90,14 @@ func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
 func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
 	f := newFixture(t, nil)
 	shop, blog := newUnschedulablePod("shop", "web-0"), newUnschedulablePod("blog", "web-0")
-	f.awaitUnschedulable(shop)
-	f.awaitUnschedulable(blog)
+	f.addUnschedulablePod(shop)
+	f.addUnschedulablePod(blog)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
 		t.Errorf("launches are %v for two pods of one name in two namespaces, want one of 2", got)
 	}
 	f.removePod(shop)
-	f.reconcileUntil("the pod of the shop is gone", func() bool { return !f.isUnschedulable(shop) })
+	f.waitUntil("the pod of the shop is gone", func() bool { return !f.isUnschedulable(shop) })
 	if !f.isUnschedulable(blog) {
 		t.Error("with the pod of the shop that of the blog is forgotten")
 	}
@@ -110,8 +110,8 @@ func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
 	bare, orphan := newUnschedulablePod("apps", "bare"), newUnschedulablePod("apps", "orphan")
 	bare.Status.Conditions = nil
 	orphan.Spec.NodeName, orphan.Status.Phase = "gone", corev1.PodRunning
-	f.createUnschedulable(bare)
-	f.createUnschedulable(orphan)
+	f.createPod(bare)
+	f.createPod(orphan)
 	f.addUnschedulable("a") // the watch has delivered the others by then
 	f.reconcile()
 	f.removePod(bare)

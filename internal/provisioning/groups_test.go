@@ -85,7 +85,7 @@ func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 			f.pool.add(cloud.Instance{ProviderID: "id-small", Name: "small", Type: c.says, State: cloud.Running})
 			bound := newUnschedulablePod("apps", "a")
 			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // a label that the group's nodes have in common
-			f.awaitUnschedulable(bound)
+			f.addUnschedulablePod(bound)
 			f.reconcileTimes(2)
 			if got := f.pool.launches(); (len(got) == 1) == c.learn {
 				t.Errorf("launches are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.states["web"].learned)
@@ -116,7 +116,7 @@ func newGPUFixture(t *testing.T, declared bool, others corev1.ResourceList, node
 	}
 	p := newUnschedulablePod("apps", "train")
 	p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse("1")
-	f.awaitUnschedulable(p)
+	f.addUnschedulablePod(p)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 0 {
 		t.Fatalf("launches are %v for a template that showed no such device lately, as far as is known", got)
@@ -279,7 +279,7 @@ func TestReconcileWithoutCloudReadReadsTheClusterOnce(t *testing.T) {
 
 func TestReconcileWithoutCloudReadAppliesPendingReplies(t *testing.T) {
 	f := newFixture(t, nil)
-	answer := f.blockLaunches()
+	answer := f.blockReads()
 	f.reconcile()
 	answer()
 	if _, err := f.Controller.reconcile(t.Context(), f.sources, false); err != nil {

@@ -260,7 +260,7 @@ func TestI5OnePodGetsOneInstanceHoweverUnusable(t *testing.T) {
 				p.Spec.NodeSelector = map[string]string{"pool": "web"}
 				p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
 				p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
-				f.awaitUnschedulable(p)
+				f.addUnschedulablePod(p)
 				for range courseLength / time.Minute {
 					c.step()
 					if t.Failed() {

@@ -184,7 +184,7 @@ func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []pl
 func (a *Controller) applyRequestVerdicts(verdicts []plan.WishVerdict) {
 	for _, v := range a.options.Wishes.applyVerdicts(verdicts) {
 		if v.Missing > 0 {
-			a.options.Log.Warn("a launch request cannot be fulfilled now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
+			a.options.Log.Warn("a launch request cannot be fulfilled now", "request", v.ID, "missing", v.Missing, "reasons", v.Reasons)
 		}
 	}
 }

@@ -76,8 +76,8 @@ func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
 	f.addUnschedulable("a") // spot is launched for it
 	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
 	f.reconcile()
-	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
-		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.readCount())
+	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.launchCount())
 	}
 }
 
@@ -102,14 +102,14 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 			f.pool.change(func() { f.pool.refuse["m4"], f.pool.partly, f.pool.names = c.err, c.made, c.names })
 			f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 2})
 			f.reconcile()
-			f.restart()
+			f.endBackOffs()
 			f.reconcileTimes(2)
 			for i := range f.states["web"].pending {
 				f.states["web"].pending[i].Settled = time.Now() // as after that time
 			}
 			f.reconcileTimes(3)
-			if f.readCount() != c.calls || len(f.pool.machines) != 2 {
-				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.readCount(), c.calls)
+			if f.launchCount() != c.calls || len(f.pool.machines) != 2 {
+				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.launchCount(), c.calls)
 			}
 			if open := f.options.Wishes.listOpen(); len(open) != 0 {
 				t.Errorf("open is %v", open)
@@ -127,9 +127,9 @@ func TestLaunchRequestsSharingAFailedLaunchMissItsInstancesOnce(t *testing.T) {
 		f.options.Wishes.Ask(plan.Wish{ID: id, Group: "web", Count: 2})
 	}
 	f.reconcile()
-	f.restart()
+	f.endBackOffs()
 	f.reconcileTimes(3)
-	if len(f.pool.machines) != 4 || f.readCount() != 2 {
-		t.Errorf("%d instances by %d launches, want 4 by 2", len(f.pool.machines), f.readCount())
+	if len(f.pool.machines) != 4 || f.launchCount() != 2 {
+		t.Errorf("%d instances by %d launches, want 4 by 2", len(f.pool.machines), f.launchCount())
 	}
 }

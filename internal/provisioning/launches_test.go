@@ -66,8 +66,8 @@ func TestInstancesOfAPartialLaunchAreOurs(t *testing.T) {
 	}
 }
 
-// restart ends all back-offs.
-func (f *fixture) restart() {
+// endBackOffs ends all back-offs.
+func (f *fixture) endBackOffs() {
 	f.states["web"].backOffs = map[string]v1alpha1.BackOff{}
 	f.pool.change(func() { f.pool.refuse = nil })
 }
@@ -77,17 +77,17 @@ func TestLostAnswerExpectsItsInstancesUntilItSettles(t *testing.T) {
 	f.pool.change(func() { f.pool.refuse["m4"] = errors.New("the connection was lost") })
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.restart()
+	f.endBackOffs()
 	for range 3 {
 		f.reconcile()
 	}
-	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 {
-		t.Fatalf("%d launches, and status is %+v: want one, with its instance provisioning", f.readCount(), s)
+	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 {
+		t.Fatalf("%d launches, and status is %+v: want one, with its instance provisioning", f.launchCount(), s)
 	}
 	f.pool.add(cloud.Instance{ProviderID: "late", Type: "m4", State: cloud.Pending, Created: time.Now()})
 	f.reconcile()
-	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 || len(s.Awaited) != 1 {
-		t.Fatalf("%d launches, and status is %+v: want the instance that came late", f.readCount(), s)
+	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 || len(s.Awaited) != 1 {
+		t.Fatalf("%d launches, and status is %+v: want the instance that came late", f.launchCount(), s)
 	}
 	f.failInstance("late")
 	f.expectDeleted("late")
@@ -104,13 +104,13 @@ func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 			f.pool.change(func() { f.pool.partly, f.pool.refuse["m4"] = 2, answer })
 			f.addUnschedulable("a", "b")
 			f.reconcile()
-			f.restart()
+			f.endBackOffs()
 			f.states["web"].quietUntil = time.Time{} // as after the pause
 			for range 5 {
 				f.reconcile()
 			}
-			if s := f.status(); f.readCount() != 1 || s.OnTheWay != 2 {
-				t.Errorf("%d launches, and status is %+v: want one, with its two instances provisioning", f.readCount(), s)
+			if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 2 {
+				t.Errorf("%d launches, and status is %+v: want one, with its two instances provisioning", f.launchCount(), s)
 			}
 		})
 	}
@@ -121,12 +121,12 @@ func TestLostLaunchWithoutInstancesIsRepeated(t *testing.T) {
 	f.pool.change(func() { f.pool.refuse["m4"] = errors.New("the connection was lost") })
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.restart()
+	f.endBackOffs()
 	f.states["web"].pending[0].Settled = time.Now() // as after that time
 	f.reconcile()
 	f.reconcile()
-	if got := f.pool.launches(); len(got) != 1 || f.readCount() != 2 {
-		t.Errorf("launches are %v after %d calls, want another one", got, f.readCount())
+	if got := f.pool.launches(); len(got) != 1 || f.launchCount() != 2 {
+		t.Errorf("launches are %v after %d calls, want another one", got, f.launchCount())
 	}
 	if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
 		t.Errorf("Events are %q, want one", notes)
@@ -136,10 +136,10 @@ func TestLostLaunchWithoutInstancesIsRepeated(t *testing.T) {
 func TestI8LaunchIsRecordedBeforeTheCloudIsAsked(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a", "b")
 	f.reconcile()
-	f.reconcileUntil("the cloud is asked", func() bool { return f.readCount() == 1 })
+	f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
 	if s := f.status(); len(s.Orders) != 1 || s.Orders[0].Template != "m4" || s.Orders[0].Count != 2 {
 		t.Errorf("status is %+v, want the launch", s)
 	}
@@ -163,21 +163,21 @@ func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 			f.pool.change(func() { f.pool.names = c.names })
 			theirs := cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now().Add(-time.Hour)}
 			f.pool.add(theirs) // not read yet
-			answer := f.blockReads()
+			answer := f.blockLaunches()
 			f.addUnschedulable("a")
 			f.reconcile()
-			f.reconcileUntil("the cloud is asked", func() bool { return f.readCount() == 1 })
+			f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
 			answer()
 			if c.answered {
-				blind := f.blockLaunches()
+				blind := f.blockReads()
 				f.reconcile() // applies the answer, and finds no instance
 				f.states = map[string]*groupState{}
 				blind()
 			}
 			f.states = map[string]*groupState{}
 			f.reconcile()
-			if s := f.status(); f.readCount() != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
-				t.Fatalf("%d launches, and status is %+v: want the instance of the one", f.readCount(), s)
+			if s := f.status(); f.launchCount() != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
+				t.Fatalf("%d launches, and status is %+v: want the instance of the one", f.launchCount(), s)
 			}
 			f.failInstance("theirs")
 			f.failInstance("id-1")
@@ -204,14 +204,14 @@ func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	f.reconcileAfterRead()
 	f.options.Launches = launch.New(f.client, unwritableClient{f.client})
 	f.addUnschedulable("a")
-	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil || f.readCount() != 0 {
-		t.Fatalf("%d launches, %v", f.readCount(), err)
+	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil || f.launchCount() != 0 {
+		t.Fatalf("%d launches, %v", f.launchCount(), err)
 	}
 	f.options.Launches = launch.New(f.client, f.client)
 	f.reconcile()
 	f.reconcile()
-	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 {
-		t.Errorf("%d launches, and status is %+v, once it can be written", f.readCount(), s)
+	if s := f.status(); f.launchCount() != 1 || s.OnTheWay != 1 {
+		t.Errorf("%d launches, and status is %+v, once it can be written", f.launchCount(), s)
 	}
 }
 
@@ -219,13 +219,13 @@ func TestI4InstanceNotNamedInTheAnswerIsNotOurs(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
 	f.pool.change(func() { f.pool.names = true })
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcileUntil("the cloud is asked", func() bool { return f.readCount() == 1 })
+	f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
 	f.pool.add(cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now()})
 	f.reconcile()
-	f.reconcileUntil("the cloud has said what there is", func() bool { f.applyReplies(f.lastGroups); return len(f.states["web"].tracking.Known) == 1 })
+	f.waitUntil("the cloud has said what there is", func() bool { f.applyReplies(f.lastGroups); return len(f.states["web"].tracking.Known) == 1 })
 	answer()
 	f.reconcile()
 	f.reconcile()
@@ -241,10 +241,10 @@ func TestI4AdoptedInstanceBelongsToNoLaunch(t *testing.T) {
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(1)) })
 	f.reconcileAfterRead()
 	f.pool.add(cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now(), Adopted: true})
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcileUntil("a machine is asked for all the same", func() bool { return f.readCount() == 1 })
+	f.waitUntil("a machine is asked for all the same", func() bool { return f.launchCount() == 1 })
 	answer()
 	f.reconcile()
 	f.reconcile()
@@ -275,7 +275,7 @@ func (f *fixture) setNode(n *corev1.Node) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.reconcileUntil("the watch has told of the Node", func() bool {
+	f.waitUntil("the watch has told of the Node", func() bool {
 		known, err := f.sources.nodes.Get(n.Name)
 		return err == nil && equality.Semantic.DeepEqual(known.Status, n.Status)
 	})

@@ -37,30 +37,30 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		pods:         gauge("pending_pods", "Unschedulable pods by outcome: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
-		provisioning: gauge("machines_on_the_way", "Launched instances without a Node.", "group"),
-		nodes:        gauge("underused_nodes", "Nodes of groups with the underutilized rule, by verdict.", "group", "verdict"),
+		pods:         gauge("unschedulable_pods", "Unschedulable pods by outcome: Launching, Provisioning, Schedulable, Preempting or Unschedulable.", "outcome"),
+		provisioning: gauge("provisioning_instances", "Launched instances without a Node.", "group"),
+		nodes:        gauge("underutilized_nodes", "Nodes of groups with the underutilized rule, by verdict.", "group", "verdict"),
 		unready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, not starting and not being retired.",
 		}),
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "launches_braked", Help: "1 while launches are paused because too many nodes are not Ready, else 0.",
+			Name: prefix + "scale_up_paused", Help: "1 while launches are paused because too many nodes are not Ready, else 0.",
 		}),
-		launches:    counter("machines_ordered_total", "Instances of accepted launches.", "group", "template"),
-		refusals:    counter("orders_failed_total", "Launches that the cloud has refused or dropped, by reason.", "group", "template", "reason"),
-		deletions:   counter("machines_given_up_total", "Instances that were deleted because they failed to join, by reason.", "group", "reason"),
+		launches:    counter("requested_instances_total", "Instances of accepted launches.", "group", "template"),
+		refusals:    counter("failed_launches_total", "Launches that the cloud has refused or dropped, by reason.", "group", "template", "reason"),
+		deletions:   counter("unjoined_instances_deleted_total", "Instances that were deleted because they failed to join, by reason.", "group", "reason"),
 		retirements: counter("retirements_total", "NodeRetirements that were requested for underutilized nodes.", "group"),
-		failures:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Reconciles that failed."}),
+		failures:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "failed_observations_total", Help: "Reconciles that failed."}),
 		decisionSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "decision_seconds", Help: "Duration of a decision, by direction: up or down.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
 		}, []string{"direction"}),
 		podWaitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was seen as unschedulable until an instance for it was requested.",
+			Name: prefix + "pod_to_launch_seconds", Help: "Time from when a pod was seen as unschedulable until an instance for it was requested.",
 			Buckets: []float64{.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300},
 		}),
 		launchSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "order_seconds", Help: "Time until the cloud answered a launch.", Buckets: prometheus.DefBuckets,
+			Name: prefix + "launch_request_seconds", Help: "Time until the cloud answered a launch.", Buckets: prometheus.DefBuckets,
 		}, []string{"group"}),
 	}
 	var errs []error

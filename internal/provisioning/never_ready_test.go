@@ -33,7 +33,7 @@ func newNeverReadyFixture(t *testing.T) *fixture {
 	return f
 }
 
-// finishRetirement sets the phase of the node's latest retirement.
+// finishRetirement sets the phase of the node's unfinished retirements.
 func (f *fixture) finishRetirement(phase v1alpha1.Phase, code string, ago time.Duration) {
 	f.t.Helper()
 	for _, rt := range f.listRetirements() {
@@ -93,7 +93,7 @@ func TestInstanceOfRetiredNodeIsLeftToItsRetirement(t *testing.T) {
 	if err := f.kube.CoreV1().Nodes().Delete(t.Context(), "machine-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.reconcileUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("machine-0"); return err != nil })
+	f.waitUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("machine-0"); return err != nil })
 	f.reconcileTimes(2)
 	if s := f.status(); len(s.Awaited) != 1 {
 		t.Errorf("status is %+v, want the instance while its retirement may be deleted", s)

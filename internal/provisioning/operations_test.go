@@ -204,8 +204,8 @@ func (r *resizable) Status(context.Context, cloud.Operation) (cloud.Status, erro
 	return cloud.Status{Done: true, Err: &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("it has none")}}, nil
 }
 
-// sleep reconciles once per minute for the time d.
-func (f *fixture) sleep(d time.Duration) {
+// reconcileFor reconciles once per minute for the time d.
+func (f *fixture) reconcileFor(d time.Duration) {
 	f.t.Helper()
 	for range d / time.Minute {
 		time.Sleep(time.Minute)
@@ -214,17 +214,17 @@ func (f *fixture) sleep(d time.Duration) {
 	}
 }
 
-// expectSize gives the cloud capacity. It reconciles until an instance exists, and as long afterwards as no instance is
+// restoreCapacity gives the cloud capacity. It reconciles until an instance exists, and as long afterwards as no instance is
 // deleted.
-func (f *fixture) expectSize(r *resizable) {
+func (f *fixture) restoreCapacity(r *resizable) {
 	f.t.Helper()
 	f.pool.change(func() { r.room = true })
 	for range 40 {
-		if f.sleep(time.Minute); len(f.pool.machines) > 0 {
+		if f.reconcileFor(time.Minute); len(f.pool.machines) > 0 {
 			break
 		}
 	}
-	f.sleep(10 * time.Minute)
+	f.reconcileFor(10 * time.Minute)
 }
 
 func TestI5RetryUsesTheSizeThatCountsTheFailedLaunch(t *testing.T) {
@@ -235,14 +235,14 @@ func TestI5RetryUsesTheSizeThatCountsTheFailedLaunch(t *testing.T) {
 				r := &resizable{pool: f.pool}
 				f.options.Clouds["pool"] = r
 				f.addUnschedulable("a")
-				f.sleep(4 * time.Hour)
+				f.reconcileFor(4 * time.Hour)
 				if n := len(f.pool.launches()); n < 6 || r.counted != 1 {
 					t.Fatalf("%d launches, and the size is %d; want one launch after each back-off, and a size of 1", n, r.counted)
 				}
 				if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoCapacity) || s.OnTheWay != 0 {
 					t.Errorf("status is %+v, want a back-off for NoCapacity and nothing provisioning", s)
 				}
-				f.expectSize(r)
+				f.restoreCapacity(r)
 				if n := len(f.pool.machines); n != 1 || r.counted != 1 {
 					t.Errorf("%d instances and a size of %d, want the one that is needed", n, r.counted)
 				}
@@ -257,9 +257,9 @@ func TestLaunchRaisesTheSizeOnlyBeyondUnmadeInstances(t *testing.T) {
 		r := &resizable{pool: f.pool}
 		f.options.Clouds["pool"] = r
 		f.addUnschedulable("a")
-		f.sleep(time.Hour)
+		f.reconcileFor(time.Hour)
 		f.addUnschedulable("b", "c")
-		f.expectSize(r)
+		f.restoreCapacity(r)
 		if n := len(f.pool.machines); n != 3 || r.counted != 3 {
 			t.Errorf("%d instances and a size of %d, want 3 for 3 pods", n, r.counted)
 		}
@@ -272,9 +272,9 @@ func TestIgnoredRetryOfTheSameSizeIsReported(t *testing.T) {
 		r := &resizable{pool: f.pool, ignores: true}
 		f.options.Clouds["pool"] = r
 		f.addUnschedulable("a")
-		f.sleep(time.Hour)
+		f.reconcileFor(time.Hour)
 		f.pool.change(func() { r.room = true })
-		f.sleep(2 * time.Hour)
+		f.reconcileFor(2 * time.Hour)
 		if r.counted != 1 {
 			t.Errorf("the size is %d, want 1", r.counted)
 		}

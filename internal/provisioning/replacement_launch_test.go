@@ -51,7 +51,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 				if err := f.launchReplacement("n1"); err != nil {
 					t.Fatal(err)
 				}
-				answer := f.blockLaunches()
+				answer := f.blockReads()
 				defer answer()
 				f.answerTimeout = time.Millisecond
 				f.addUnschedulable("a")
@@ -77,15 +77,15 @@ func TestI5ReplacementCountsLaunchesForPods(t *testing.T) {
 	one := int32(1)
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = &one })
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	defer answer()
 	f.addUnschedulable("a")
 	f.answerTimeout = time.Millisecond
 	f.reconcile()
-	f.reconcileUntil("the cloud is asked", func() bool { return f.readCount() == 1 })
+	f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
 	f.pool.change(func() { f.pool.busy = nil }) // another request is answered at once
-	if err := f.launchReplacement("n1"); err == nil || f.readCount() != 1 {
-		t.Errorf("%v, and the cloud was asked %d times, want once", err, f.readCount())
+	if err := f.launchReplacement("n1"); err == nil || f.launchCount() != 1 {
+		t.Errorf("%v, and the cloud was asked %d times, want once", err, f.launchCount())
 	}
 }
 
@@ -162,8 +162,8 @@ func TestReplacementAndScaleUpShareBackOffs(t *testing.T) {
 		f.pool.change(func() { f.pool.refuse = nil })
 		f.addUnschedulable("a")
 		f.reconcileTimes(2)
-		if s := f.status(); f.readCount() != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoQuota) || s.OnTheWay != 0 {
-			t.Errorf("%d launches, status %+v; want the pod to wait for the back-off", f.readCount(), s)
+		if s := f.status(); f.launchCount() != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoQuota) || s.OnTheWay != 0 {
+			t.Errorf("%d launches, status %+v; want the pod to wait for the back-off", f.launchCount(), s)
 		}
 	})
 	t.Run("of scale-up", func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestReplacementAndScaleUpShareBackOffs(t *testing.T) {
 		f.reconcileTimes(2)
 		f.pool.change(func() { f.pool.refuse = nil })
 		var why *launch.NotRequestedError
-		if err := f.launchReplacement("n1"); !errors.As(err, &why) || why.BackOff == nil || why.BackOff.Reason != string(cloud.NoQuota) || f.readCount() != 1 {
-			t.Errorf("%v after %d launches; want the replacement to wait for the back-off", err, f.readCount())
+		if err := f.launchReplacement("n1"); !errors.As(err, &why) || why.BackOff == nil || why.BackOff.Reason != string(cloud.NoQuota) || f.launchCount() != 1 {
+			t.Errorf("%v after %d launches; want the replacement to wait for the back-off", err, f.launchCount())
 		}
 	})
 }

@@ -17,27 +17,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// blockReads blocks launches in the cloud until the returned function is called.
-func (f *fixture) blockReads() (answer func()) {
-	f.t.Helper()
-	return f.block(func(until chan struct{}) { f.pool.busy = until })
-}
-
-// blockLaunches blocks reads in the cloud until the returned function is called.
+// blockLaunches blocks launches in the cloud until the returned function is called.
 func (f *fixture) blockLaunches() (answer func()) {
 	f.t.Helper()
-	return f.block(func(until chan struct{}) { f.pool.silent = until })
+	return f.blockCloud(func(until chan struct{}) { f.pool.busy = until })
+}
+
+// blockReads blocks reads in the cloud until the returned function is called.
+func (f *fixture) blockReads() (answer func()) {
+	f.t.Helper()
+	return f.blockCloud(func(until chan struct{}) { f.pool.silent = until })
 }
 
 // blockDeletions blocks reads of single instances until the returned function is called. Other calls are answered.
 func (f *fixture) blockDeletions() (answer func()) {
 	f.t.Helper()
-	answer = f.block(func(until chan struct{}) { f.pool.stuck = until })
+	answer = f.blockCloud(func(until chan struct{}) { f.pool.stuck = until })
 	f.answerTimeout = time.Minute
 	return answer
 }
 
-func (f *fixture) block(set func(chan struct{})) (release func()) {
+func (f *fixture) blockCloud(set func(chan struct{})) (release func()) {
 	f.t.Helper()
 	until := make(chan struct{})
 	f.pool.change(func() { set(until) })
@@ -57,9 +57,9 @@ func (f *fixture) deletionChecks() []string {
 	return slices.Clone(f.pool.looked)
 }
 
-func (f *fixture) reads() int { defer f.pool.lock()(); return f.pool.reads }
+func (f *fixture) readCount() int { defer f.pool.lock()(); return f.pool.reads }
 
-func (f *fixture) readCount() int { defer f.pool.lock()(); return f.pool.asked }
+func (f *fixture) launchCount() int { defer f.pool.lock()(); return f.pool.asked }
 
 func (f *fixture) reconcileAfterRead() {
 	f.t.Helper()
@@ -70,21 +70,21 @@ func (f *fixture) reconcileAfterRead() {
 func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	for i, pod := range []string{"a", "b", "c"} {
 		f.addUnschedulable(pod)
 		f.reconcile()
-		f.reconcileUntil("a machine for pod "+pod+" is asked for", func() bool { return f.readCount() == i+1 })
+		f.waitUntil("a machine for pod "+pod+" is asked for", func() bool { return f.launchCount() == i+1 })
 	}
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 3 || f.readCount() != 3 {
-		t.Errorf("%d launches, and status is %+v: want three, with an instance each provisioning", f.readCount(), s)
+	if s := f.status(); s.OnTheWay != 3 || f.launchCount() != 3 {
+		t.Errorf("%d launches, and status is %+v: want three, with an instance each provisioning", f.launchCount(), s)
 	}
 	answer()
 	for range 2 {
 		f.reconcile()
 	}
-	if got := f.pool.launches(); len(got) != 3 || f.readCount() != 3 {
+	if got := f.pool.launches(); len(got) != 3 || f.launchCount() != 3 {
 		t.Errorf("launches are %v", got)
 	}
 	if s := f.status(); s.OnTheWay != 3 || len(s.Awaited) != 3 {
@@ -98,13 +98,13 @@ func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 func TestI5UnansweredLaunchesCountTowardsMaxSize(t *testing.T) {
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(2)) })
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a", "b")
 	f.reconcile()
 	f.addUnschedulable("c")
 	for range 3 {
 		f.reconcile()
-		f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+		f.waitUntil("the cloud was asked", func() bool { return f.launchCount() == 1 })
 	}
 	answer()
 	f.reconcile()
@@ -116,7 +116,7 @@ func TestI5UnansweredLaunchesCountTowardsMaxSize(t *testing.T) {
 func TestLateRefusalLaunchesNextTemplate(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.reconcile()
@@ -141,9 +141,9 @@ func TestI7FailedLaunchRereadsGroupBeforeTheNext(t *testing.T) {
 	f.reconcile()
 	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as after their end
 	f.pool.change(func() { f.pool.refuse = nil })
-	answer := f.blockLaunches()
+	answer := f.blockReads()
 	f.reconcile()
-	if got := f.readCount(); got != 1 {
+	if got := f.launchCount(); got != 1 {
 		t.Fatalf("%d launches, the second before the group was read", got)
 	}
 	answer()
@@ -169,12 +169,12 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 			for range 3 {
 				f.reconcile()
 			}
-			if f.reads() != 1 {
-				t.Errorf("the cloud was read %d times", f.reads())
+			if f.readCount() != 1 {
+				t.Errorf("the cloud was read %d times", f.readCount())
 			}
 			m := f.states["web"]
-			if b, there := m.backOffs["m4"]; there != (f.readCount() > 0) || there && b.Until.Before(&metav1.Time{Time: from.Add(wish)}) {
-				t.Errorf("after %d launches the template is backed off until %s, want %s at the least from %s", f.readCount(), b.Until, wish, from)
+			if b, there := m.backOffs["m4"]; there != (f.launchCount() > 0) || there && b.Until.Before(&metav1.Time{Time: from.Add(wish)}) {
+				t.Errorf("after %d launches the template is backed off until %s, want %s at the least from %s", f.launchCount(), b.Until, wish, from)
 			}
 			f.pool.change(func() { f.pool.unread, f.pool.unlisted, f.pool.refuse = nil, nil, nil })
 			m.quietUntil, m.backOffs = time.Now(), map[string]v1alpha1.BackOff{} // as after their end
@@ -189,10 +189,10 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 func TestBackOffStartsWhenTheLaunchIsRefused(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+	f.waitUntil("the cloud was asked", func() bool { return f.launchCount() == 1 })
 	answered := time.Now()
 	answer()
 	f.reconcile()
@@ -205,10 +205,10 @@ func TestBackOffStartsWhenTheLaunchIsRefused(t *testing.T) {
 func TestSlowCloudReadDelaysNoLaunch(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
-	answer := f.blockLaunches()
+	answer := f.blockReads()
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcileUntil("a machine is asked for", func() bool { return f.readCount() == 1 })
+	f.waitUntil("a machine is asked for", func() bool { return f.launchCount() == 1 })
 	f.reconcile()
 	answer()
 	for range 2 {
@@ -225,11 +225,11 @@ func TestSlowCloudReadDelaysNoLaunch(t *testing.T) {
 func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
 	f.reconcileAfterRead()
-	answer := f.blockReads()
+	answer := f.blockLaunches()
 	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
 	for range 3 {
 		f.reconcile()
-		f.reconcileUntil("the cloud was asked", func() bool { return f.readCount() == 1 })
+		f.waitUntil("the cloud was asked", func() bool { return f.launchCount() == 1 })
 	}
 	answer()
 	f.reconcile()
@@ -238,8 +238,8 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 		t.Errorf("launches are %v, want one of m4", got)
 	}
 	f.reconcile()
-	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
-		t.Errorf("open is %v after %d launches", open, f.readCount())
+	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+		t.Errorf("open is %v after %d launches", open, f.launchCount())
 	}
 }
 
@@ -255,7 +255,7 @@ func (f *fixture) isRequeued() bool {
 
 func TestLateReplyTriggersReconcile(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
-	answer := f.blockLaunches()
+	answer := f.blockReads()
 	f.reconcile() // the group was never read
 	f.isRequeued()
 	answer()
@@ -263,7 +263,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 		t.Error("a group that has been read at last waits for the next reconcile")
 	}
 	f.reconcile()
-	answer = f.blockLaunches()
+	answer = f.blockReads()
 	f.reconcile()
 	f.isRequeued()
 	answer()
@@ -271,7 +271,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 		t.Error("a group that was read again has a reconcile begin")
 	}
 	f.reconcile()
-	answer = f.blockReads()
+	answer = f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.isRequeued()
@@ -288,9 +288,9 @@ func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
 	for i, pod := range []string{"b", "c", "d"} {
 		f.addUnschedulable(pod)
 		f.reconcile()
-		f.reconcileUntil("a machine for pod "+pod+" is asked for", func() bool { return f.readCount() == i+2 })
+		f.waitUntil("a machine for pod "+pod+" is asked for", func() bool { return f.launchCount() == i+2 })
 	}
-	f.reconcileUntil("the machine is asked for", func() bool { return len(f.deletionChecks()) > 0 })
+	f.waitUntil("the machine is asked for", func() bool { return len(f.deletionChecks()) > 0 })
 	if got := f.deletionChecks(); len(got) != 1 {
 		t.Errorf("instances that are deleted: %q", got)
 	}
@@ -318,7 +318,7 @@ func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
 	answer := f.blockDeletions()
 	for range 3 {
 		f.reconcile()
-		f.reconcileUntil("machines are asked for", func() bool { return len(f.deletionChecks()) == maxConcurrentDeletions })
+		f.waitUntil("machines are asked for", func() bool { return len(f.deletionChecks()) == maxConcurrentDeletions })
 	}
 	answer()
 	for range 2 {
@@ -334,10 +334,10 @@ func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
 	f.pool.change(func() { f.pool.refuse["m4"] = &cloud.ThrottledError{Err: errors.New("429")} })
-	read := f.blockLaunches()
+	read := f.blockReads()
 	f.addUnschedulable("a")
 	f.reconcile() // the cloud is being read, and then refuses the launch
-	f.reconcileUntil("the order is refused", func() bool { f.applyReplies(f.lastGroups); return f.states["web"].needsReread() })
+	f.waitUntil("the order is refused", func() bool { f.applyReplies(f.lastGroups); return f.states["web"].needsReread() })
 	f.reconcile()
 	f.isRequeued()
 	read()
@@ -359,10 +359,10 @@ func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
 		t.Fatalf("status is %+v, want the instance", s)
 	}
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
-	f.blockLaunches()
+	f.blockReads()
 	f.reconcile()
-	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
-		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
+	if s := f.status(); s.OnTheWay != 0 || f.launchCount() != 1 {
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.launchCount(), s)
 	}
 }
 
@@ -373,14 +373,14 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.reconcile()
-	answer := f.blockLaunches()
+	answer := f.blockReads()
 	f.answerTimeout = time.Minute
-	reads, looked := f.reads(), make(chan error)
+	reads, looked := f.readCount(), make(chan error)
 	go func() {
 		_, err := f.Controller.reconcile(t.Context(), f.sources, true)
 		looked <- err
 	}()
-	f.reconcileUntil("the cloud is being read", func() bool { return f.reads() > reads })
+	f.waitUntil("the cloud is being read", func() bool { return f.readCount() > reads })
 	f.setNode(newRegisteredNode(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
 	}))
@@ -388,8 +388,8 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 	if err := <-looked; err != nil {
 		t.Fatal(err)
 	}
-	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
-		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
+	if s := f.status(); s.OnTheWay != 0 || f.launchCount() != 1 {
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.launchCount(), s)
 	}
 }
 
@@ -398,14 +398,14 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	f := newFixture(t, nil)
 	f.addUnschedulable("a")
 	f.reconcileTimes(2)
-	f.blockLaunches()
+	f.blockReads()
 	f.addUnschedulable("b")
 	f.reconcile()
-	f.reconcileUntil("a second machine is asked for", func() bool { return f.readCount() == 2 })
+	f.waitUntil("a second machine is asked for", func() bool { return f.launchCount() == 2 })
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
 	f.addUnschedulable("c")
 	f.reconcile()
-	f.reconcileUntil("a third machine is asked for", func() bool { return f.readCount() == 3 })
+	f.waitUntil("a third machine is asked for", func() bool { return f.launchCount() == 3 })
 	f.reconcileTimes(2)
 	seen := map[string]bool{}
 	for _, w := range f.states["web"].tracking.Awaited {
@@ -414,8 +414,8 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 		}
 		seen[w.ID] = true
 	}
-	if f.readCount() != 3 || len(seen) != 2 {
-		t.Errorf("%d launches, and %v provisioning: want three, and the two that have no Node", f.readCount(), seen)
+	if f.launchCount() != 3 || len(seen) != 2 {
+		t.Errorf("%d launches, and %v provisioning: want three, and the two that have no Node", f.launchCount(), seen)
 	}
 }
 

@@ -83,8 +83,8 @@ func TestManagerWithASelectorEmitsNoNoGroupEvent(t *testing.T) {
 	f.setSelector("team=a")
 	other := f.newSecondManager("team=b")
 	pod := newHugePod("huge")
-	f.awaitUnschedulable(pod)
-	f.reconcileUntil("the one beside it knows of the pod", func() bool { return other.isPending(pod) && other.isUnschedulable(pod) })
+	f.addUnschedulablePod(pod)
+	f.waitUntil("the one beside it knows of the pod", func() bool { return other.isPending(pod) && other.isUnschedulable(pod) })
 	other.reconcile()
 	if notes := other.eventNotes(eventUnplaceable); len(notes) > 0 {
 		t.Errorf("the one beside it says %q", notes)

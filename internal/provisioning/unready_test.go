@@ -50,7 +50,7 @@ func TestManyUnreadyNodesPauseLaunchesAndSetTheMetric(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
 		f.setNode(n)
 	}
-	f.reconcileUntil("the watch tells of the taints", func() bool {
+	f.waitUntil("the watch tells of the taints", func() bool {
 		n, err := f.sources.nodes.Get("z")
 		return err == nil && len(n.Spec.Taints) == 1
 	})

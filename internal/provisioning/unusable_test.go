@@ -62,7 +62,7 @@ func TestUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 				f := newFixture(t, withStartupTaint)
 				p := newUnschedulablePod("apps", "a")
 				p.Spec.NodeSelector = map[string]string{"pool": "web"}
-				f.awaitUnschedulable(p)
+				f.addUnschedulablePod(p)
 				f.reconcileTimes(2)
 				for range 12 {
 					f.joinAll(func(n *corev1.Node) {
@@ -113,7 +113,7 @@ func TestNeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
 				t.Errorf("retirements are %+v, deleted is %v: want neither", all, f.pool.deleted)
 			}
 			f.joinAll(func(*corev1.Node) {})
-			f.reconcileUntil("the watch tells of the usable Node", func() bool {
+			f.waitUntil("the watch tells of the usable Node", func() bool {
 				n, err := f.sources.nodes.Get("machine-0")
 				return err == nil && plan.JoinOf(&v1alpha1.NodeGroup{Spec: v1alpha1.NodeGroupSpec{
 					NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}}, ScaleUp: &v1alpha1.ScaleUp{StartupTaints: []string{startupTaint}},
@@ -162,7 +162,7 @@ func TestInstanceOutsideTheSelectorStopsItsGroup(t *testing.T) {
 		t.Errorf("launches are %v after a restart, want none", got)
 	}
 	f.joinAll(func(*corev1.Node) {})
-	f.reconcileUntil("the watch tells of the label", func() bool {
+	f.waitUntil("the watch tells of the label", func() bool {
 		n, err := f.sources.nodes.Get("machine-0")
 		return err == nil && n.Labels["pool"] == "web"
 	})
@@ -179,10 +179,10 @@ func TestInstanceOutsideTheSelectorStopsItsGroup(t *testing.T) {
 func TestRetiringUnusableNodeIsNoFailure(t *testing.T) {
 	f := newFixture(t, nil)
 	p := newUnschedulablePod("apps", "a")
-	f.awaitUnschedulable(p)
+	f.addUnschedulablePod(p)
 	f.reconcileTimes(2)
 	f.removePod(p)
-	f.reconcileUntil("the pod is gone", func() bool { return !f.isPending(p) && !f.isUnschedulable(p) })
+	f.waitUntil("the pod is gone", func() bool { return !f.isPending(p) && !f.isUnschedulable(p) })
 	f.joinAll(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} })
 	f.reconcile()
 	f.makeOverdue()
@@ -197,7 +197,7 @@ func TestRetiringInstanceOutsideTheSelectorStaysRecorded(t *testing.T) {
 	f := newFixture(t, nil)
 	p := newUnschedulablePod("apps", "a")
 	p.Spec.NodeSelector = map[string]string{"pool": "web"}
-	f.awaitUnschedulable(p)
+	f.addUnschedulablePod(p)
 	f.reconcileTimes(2)
 	for _, cordoned := range []bool{false, true, false} {
 		f.joinAll(func(n *corev1.Node) {
@@ -206,7 +206,7 @@ func TestRetiringInstanceOutsideTheSelectorStaysRecorded(t *testing.T) {
 				n.Annotations = map[string]string{"cordon.slipway.dev/azure-e": `{"owner":"azure-e","since":"2026-01-01T00:00:00Z"}`}
 			}
 		})
-		f.reconcileUntil("the watch tells of the Node", func() bool {
+		f.waitUntil("the watch tells of the Node", func() bool {
 			n, err := f.sources.nodes.Get("machine-0")
 			return err == nil && n.Spec.Unschedulable == cordoned
 		})

@@ -15,16 +15,16 @@ import (
 
 var errKilled = errors.New("the process was killed")
 
-// killer ends a process at one of its requests: nothing that it sends after that arrives.
-type killer struct {
+// requestKiller kills a process at one of its requests. Its later requests do not arrive.
+type requestKiller struct {
 	s      *sim
 	moment string
 	at, n  int
-	armed  string // the request that was counted, while others are made beside it
+	armed  string // the counted request, while others run concurrently
 	dead   bool
 }
 
-func (k *killer) step(moment, request string) error {
+func (k *requestKiller) interceptRequest(moment, request string) error {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	if k.dead {
@@ -42,68 +42,68 @@ func (k *killer) step(moment, request string) error {
 	return nil
 }
 
-func (k *killer) hasStruck() bool {
+func (k *requestKiller) hasKilled() bool {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	return k.dead
 }
 
-// course is one way through a retirement.
-type course struct {
+// crashScenario is one course of a retirement.
+type crashScenario struct {
 	name  string
-	world func(*testing.T, *sim)
+	setup func(*testing.T, *sim)
 	end   v1alpha1.Phase
 }
 
-func courses() []course {
-	return []course{
+func crashScenarios() []crashScenario {
+	return []crashScenario{
 		{"succeeds", func(_ *testing.T, s *sim) { s.addPod("a", "web", nil) }, v1alpha1.Succeeded},
-		{"fails at the cloud once", func(_ *testing.T, s *sim) { s.machines["sim://a"].fails = 1 }, v1alpha1.Succeeded},
-		{"gives up", func(_ *testing.T, s *sim) {
+		{"fails in the cloud once", func(_ *testing.T, s *sim) { s.instances["sim://a"].failingDeletions = 1 }, v1alpha1.Succeeded},
+		{"times out", func(_ *testing.T, s *sim) {
 			s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 20 * time.Second}
-			s.addPod("a", "web", func(p *simPod) { p.denied = true })
+			s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
 		}, v1alpha1.Aborted},
 		{"is refused", func(_ *testing.T, s *sim) { s.addPod("a", "web", protectedPod) }, v1alpha1.Refused},
-		{"finds the machine gone", func(_ *testing.T, s *sim) {
-			delete(s.machines, "sim://a")
-			s.change("a", silent)
+		{"finds the instance gone", func(_ *testing.T, s *sim) {
+			delete(s.instances, "sim://a")
+			s.changeNode("a", setUnready)
 		}, v1alpha1.Succeeded},
-		{"finds the machine gone, which comes back", func(_ *testing.T, s *sim) {
-			delete(s.machines, "sim://a")
-			s.change("a", silent)
-			s.addPod("a", "web", func(p *simPod) { p.stops = -1 }) // so that there is time for it to come back
-			time.AfterFunc(15*time.Second+time.Millisecond/2, func() { s.bringBack("a") })
+		{"finds the instance gone, and it comes back", func(_ *testing.T, s *sim) {
+			delete(s.instances, "sim://a")
+			s.changeNode("a", setUnready)
+			s.addPod("a", "web", func(p *simPod) { p.stopsAfter = -1 }) // so that there is time for the instance to come back
+			time.AfterFunc(15*time.Second+time.Millisecond/2, func() { s.reviveNode("a") })
 		}, v1alpha1.Aborted},
-		{"is called off", func(t *testing.T, s *sim) {
-			s.addPod("a", "web", func(p *simPod) { p.denied = true })
+		{"is cancelled", func(t *testing.T, s *sim) {
+			s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
 			time.AfterFunc(15*time.Second, func() {
-				if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+				if err := s.retirements.Delete(context.Background(), s.getRetirement("r")); err != nil {
 					t.Error(err)
 				}
 			})
 		}, ""},
 		{"yields to another tool", func(_ *testing.T, s *sim) {
-			s.addPod("a", "web", func(p *simPod) { p.denied = true })
-			time.AfterFunc(15*time.Second, func() { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) })
+			s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+			time.AfterFunc(15*time.Second, func() { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) })
 		}, v1alpha1.Aborted},
 	}
 }
 
-// TestI8AfterACrashAtAnyRequestTheEndIsTheSame ends the process at each request that it makes, once before the request
-// is served and once after, and goes on with a new one. Which requests there are, a run without a crash shows. A drain and
-// the walk beside it make some of theirs at one moment, so that a run may end with one less: few are missed so.
-func TestI8AfterACrashAtAnyRequestTheEndIsTheSame(t *testing.T) {
-	for _, c := range courses() {
+// TestI8CrashAtAnyRequestReachesSameEnd kills the process at each request, once before it is served and once after, and
+// continues with a new process. A run without a crash determines the requests. A drain and its reconcile send some
+// requests at the same time, so that a run may end with one less. Few crashes are missed by that.
+func TestI8CrashAtAnyRequestReachesSameEnd(t *testing.T) {
+	for _, c := range crashScenarios() {
 		t.Run(c.name, func(t *testing.T) {
 			const few = 4
 			total, missed := 0, 0
-			inBubble(t, func(t *testing.T, ctx context.Context) { total, _ = c.run(ctx, t, 0, "") })
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) { total, _ = c.runWithCrash(ctx, t, 0, "") })
 			t.Logf("%d requests", total)
 			for at := 1; at <= total; at++ {
 				for _, moment := range []string{"before", "after"} {
 					t.Run(fmt.Sprintf("%d %s", at, moment), func(t *testing.T) {
-						inBubble(t, func(t *testing.T, ctx context.Context) {
-							if _, struck := c.run(ctx, t, at, moment); !struck {
+						runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+							if _, struck := c.runWithCrash(ctx, t, at, moment); !struck {
 								missed++
 							}
 						})
@@ -111,41 +111,41 @@ func TestI8AfterACrashAtAnyRequestTheEndIsTheSame(t *testing.T) {
 				}
 			}
 			if missed > few {
-				t.Errorf("%d of %d crashes never came, since the run had ended: want %d at the most", missed, 2*total, few)
+				t.Errorf("%d of %d crashes were missed because the run had ended, want at most %d", missed, 2*total, few)
 			}
 		})
 	}
 }
 
-// run goes the course once, and returns how many requests were made, and whether the process was ended at one of them.
-func (c course) run(ctx context.Context, t *testing.T, at int, moment string) (requests int, struck bool) {
+// runWithCrash runs the scenario once. It returns the number of requests, and whether the process was killed.
+func (c crashScenario) runWithCrash(ctx context.Context, t *testing.T, at int, moment string) (requests int, struck bool) {
 	t.Helper()
-	s := ci(t)
-	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
-	c.world(t, s)
-	k := &killer{s: s, at: at, moment: moment}
+	s := newGroupOfTwo(t)
+	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
+	c.setup(t, s)
+	k := &requestKiller{s: s, at: at, moment: moment}
 	if at > 0 {
-		s.atEach(k.step)
+		s.interceptRequests(k.interceptRequest)
 	}
-	life, die := context.WithCancel(ctx)
-	first := s.controller(t)
-	for end := time.Now().Add(3 * time.Hour); time.Now().Before(end) && !k.hasStruck() && !s.over("r"); time.Sleep(time.Millisecond) {
-		s.turn(life, first, "r")
+	processCtx, killProcess := context.WithCancel(ctx)
+	first := s.newController(t)
+	for end := time.Now().Add(3 * time.Hour); time.Now().Before(end) && !k.hasKilled() && !s.isFinished("r"); time.Sleep(time.Millisecond) {
+		s.reconcileOnce(processCtx, first, "r")
 	}
-	die()
-	s.atEach(func(string, string) error { return nil })
-	rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
+	killProcess()
+	s.interceptRequests(func(string, string) error { return nil })
+	rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
 	switch {
 	case rt == nil && c.end != "":
 		t.Fatal("the record is gone")
 	case rt != nil && rt.Status.Phase != c.end:
 		t.Fatalf("%s: %s, want %q", rt.Status.Phase, rt.Status.Message, c.end)
 	case c.end == v1alpha1.Succeeded:
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	default:
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	}
-	if restoredErr := restored(s.node("b")); restoredErr != nil {
+	if restoredErr := checkRestored(s.getNode("b")); restoredErr != nil {
 		t.Error(restoredErr)
 	}
 	s.mu.Lock()
@@ -153,26 +153,25 @@ func (c course) run(ctx context.Context, t *testing.T, at int, moment string) (r
 	return len(s.requests), k.dead
 }
 
-// over reports that the retirement has ended and nothing is left to do.
-func (s *sim) over(name string) bool {
-	rt := s.record(name)
+// isFinished reports whether the retirement has ended and nothing is left to do.
+func (s *sim) isFinished(name string) bool {
+	rt := s.getRetirement(name)
 	return rt == nil || rt.Status.Phase.Finished() && len(rt.Finalizers) == 0
 }
 
-// cordonedBySomebody is a Node that was cordoned before.
-func cordonedBySomebody(n *corev1.Node) { n.Spec.Unschedulable = true }
+func setUnschedulable(n *corev1.Node) { n.Spec.Unschedulable = true }
 
-func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.change("a", cordonedBySomebody)
-		s.addPod("a", "web", func(p *simPod) { p.denied = true })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || !s.node("a").Spec.Unschedulable {
-			t.Errorf("%s, cordoned %t", rt.Status.Phase, s.node("a").Spec.Unschedulable)
+func TestI3ExistingCordonStays(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.changeNode("a", setUnschedulable)
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || !s.getNode("a").Spec.Unschedulable {
+			t.Errorf("%s, cordoned %t", rt.Status.Phase, s.getNode("a").Spec.Unschedulable)
 		}
-		if err := restored(s.node("a")); err != nil {
+		if err := checkRestored(s.getNode("a")); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,48 +11,50 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// eventReason is the reason of an Event of a retirement.
+// eventReason is the reason of a retirement's Event.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The comment of each reason states the type of its Events, their objects, and when they are written.
 const (
 	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
-	eventBegun eventReason = "RetirementBegun"
-	// eventBlocked is Warning, on NodeRetirement: something holds the retirement up; the message says what.
+	eventBegun eventReason = "RetirementStarted"
+	// eventBlocked is Warning, on NodeRetirement: the retirement is blocked; the message says why.
 	eventBlocked eventReason = "RetirementBlocked"
-	// eventOverridden is Warning, on Node and NodeRetirement: somebody lets protected pods be evicted, until when.
+	// eventOverridden is Warning, on Node and NodeRetirement: a user allows the eviction of protected pods until a
+	// given time.
 	eventOverridden eventReason = "ProtectionOverridden"
-	// eventDeletionFailed is Warning, on Node and NodeRetirement: the machine could not be deleted; it is tried again.
+	// eventDeletionFailed is Warning, on Node and NodeRetirement: the instance could not be deleted; the deletion is
+	// retried.
 	eventDeletionFailed eventReason = "RetirementDeletionFailed"
-	// eventRetired is Normal, on Node and NodeRetirement: the node is out of service, and its machine gone.
+	// eventRetired is Normal, on Node and NodeRetirement: the node and its instance are deleted.
 	eventRetired eventReason = "Retired"
-	// eventRetirementRefused is Warning, on Node and NodeRetirement: nothing was begun; the message says why.
+	// eventRetirementRefused is Warning, on Node and NodeRetirement: nothing was changed; the message says why.
 	eventRetirementRefused eventReason = "RetirementRefused"
-	// eventRetirementAborted is Warning, on Node and NodeRetirement: it was given up, and the node was given back.
+	// eventRetirementAborted is Warning, on Node and NodeRetirement: the retirement ended early, and the node was
+	// restored.
 	eventRetirementAborted eventReason = "RetirementAborted"
-	// eventRetirementFailed is Warning, on Node and NodeRetirement: it was given up too late to give the node back; its
-	// status says what is left to do.
+	// eventRetirementFailed is Warning, on Node and NodeRetirement: the retirement ended too late to restore the node;
+	// its status says what is left to do.
 	eventRetirementFailed eventReason = "RetirementFailed"
-	// eventReplacementGivenUp is Warning, on Node and NodeRetirement: the machine in the place of one that its cloud took away
-	// has not come in a week, and the record of it is deleted.
-	eventReplacementGivenUp eventReason = "ReplacementGivenUp"
+	// eventReplacementGivenUp is Warning, on Node and NodeRetirement: the replacement of a lost instance has not joined
+	// within a week, and the record is deleted.
+	eventReplacementGivenUp eventReason = "ReplacementAbandoned"
 )
 
-// announcer makes the Events of a retirement, on its NodeRetirement and on its Node. The stages between its begin and its end are
-// conditions, and no Events: each would be two writes of each node.
-type announcer struct{ to events.EventRecorder }
+// eventRecorder writes the Events of a retirement, on its NodeRetirement and its Node. The phases in between are
+// conditions and not Events, because each Event would cost two writes per node.
+type eventRecorder struct{ recorder events.EventRecorder }
 
-func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
+func (a eventRecorder) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	note = observe.Note(note)
-	node := nodeOf(rt)
-	a.to.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
+	node := toEventNode(rt)
+	a.recorder.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
 	if node.UID != "" && reason != eventBlocked {
-		a.to.Eventf(node, rt, kind, string(reason), "Retire", "%s", note)
+		a.recorder.Eventf(node, rt, kind, string(reason), "Retire", "%s", note)
 	}
 }
 
-// nodeOf is the Node as far as an Event needs it.
-func nodeOf(rt *v1alpha1.NodeRetirement) *corev1.Node {
+func toEventNode(rt *v1alpha1.NodeRetirement) *corev1.Node {
 	n := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName},
@@ -63,26 +65,26 @@ func nodeOf(rt *v1alpha1.NodeRetirement) *corev1.Node {
 	return n
 }
 
-func (a announcer) cordoned(rt *v1alpha1.NodeRetirement) {
+func (a eventRecorder) recordCordoned(rt *v1alpha1.NodeRetirement) {
 	a.emit(rt, corev1.EventTypeNormal, eventBegun, "cordoned to be retired ("+string(rt.Spec.Reason)+")")
 }
 
-func (a announcer) blocked(rt *v1alpha1.NodeRetirement, code, message string) {
+func (a eventRecorder) recordBlocked(rt *v1alpha1.NodeRetirement, code, message string) {
 	a.emit(rt, corev1.EventTypeWarning, eventBlocked, code+": "+message)
 }
 
-func (a announcer) overridden(rt *v1alpha1.NodeRetirement) {
+func (a eventRecorder) recordOverride(rt *v1alpha1.NodeRetirement) {
 	o := rt.Spec.OverrideProtection
 	a.emit(rt, corev1.EventTypeWarning, eventOverridden, "protected pods may be evicted until "+
-		o.Until.UTC().Format(time.RFC3339)+", says "+o.By+": "+o.Why)
+		o.Until.UTC().Format(time.RFC3339)+", set by "+o.By+": "+o.Why)
 }
 
-func (a announcer) deletionFailed(rt *v1alpha1.NodeRetirement, err error, pause time.Duration) {
-	a.emit(rt, corev1.EventTypeWarning, eventDeletionFailed, "deleting the machine failed, again in "+pause.String()+
+func (a eventRecorder) recordDeletionFailed(rt *v1alpha1.NodeRetirement, err error, pause time.Duration) {
+	a.emit(rt, corev1.EventTypeWarning, eventDeletionFailed, "cannot delete the instance, retry in "+pause.String()+
 		": "+err.Error())
 }
 
-func (a announcer) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code, message string) {
+func (a eventRecorder) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code, message string) {
 	switch phase {
 	case v1alpha1.Succeeded:
 		a.emit(rt, corev1.EventTypeNormal, eventRetired, message)
@@ -95,10 +97,10 @@ func (a announcer) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, c
 	}
 }
 
-func (a announcer) replacementGivenUp(rt *v1alpha1.NodeRetirement) {
-	note := "no machine has come in the place of this one, and none is waited for any more"
+func (a eventRecorder) recordReplacementAbandoned(rt *v1alpha1.NodeRetirement) {
+	note := "the replacement of this instance has not joined, and is no longer awaited"
 	if r := rt.Status.Replacement; r != nil {
-		note += " (" + string(r.State) + "): " + sentence(r.Reasons)
+		note += " (" + string(r.State) + "): " + joinReasons(r.Reasons)
 	}
 	a.emit(rt, corev1.EventTypeWarning, eventReplacementGivenUp, note)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Metrics count what retirements do. Those of the present are read from the cache at each scrape; see Present.
+// Metrics counts what retirements do. Metrics of the current state are read at each scrape; see Present.
 type Metrics struct {
 	steps    *prometheus.CounterVec
 	phases   *prometheus.HistogramVec
@@ -48,12 +48,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-func (m *Metrics) step(name string, err error) {
+func (m *Metrics) recordStep(name string, err error) {
 	result := "done"
-	var over *ending
-	switch w := isWaiting(err); {
+	var endErr *endError
+	switch w := asWaitError(err); {
 	case err == nil:
-	case errors.As(err, &over):
+	case errors.As(err, &endErr):
 		result = "ending"
 	case w != nil && len(w.reasons) > 0:
 		result = "blocked"
@@ -65,49 +65,47 @@ func (m *Metrics) step(name string, err error) {
 	m.steps.WithLabelValues(name, result).Inc()
 }
 
-func (m *Metrics) phase(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase) {
-	m.phases.WithLabelValues(string(phase)).Observe(time.Since(rt.CreationTimestamp.Time).Seconds())
+func (m *Metrics) recordPhase(rt *v1alpha1.NodeRetirement, recordPhase v1alpha1.Phase) {
+	m.phases.WithLabelValues(string(recordPhase)).Observe(time.Since(rt.CreationTimestamp.Time).Seconds())
 }
 
-func (m *Metrics) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code string) {
+func (m *Metrics) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code string) {
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
 }
 
-// Cloud counts a call of a cloud provider by what came of it.
+// Cloud counts a call of a cloud provider by its result.
 func (m *Metrics) Cloud(provider, call string, err error) {
 	m.requests.WithLabelValues(provider, call, cloud.Outcome(err)).Inc()
 }
 
-// Present tells how many retirements are in which phase, what blocks them, and how old the oldest is: one that stays
-// in Draining is stuck, one that stays in NodeDeleted is a machine that is paid for and used by nobody.
+// Present collects how many retirements are in which phase, what blocks them, and the age of the oldest. A retirement
+// that stays in Draining is stuck. If one stays in NodeDeleted, its instance costs money without a use.
 type Present struct{ Reader client.Reader }
 
 var (
-	inPhase = prometheus.NewDesc("slipway_retirements", "Retirements that are not over, by group and phase.",
+	retirementsDesc = prometheus.NewDesc("slipway_retirements", "Retirements that are not over, by group and phase.",
 		[]string{"group", "phase"}, nil)
-	oldest = prometheus.NewDesc("slipway_retirement_phase_oldest_seconds",
+	oldestDesc = prometheus.NewDesc("slipway_retirement_phase_oldest_seconds",
 		"For how long the retirement that has been in a phase for longest has been in it.", []string{"phase"}, nil)
-	blockedBy = prometheus.NewDesc("slipway_retirements_blocked", "Retirements that something holds up, by what.",
+	blockedDesc = prometheus.NewDesc("slipway_retirements_blocked", "Retirements that something holds up, by what.",
 		[]string{"code"}, nil)
 )
 
-// readFor bounds a scrape's read of the cache.
-const readFor = 5 * time.Second
+// scrapeTimeout limits the cache read of one scrape.
+const scrapeTimeout = 5 * time.Second
 
-// Describe implements prometheus.Collector.
 func (Present) Describe(to chan<- *prometheus.Desc) {
-	to <- inPhase
-	to <- oldest
-	to <- blockedBy
+	to <- retirementsDesc
+	to <- oldestDesc
+	to <- blockedDesc
 }
 
-// Collect implements prometheus.Collector.
 func (p Present) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), readFor)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	var all v1alpha1.NodeRetirementList
 	if err := p.Reader.List(ctx, &all); err != nil {
-		return // the cache is not there yet
+		return // the cache is not started yet
 	}
 	type place struct{ group, phase string }
 	count, codes, ages := map[place]int{}, map[string]int{}, map[string]float64{}
@@ -127,17 +125,17 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	for at, n := range count {
-		to <- prometheus.MustNewConstMetric(inPhase, prometheus.GaugeValue, float64(n), at.group, at.phase)
+		to <- prometheus.MustNewConstMetric(retirementsDesc, prometheus.GaugeValue, float64(n), at.group, at.phase)
 	}
 	for phase, age := range ages {
-		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age, phase)
+		to <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, age, phase)
 	}
 	for code, n := range codes {
-		to <- prometheus.MustNewConstMetric(blockedBy, prometheus.GaugeValue, float64(n), code)
+		to <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, float64(n), code)
 	}
 }
 
-// ReachedAt is when a retirement came to the phase it is in.
+// ReachedAt returns when a retirement reached its current phase.
 func ReachedAt(rt *v1alpha1.NodeRetirement) time.Time {
 	t := rt.Status.Times
 	at := map[v1alpha1.Phase]*time.Time{}

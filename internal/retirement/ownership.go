@@ -13,17 +13,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// isNamedByNode reports that the Node itself says that it is on an instance, by its provider ID or its system's UUID. The spec of a NodeRetirement
-// proves nothing: it may name any instance that the credential can delete, and any UID.
-func (p *passage) isNamedByNode(i cloud.Instance) bool {
-	return p.node != nil && (!p.unsaid() || isItsUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
+// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The spec of a
+// NodeRetirement proves nothing: it may contain any ID.
+func (p *scope) isNamedByNode(i cloud.Instance) bool {
+	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
 
-// checkOwned ends the retirement of an instance that no Node names unless a NodeGroup's cloud group owns the instance, or it has the cluster's
-// own mark (I4): the credential may be able to delete any VM. If the group is known, only that one counts. Other errors mean that the owner is
-// not known, and the step is retried (I7).
-func (p *passage) checkOwned(ctx context.Context, i cloud.Instance) error {
-	groups, err := p.c.o.Groups.List(ctx)
+// checkOwnership ends the retirement of an instance that no Node names, unless the cluster owns it (I4). The cluster
+// owns an instance of a NodeGroup's cloud group, or one with the cluster's mark. The credential alone proves nothing:
+// it may be able to delete any VM. If the group is known, only that group counts. After other errors the owner is
+// unknown, and the step is retried (I7).
+func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
+	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -33,10 +34,10 @@ func (p *passage) checkOwned(ctx context.Context, i cloud.Instance) error {
 	}
 	var unknown error
 	asked := map[v1alpha1.CloudGroup]bool{}
-	for _, g := range mayOwn(groups, only, i) {
+	for _, g := range possibleOwners(groups, only, i) {
 		if where := g.Spec.Cloud; !asked[where] {
 			asked[where] = true
-			owned, err := p.hasInstance(ctx, where, i)
+			owned, err := p.groupHasInstance(ctx, where, i)
 			if owned {
 				return nil
 			}
@@ -45,28 +46,28 @@ func (p *passage) checkOwned(ctx context.Context, i cloud.Instance) error {
 			}
 		}
 	}
-	if marks, can := p.cloud.(cloud.Marker); can {
-		within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	if marker, canMark := p.provider.(cloud.Marker); canMark {
+		readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 		defer cancel()
-		marked, err := marks.Ours(within)
+		marked, err := marker.Ours(readCtx)
 		if slices.ContainsFunc(marked, func(m cloud.Instance) bool { return m.ProviderID == i.ProviderID }) {
 			return nil
 		}
 		unknown = errors.Join(unknown, err)
 	}
 	if unknown != nil {
-		return fmt.Errorf("whether the cluster owns the instance %s: %w", i.ProviderID, unknown)
+		return fmt.Errorf("finding the owner of the instance %s: %w", i.ProviderID, unknown)
 	}
-	whose := "no NodeGroup's cloud group has it"
+	owner := "no NodeGroup's cloud group has it"
 	if only != "" {
-		whose = "the cloud group of the NodeGroup " + only + " does not have it"
+		owner = "the cloud group of the NodeGroup " + only + " does not have it"
 	}
-	return end(InstanceNotOwned, "no Node says that it is on the instance %s, %s, and it does not have this cluster's mark: delete it in its cloud if it is "+
-		"not wanted, or make a NodeGroup for its cloud group", i.ProviderID, whose)
+	return newEnd(InstanceNotOwned, "no Node names the instance %s, %s, and it lacks this cluster's mark: delete it in its cloud if it is "+
+		"not needed, or create a NodeGroup for its cloud group", i.ProviderID, owner)
 }
 
-// mayOwn gives the groups that may own an instance, the most likely first. A group that is refused owns nothing.
-func mayOwn(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
+// possibleOwners returns the groups that may own an instance, the most likely first. A refused group owns nothing.
+func possibleOwners(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
 	found := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool {
 		return !acceptance.Of(&g).OwnsNodes() || asked != "" && g.Name != asked
 	})
@@ -80,9 +81,10 @@ func mayOwn(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alp
 	return found
 }
 
-// hasInstance reports whether a cloud group owns an instance. One that the group has only adopted may be another cluster's.
-func (p *passage) hasInstance(ctx context.Context, where v1alpha1.CloudGroup, i cloud.Instance) (bool, error) {
-	provider := p.c.o.Clouds[where.Provider]
+// groupHasInstance reports whether a cloud group owns an instance. An adopted instance does not count, because it may
+// belong to another cluster.
+func (p *scope) groupHasInstance(ctx context.Context, where v1alpha1.CloudGroup, i cloud.Instance) (bool, error) {
+	provider := p.controller.options.Clouds[where.Provider]
 	if provider == nil {
 		return false, nil
 	}
@@ -91,12 +93,12 @@ func (p *passage) hasInstance(ctx context.Context, where v1alpha1.CloudGroup, i 
 	case cloud.IsUnanswered(err):
 		return false, err
 	case err != nil:
-		return false, nil // it is none of this cloud's
+		return false, nil // it belongs to another cloud
 	}
-	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
-	all, err := provider.Instances(within, where.Group)
-	p.c.o.Metrics.Cloud(provider.Name(), "Instances", err)
+	all, err := provider.Instances(readCtx, where.Group)
+	p.controller.options.Metrics.Cloud(provider.Name(), "Instances", err)
 	if cloud.IsNotFound(err) {
 		return false, nil
 	}

@@ -18,66 +18,66 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// happening is something that others do to the world while a node is retired.
-type happening struct {
+// disturbance is a change by others while a node is retired.
+type disturbance struct {
 	After time.Duration
 	What  string
 }
 
-// fate is a random world.
-type fate struct {
+// randomScenario is a random cluster with random faults and changes.
+type randomScenario struct {
 	Seed    uint64
 	Faulty  int // percent of the requests
 	Calm    time.Duration
 	Crashes []time.Duration
-	Happens []happening
+	Happens []disturbance
 	Fails   int
 	Takes   time.Duration
 	Pods    []string
 }
 
-var happenings = map[string]func(*sim){
-	"protected pod comes": func(s *sim) { s.addPod("a", "late-protected", protectedPod) },
-	"protection ends":     func(s *sim) { s.removePod("uid-late-protected"); s.removePod("uid-protected") },
-	"ordinary pod comes":  func(s *sim) { s.addPod("a", "late", nil) },
-	"budget lets go":      func(s *sim) { s.mu.Lock(); defer s.mu.Unlock(); s.allow() },
-	"uncordoned":          func(s *sim) { s.change("a", uncordon) },
-	"another tool":        func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) },
-	"node silent":         func(s *sim) { s.change("a", silent) },
-	"machine gone": func(s *sim) {
+var disturbances = map[string]func(*sim){
+	"protected pod arrives": func(s *sim) { s.addPod("a", "late-protected", protectedPod) },
+	"protection ends":       func(s *sim) { s.removePod("uid-late-protected"); s.removePod("uid-protected") },
+	"ordinary pod arrives":  func(s *sim) { s.addPod("a", "late", nil) },
+	"PDB allows evictions":  func(s *sim) { s.mu.Lock(); defer s.mu.Unlock(); s.allowEvictions() },
+	"uncordoned":            func(s *sim) { s.changeNode("a", uncordon) },
+	"another tool":          func(s *sim) { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) },
+	"node not Ready":        func(s *sim) { s.changeNode("a", setUnready) },
+	"instance gone": func(s *sim) {
 		s.mu.Lock()
-		delete(s.machines, "sim://a")
+		delete(s.instances, "sim://a")
 		s.mu.Unlock()
-		s.change("a", silent)
+		s.changeNode("a", setUnready)
 	},
-	"machine back": func(s *sim) { s.bringBack("a") },
-	"node registered anew": func(s *sim) {
-		s.drop("a")
-		time.AfterFunc(20*time.Second, func() { s.rename("a", "a") })
+	"instance back": func(s *sim) { s.reviveNode("a") },
+	"node reregistered": func(s *sim) {
+		s.deleteNodeAsUser("a")
+		time.AfterFunc(20*time.Second, func() { s.reregisterAs("a", "a") })
 	},
-	"node renamed": func(s *sim) { s.rename("a", "a.example.org") },
+	"node renamed": func(s *sim) { s.reregisterAs("a", "a.example.org") },
 	"node replaced": func(s *sim) {
-		if s.node("a").DeepCopy() != nil {
+		if s.getNode("a").DeepCopy() != nil {
 			s.addNode("a", map[string]string{pool: "ci"})
 		}
 	},
-	"called off": func(s *sim) {
-		if rt := s.record("r"); rt != nil {
-			_ = s.records.Delete(context.Background(), rt)
+	"cancelled": func(s *sim) {
+		if rt := s.getRetirement("r"); rt != nil {
+			_ = s.retirements.Delete(context.Background(), rt)
 		}
 	},
 }
 
-// TestWhateverHappensNoInvariantIsBrokenAndItEnds retires a node in random worlds: requests fail before and after they
-// are served, the process is killed, others change the node, its pods and its machine.
-func TestWhateverHappensNoInvariantIsBrokenAndItEnds(t *testing.T) {
+// TestRandomDisturbancesBreakNoInvariant retires a node in random scenarios. Requests fail before or after they are
+// served, the process is killed, and others change the node, its pods and its instance.
+func TestRandomDisturbancesBreakNoInvariant(t *testing.T) {
 	names := []string{
-		"protected pod comes", "protection ends", "ordinary pod comes", "budget lets go", "uncordoned", "another tool",
-		"node silent", "machine gone", "machine back", "node replaced", "node renamed",
-		"node registered anew", "called off",
+		"protected pod arrives", "protection ends", "ordinary pod arrives", "PDB allows evictions", "uncordoned", "another tool",
+		"node not Ready", "instance gone", "instance back", "node replaced", "node renamed",
+		"node reregistered", "cancelled",
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		f := fate{
+		f := randomScenario{
 			Seed:   rapid.Uint64().Draw(rt, "seed"),
 			Faulty: rapid.SampledFrom([]int{0, 5, 20, 60}).Draw(rt, "faulty"),
 			Calm:   time.Duration(rapid.IntRange(0, 600).Draw(rt, "calm")) * time.Second,
@@ -89,92 +89,92 @@ func TestWhateverHappensNoInvariantIsBrokenAndItEnds(t *testing.T) {
 			f.Crashes = append(f.Crashes, time.Duration(rapid.IntRange(1, 90_000).Draw(rt, "crash"))*time.Millisecond)
 		}
 		for range rapid.IntRange(0, 4).Draw(rt, "happenings") {
-			f.Happens = append(f.Happens, happening{
+			f.Happens = append(f.Happens, disturbance{
 				time.Duration(rapid.IntRange(0, 120_000).Draw(rt, "after")) * time.Millisecond,
 				rapid.SampledFrom(names).Draw(rt, "what"),
 			})
 		}
 		var err error
-		synctest.Test(t, func(t *testing.T) { err = f.play(t) })
+		synctest.Test(t, func(t *testing.T) { err = f.runAndCheck(t) })
 		if err != nil {
 			rt.Fatalf("%+v: %v", f, err)
 		}
 	})
 }
 
-// play lives through the world and returns what was wrong.
-func (f fate) play(t *testing.T) error {
+// runAndCheck runs the scenario and returns every violation.
+func (f randomScenario) runAndCheck(t *testing.T) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := ci(t)
+	s := newGroupOfTwo(t)
 	defer func() {
 		cancel()
 		synctest.Wait()
 	}()
-	uid := s.node("a").UID
+	uid := s.getNode("a").UID
 	for _, name := range f.Pods {
 		s.addPod("a", name, func(p *simPod) {
 			switch name {
 			case "denied":
-				p.denied = true
+				p.evictionDenied = true
 			case "protected":
 				protectedPod(p)
 			case "slow":
-				p.stops = 40 * time.Second
+				p.stopsAfter = 40 * time.Second
 			}
 		})
 	}
-	s.machines["sim://a"].fails, s.machines["sim://a"].takes = f.Fails, f.Takes
-	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
-	s.atEach(f.faults(s))
+	s.instances["sim://a"].failingDeletions, s.instances["sim://a"].deletionTakes = f.Fails, f.Takes
+	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
+	s.interceptRequests(f.newFaults(s))
 	for _, h := range f.Happens {
 		switch h.What {
-		case "machine back", "node renamed", "node registered anew":
-			// Not while the controller looks: no look is fresh enough for what comes right after it.
+		case "instance back", "node renamed", "node reregistered":
+			// Not at the time of a reconcile: a change right after a read can never be noticed.
 			h.After += time.Millisecond / 2
 		}
-		time.AfterFunc(h.After, func() { happenings[h.What](s) })
+		time.AfterFunc(h.After, func() { disturbances[h.What](s) })
 	}
-	for _, life := range f.Crashes {
-		f.live(ctx, t, s, life)
+	for _, processCtx := range f.Crashes {
+		f.runWithDisturbances(ctx, t, s, processCtx)
 	}
-	f.live(ctx, t, s, f.Calm)
-	s.atEach(func(string, string) error { return nil })
-	time.AfterFunc(10*time.Minute, func() { happenings["protection ends"](s) })
-	rt := s.settled(ctx, s.controller(t), "r", 6*time.Hour)
-	time.Sleep(3 * time.Minute) // all has happened then, and no kubelet is about to register
-	return s.judge(rt, string(uid))
+	f.runWithDisturbances(ctx, t, s, f.Calm)
+	s.interceptRequests(func(string, string) error { return nil })
+	time.AfterFunc(10*time.Minute, func() { disturbances["protection ends"](s) })
+	rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 6*time.Hour)
+	time.Sleep(3 * time.Minute) // all changes are done by then, and no kubelet is about to register
+	return s.checkInvariants(rt, string(uid))
 }
 
-// live runs one process for so long. What it still sends after its death does not arrive.
-func (f fate) live(ctx context.Context, t *testing.T, s *sim, life time.Duration) {
-	alive, die := context.WithCancel(ctx)
+// runWithDisturbances runs one process for its lifetime. Its later requests do not arrive.
+func (f randomScenario) runWithDisturbances(ctx context.Context, t *testing.T, s *sim, processCtx time.Duration) {
+	alive, killProcess := context.WithCancel(ctx)
 	s.mu.Lock()
-	faults := s.at
+	faults := s.intercept
 	s.mu.Unlock()
-	s.atEach(func(moment, request string) error {
+	s.interceptRequests(func(moment, request string) error {
 		if alive.Err() != nil {
 			return errKilled
 		}
 		return faults(moment, request)
 	})
-	time.AfterFunc(life, die)
-	c := s.controller(t)
-	for alive.Err() == nil && !s.over("r") {
-		s.turn(alive, c, "r")
+	time.AfterFunc(processCtx, killProcess)
+	c := s.newController(t)
+	for alive.Err() == nil && !s.isFinished("r") {
+		s.reconcileOnce(alive, c, "r")
 		time.Sleep(time.Millisecond)
 	}
-	die()
+	killProcess()
 	c.drains.stop("r")
-	s.atEach(faults)
+	s.interceptRequests(faults)
 }
 
-// faults fail requests at random, before or after they were served.
-func (f fate) faults(s *sim) func(moment, request string) error {
+// newFaults makes requests fail at random, before or after they are served.
+func (f randomScenario) newFaults(s *sim) func(moment, request string) error {
 	random := rand.New(rand.NewPCG(f.Seed, 0))
 	return func(_, request string) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if random.IntN(200) >= f.Faulty { // two moments for each request
+		if random.IntN(200) >= f.Faulty { // each request can fail at two moments
 			return nil
 		}
 		switch {
@@ -183,42 +183,42 @@ func (f fate) faults(s *sim) func(moment, request string) error {
 		case random.IntN(3) == 0:
 			return apierrors.NewConflict(schema.GroupResource{Resource: "noderetirements"}, "r", errors.New("changed"))
 		default:
-			return status([]int{http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusTooManyRequests}[random.IntN(3)], "", "fault")
+			return newStatusError([]int{http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusTooManyRequests}[random.IntN(3)], "", "fault")
 		}
 	}
 }
 
-// judge says what of the end is wrong.
-func (s *sim) judge(rt *v1alpha1.NodeRetirement, uid string) error {
+// checkInvariants returns every violation in the final state.
+func (s *sim) checkInvariants(rt *v1alpha1.NodeRetirement, uid string) error {
 	var errs []error
 	for _, v := range s.violations {
 		errs = append(errs, errors.New(v))
 	}
 	s.mu.Lock()
-	n, machine := s.nodes["a"], s.machines["sim://a"]
+	n, machine := s.nodes["a"], s.instances["sim://a"]
 	renamed := s.nodes["a.example.org"] != nil
-	touched := s.touched
+	touched := s.deletionRequested
 	s.mu.Unlock()
 	ours := n != nil && string(n.UID) == uid
 	if len(touched) > 1 || len(touched) == 1 && !touched["sim://a"] {
-		errs = append(errs, fmt.Errorf("I4: machines %v were deleted", touched))
+		errs = append(errs, fmt.Errorf("I4: instances %v were deleted", touched))
 	}
 	switch {
 	case rt != nil && !rt.Status.Phase.Finished():
-		errs = append(errs, fmt.Errorf("it does not end: %s: %s", rt.Status.Phase, rt.Status.Message))
+		errs = append(errs, fmt.Errorf("it does not finish: %s: %s", rt.Status.Phase, rt.Status.Message))
 	case rt != nil && rt.Status.Phase == v1alpha1.Succeeded && (ours || machine != nil && n == nil && !renamed):
-		errs = append(errs, fmt.Errorf("succeeded, with the Node there: %t, its machine there: %t", ours, machine != nil))
+		errs = append(errs, fmt.Errorf("succeeded, with the Node there: %t, its instance there: %t", ours, machine != nil))
 	case n == nil && machine != nil && !renamed:
-		errs = append(errs, errors.New("the machine is forgotten"))
+		errs = append(errs, errors.New("the instance is forgotten"))
 	case ours:
-		if err := restored(n); err != nil {
+		if err := checkRestored(n); err != nil {
 			errs = append(errs, err)
 		}
 		if n.Spec.Unschedulable {
 			errs = append(errs, errors.New("I3: the node is still cordoned"))
 		}
 		if touched["sim://a"] {
-			errs = append(errs, errors.New("the machine of a living Node was deleted"))
+			errs = append(errs, errors.New("the instance of an existing Node was deleted"))
 		}
 	}
 	return errors.Join(errs...)

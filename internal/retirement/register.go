@@ -25,10 +25,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// atOnce is how many retirements are walked at the same time. A walk takes a few requests, and waits in no step.
-const atOnce = 16
+// maxConcurrentReconciles limits the reconciles that run at the same time. A reconcile takes a few requests and does
+// not block.
+const maxConcurrentReconciles = 16
 
-// Register adds the controller to a manager, whose caches it uses.
+// Register adds the controller to a manager and uses its caches.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	err := m.GetFieldIndexer().IndexField(ctx, &v1alpha1.NodeRetirement{}, NodeNameField, func(o client.Object) []string {
 		return []string{o.(*v1alpha1.NodeRetirement).Spec.NodeName}
@@ -39,41 +40,40 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	ended := handler.TypedEnqueueRequestForObject[*v1alpha1.NodeRetirement]{}
 	return builder.ControllerManagedBy(m).
 		Named("retirement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(recordMatters())).
-		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.waitingFor),
-			builder.WithPredicates(roomMade())).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.of), builder.WithPredicates(nodeMatters())).
-		WatchesRawSource(source.Channel(c.drains.ended, &ended)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, RateLimiter: afterFailures()}).
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(recordChangedPredicate())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroup),
+			builder.WithPredicates(budgetFreedPredicate())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForNode), builder.WithPredicates(nodeChangedPredicate())).
+		WatchesRawSource(source.Channel(c.drains.endedRuns, &ended)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentReconciles, RateLimiter: newRateLimiter()}).
 		Complete(c)
 }
 
-// of finds the retirements of a node.
-func (c *Controller) of(ctx context.Context, o client.Object) []reconcile.Request {
+func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []reconcile.Request {
 	var all v1alpha1.NodeRetirementList
-	if err := c.o.Client.List(ctx, &all, client.MatchingFields{NodeNameField: o.GetName()}); err != nil {
-		return nil // they are looked at again anyway
+	if err := c.options.Client.List(ctx, &all, client.MatchingFields{NodeNameField: o.GetName()}); err != nil {
+		return nil // a later reconcile handles them
 	}
-	return requests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
+	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
 }
 
-// waitingFor finds the retirements that wait for a budget, of which one that is over has given some back.
-func (c *Controller) waitingFor(ctx context.Context, o client.Object) []reconcile.Request {
-	over, ok := o.(*v1alpha1.NodeRetirement)
-	if !ok || over.Status.Captured == nil {
+// requestsForGroup returns the retirements that may use the disruption budget freed by a finished one.
+func (c *Controller) requestsForGroup(ctx context.Context, o client.Object) []reconcile.Request {
+	finished, ok := o.(*v1alpha1.NodeRetirement)
+	if !ok || finished.Status.Captured == nil {
 		return nil
 	}
 	var all v1alpha1.NodeRetirementList
-	if err := c.o.Client.List(ctx, &all); err != nil {
+	if err := c.options.Client.List(ctx, &all); err != nil {
 		return nil
 	}
-	return requests(all.Items, func(rt *v1alpha1.NodeRetirement) bool {
+	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool {
 		return rt.Status.Phase == v1alpha1.Pending && rt.Status.Captured != nil &&
-			rt.Status.Captured.Group == over.Status.Captured.Group
+			rt.Status.Captured.Group == finished.Status.Captured.Group
 	})
 }
 
-func requests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetirement) bool) []reconcile.Request {
+func toRequests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetirement) bool) []reconcile.Request {
 	var found []reconcile.Request
 	for i := range all {
 		if wanted(&all[i]) {
@@ -83,27 +83,27 @@ func requests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetiremen
 	return found
 }
 
-// The pauses after walks that have failed: doubled each time. The longest is short enough that a machine is not left waiting,
-// and paid for, long after a cloud or an API server has come back.
+// minFailurePause and maxFailurePause bound the pause after failed reconciles, which doubles each time. The maximum is
+// short, so that an instance does not cost money long after an outage.
 const (
-	firstPause   = 50 * time.Millisecond
-	longestPause = time.Minute
+	minFailurePause = 50 * time.Millisecond
+	maxFailurePause = time.Minute
 )
 
-func afterFailures() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPause, longestPause)
+func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minFailurePause, maxFailurePause)
 }
 
-// recordMatters passes what others do to a record, and not what is written down of a walk: that would have the next walk
-// begin at once, whatever the walk has asked for and the cloud wants (Retry-After). One that is over is kept for its
-// replacement, and not any longer.
-func recordMatters() predicate.Predicate {
+// recordChangedPredicate passes changes by others, and not our own status writes. Those would start the next reconcile
+// at once, despite the requested pause and the cloud's Retry-After. It also passes a finished record that stops to wait
+// for its replacement.
+func recordChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld, e.ObjectNew
 			was, ok := before.(*v1alpha1.NodeRetirement)
 			is, also := after.(*v1alpha1.NodeRetirement)
-			return ok && also && awaitsReplacement(was) && !awaitsReplacement(is) ||
+			return ok && also && isAwaitingReplacement(was) && !isAwaitingReplacement(is) ||
 				before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
 				before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
 				controllerutil.ContainsFinalizer(before, Finalizer) && !controllerutil.ContainsFinalizer(after, Finalizer)
@@ -111,8 +111,8 @@ func recordMatters() predicate.Predicate {
 	}
 }
 
-// roomMade passes retirements whose node has stopped to count against the group's budgets.
-func roomMade() predicate.Predicate {
+// budgetFreedPredicate passes a retirement when its node no longer counts against the group's disruption budgets.
+func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
 		return ok && Leaving(rt) && rt.Status.Phase != v1alpha1.NodeDeleted && rt.Status.Phase != v1alpha1.InstanceDeleted
@@ -125,8 +125,8 @@ func roomMade() predicate.Predicate {
 	}
 }
 
-// nodeMatters passes what a retirement decides on, and not the heartbeats.
-func nodeMatters() predicate.Predicate {
+// nodeChangedPredicate passes changes of a Node that matter to a retirement, and not its heartbeats.
+func nodeChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },
 		DeleteFunc: func(event.DeleteEvent) bool { return true },
@@ -134,7 +134,7 @@ func nodeMatters() predicate.Predicate {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
 			return !ok || !also || before.UID != after.UID || budget.Ready(before) != budget.Ready(after) ||
-				before.Spec.Unschedulable != after.Spec.Unschedulable || heldBy(before) != heldBy(after) ||
+				before.Spec.Unschedulable != after.Spec.Unschedulable || protectingAnnotation(before) != protectingAnnotation(after) ||
 				!slices.EqualFunc(before.Spec.Taints, after.Spec.Taints, func(a, b corev1.Taint) bool {
 					return equality.Semantic.DeepEqual(a, b)
 				})
@@ -142,6 +142,6 @@ func nodeMatters() predicate.Predicate {
 	}
 }
 
-func heldBy(n *corev1.Node) string {
+func protectingAnnotation(n *corev1.Node) string {
 	return HeldBy(n.Annotations, n.CreationTimestamp.Time, time.Now())
 }

@@ -32,20 +32,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// run has a controller hear of the sim's records by a watch, and walk them, as in a manager.
-func (s *sim) run(ctx context.Context, t *testing.T, c *Controller) {
+// runController runs a controller with a watch on the sim's records, as a manager does.
+func (s *sim) runController(ctx context.Context, t *testing.T, c *Controller) {
 	t.Helper()
 	followed := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			var all v1alpha1.NodeRetirementList
-			return &all, s.records.List(ctx, &all)
+			return &all, s.retirements.List(ctx, &all)
 		},
 		WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
-			return s.records.Watch(ctx, &v1alpha1.NodeRetirementList{})
+			return s.retirements.Watch(ctx, &v1alpha1.NodeRetirementList{})
 		},
-	}, listing{}), &v1alpha1.NodeRetirement{}, 0, nil)
+	}, listOnlyAPI{}), &v1alpha1.NodeRetirement{}, 0, nil)
 	informers := &informertest.FakeInformers{
-		Scheme: s.records.Scheme(),
+		Scheme: s.retirements.Scheme(),
 		InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
 			v1alpha1.GroupVersion.WithKind("NodeRetirement"): followed,
 			corev1.SchemeGroupVersion.WithKind("Node"):       controllertest.NewFakeInformer(controllertest.Synced),
@@ -53,10 +53,10 @@ func (s *sim) run(ctx context.Context, t *testing.T, c *Controller) {
 	}
 	once := true
 	m, err := manager.New(&rest.Config{}, manager.Options{
-		Scheme: s.records.Scheme(), Logger: logr.Discard(),
+		Scheme: s.retirements.Scheme(), Logger: logr.Discard(),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
 		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return informers, nil },
-		NewClient:      func(*rest.Config, client.Options) (client.Client, error) { return s.records, nil },
+		NewClient:      func(*rest.Config, client.Options) (client.Client, error) { return s.retirements, nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"},
 		Controller:     config.Controller{SkipNameValidation: &once},
 	})
@@ -76,11 +76,11 @@ func (s *sim) run(ctx context.Context, t *testing.T, c *Controller) {
 	synctest.Wait()
 }
 
-// asked notes when the cloud is asked about the machine, and answers by how often it was.
-func (s *sim) asked(answer func(n int) error) func() []time.Time {
+// recordInstanceReads records when the cloud is asked about the instance. The answer depends on the count.
+func (s *sim) recordInstanceReads(answer func(n int) error) func() []time.Time {
 	var mu sync.Mutex
 	var at []time.Time
-	s.atEach(func(moment, request string) error {
+	s.interceptRequests(func(moment, request string) error {
 		if moment != "before" || request != "cloud instance" {
 			return nil
 		}
@@ -96,47 +96,47 @@ func (s *sim) asked(answer func(n int) error) func() []time.Time {
 	}
 }
 
-// TestACloudThatWantsToBeLeftAloneIsNotAskedBecauseOfWhatWasWrittenDown throttles the first requests, each in other words, so
-// that each is written down anew.
-func TestACloudThatWantsToBeLeftAloneIsNotAskedBecauseOfWhatWasWrittenDown(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+// TestStatusWritesTriggerNoThrottledRequests throttles the first requests with changing messages, so that each one
+// changes the status.
+func TestStatusWritesTriggerNoThrottledRequests(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		const pause, times = 30 * time.Second, 5
-		asked := s.asked(func(n int) error {
+		asked := s.recordInstanceReads(func(n int) error {
 			if n > times {
 				return nil
 			}
 			return &cloud.ThrottledError{After: pause, Err: fmt.Errorf("429, tracking ID %d", n)}
 		})
-		s.run(ctx, t, s.controller(t))
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.runController(ctx, t, s.newController(t))
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.Sleep(time.Hour)
 		at := asked()
 		for i := 1; i <= times; i++ {
 			if gap := at[i].Sub(at[i-1]); gap < pause {
-				t.Errorf("asked again after %s, want %s at the least", gap, pause)
+				t.Errorf("read again after %s, want at least %s", gap, pause)
 			}
 		}
-		s.hasLeft(t, "a")
-		if rt := s.record("r"); rt.Status.Phase != v1alpha1.Succeeded || len(rt.Finalizers) > 0 {
+		s.checkRetired(t, "a")
+		if rt := s.getRetirement("r"); rt.Status.Phase != v1alpha1.Succeeded || len(rt.Finalizers) > 0 {
 			t.Errorf("%s: %s, finalizers %v", rt.Status.Phase, rt.Status.Message, rt.Finalizers)
 		}
 	})
 }
 
-// TestAfterAnOutageAMachineIsSoonAskedForAgain has the cloud fail for an hour, each time in other words.
-func TestAfterAnOutageAMachineIsSoonAskedForAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+// TestInstanceIsReadSoonAfterOutage makes the cloud fail for an hour with changing messages.
+func TestInstanceIsReadSoonAfterOutage(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		recovered := time.Now().Add(time.Hour)
-		asked := s.asked(func(n int) error {
-			if time.Now().Before(recovered) && n < 1000 { // one that never pauses would not come to the end of the outage
+		asked := s.recordInstanceReads(func(n int) error {
+			if time.Now().Before(recovered) && n < 1000 { // without pauses the outage would never end
 				return fmt.Errorf("read tcp 10.0.0.1:%d: connection reset by peer", 40000+n)
 			}
 			return nil
 		})
-		s.run(ctx, t, s.controller(t))
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.runController(ctx, t, s.newController(t))
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.Sleep(2 * time.Hour)
 		during := 0
 		at := asked()
@@ -144,30 +144,30 @@ func TestAfterAnOutageAMachineIsSoonAskedForAgain(t *testing.T) {
 			during++
 		}
 		if most := 2 * 60; during > most {
-			t.Errorf("asked %d times in an outage of an hour, want %d at most", during, most)
+			t.Errorf("%d reads in an outage of an hour, want at most %d", during, most)
 		}
-		if during == len(at) || at[during].Sub(recovered) > longestPause {
-			t.Errorf("asked %d times, not within %s after the outage", len(at), longestPause)
+		if during == len(at) || at[during].Sub(recovered) > maxFailurePause {
+			t.Errorf("%d reads, none within %s after the outage", len(at), maxFailurePause)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-func TestARetirementHearsAtOnceThatItsNodeIsToBeLeftAlone(t *testing.T) {
+func TestNodeProtectionTriggersReconcile(t *testing.T) {
 	before := &corev1.Node{}
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"example.com/heartbeat": "2"}
-	if nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+	if nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("it is woken by an annotation of somebody's")
 	}
 	after.Annotations[drainability.Detached] = "true"
-	if !nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
-		t.Error("it is not woken by a hold")
+	if !nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("a protection does not trigger it")
 	}
 }
 
-// listing is an API server that answers a list with a list.
-type listing struct{}
+// listOnlyAPI is an API server that answers a list with a list.
+type listOnlyAPI struct{}
 
-// IsWatchListSemanticsUnSupported is asked by its name.
-func (listing) IsWatchListSemanticsUnSupported() bool { return true }
+// IsWatchListSemanticsUnSupported is called by client-go through its name.
+func (listOnlyAPI) IsWatchListSemanticsUnSupported() bool { return true }

@@ -1,16 +1,16 @@
-// Package retirement takes one node out of service for good: cordoned, drained, its Node object deleted, its machine
-// deleted, each verified.
+// Package retirement retires one node: it cordons and drains the node, deletes the Node object, and deletes the
+// instance. Each step is verified.
 //
-// A NodeRetirement is the record of it, and all there is to be remembered: every walk through the steps (steps.go) reads
-// the record and the world anew, does what is due, writes down how far it came, and stops at the first step that is not
-// done. A step writes down that it begins before it does what cannot be told from the world afterwards, and can be done
-// twice. So a process that ends at any instruction is continued by the next (invariant I8).
+// A NodeRetirement is the only record of the progress. Each reconcile runs the steps (steps.go) from the start. It
+// reads the record and the cluster, does what is due, saves the progress, and stops at the first step that is not done.
+// Before a change that cannot be observed later, the step saves that it starts. Every step can be repeated. So a
+// process that ends at any instruction is continued by the next one (I8).
 //
-// The Node object goes before the machine, so that no pod is bound to a machine that is about to go, and the record
-// outlives both, so that a machine is not forgotten between the two.
+// The Node object is deleted before the instance: no pod may be bound to an instance in deletion. The record outlives
+// both, so that the instance is not forgotten between the two.
 //
-// The record and the Node are read from caches. What cannot be taken back is asked for only after a write, or a read past the
-// caches, that has confirmed them, and an absence in a cache or an error is never taken for an absence (I7).
+// Records and Nodes are read from caches. Irreversible requests are sent only after a write or a live read has
+// confirmed them. A missing object in a cache, or an error, never counts as absence (I7).
 package retirement
 
 import (
@@ -35,7 +35,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// API is what the package asks of the API server past all caches. *kubeapi.Client is one.
+// API is the part of the API server that the package uses without caches. *kubeapi.Client implements it.
 type API interface {
 	cordon.API
 	drain.API
@@ -44,54 +44,54 @@ type API interface {
 	DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error)
 }
 
-// Groups gives the NodeGroups that are in force.
+// Groups lists the valid NodeGroups.
 type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options are what a Controller works with. All fields but Pace and Selector are required.
+// Options configures a Controller. All fields but Pace and Selector are required.
 type Options struct {
-	// Client writes, and reads NodeRetirements and Nodes from caches.
+	// Client writes. It reads NodeRetirements and Nodes from caches.
 	Client client.Client
-	// Live reads past the caches.
+	// Live reads from the API server.
 	Live   client.Reader
 	API    API
 	Groups Groups
-	// Selector is which groups this process looks at, and says of whether they are accepted; nil is all.
+	// Selector selects the groups that this process observes and accepts; nil is all.
 	Selector labels.Selector
-	// Clouds are the providers by name.
+	// Clouds has the providers by name.
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
 	Metrics *Metrics
 	Log     *slog.Logger
-	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is not at all.
+	// TTL is how long the record of a finished retirement is kept, unless its spec sets that. 0 deletes it at once.
 	TTL  time.Duration
 	Pace Pace
-	// SystemLocalStorage lets pods of kube-system with an emptyDir be evicted, also where the group's drain.deleteLocalStorage
-	// does not.
+	// SystemLocalStorage allows the eviction of kube-system pods with an emptyDir, also if the group's
+	// drain.deleteLocalStorage does not.
 	SystemLocalStorage bool
 }
 
-// Pace says how often is looked at what does not announce itself. Zero values are replaced by the defaults.
+// Pace configures polling periods. Zero values mean the defaults.
 type Pace struct {
-	// Poll is the pause between two looks at a drain, a Node or a budget: 10 s. What happens to NodeRetirements and Nodes
-	// is heard of at once.
+	// Poll is the period for drains, Nodes and disruption budgets: 10 s. Changes of NodeRetirements and Nodes are
+	// watched.
 	Poll time.Duration
-	// Cloud is the pause between two looks at a machine, unless its cloud wants another: 5 s.
+	// Cloud is the period for instances, unless the cloud requests another: 5 s.
 	Cloud time.Duration
-	// Retry is the pause before a deletion that failed is asked for again: 10 s, doubled each time up to 5 minutes.
+	// Retry is the pause before a failed deletion is repeated: 10 s, doubled each time up to 5 minutes.
 	Retry time.Duration
-	// Release is how long the pods of a machine that is gone may take to be released before the Node is deleted
-	// regardless, which releases them all: 2 minutes.
+	// Release is how long the pods of an instance that is gone may take to be deleted: 2 minutes. After that the Node
+	// is deleted, which deletes them all.
 	Release time.Duration
 }
 
 const (
-	longestRetry   = 5 * time.Minute
-	defaultTimeout = time.Hour // of a drain; the CRD has the same
+	maxRetryPause       = 5 * time.Minute
+	defaultDrainTimeout = time.Hour // of a drain; same as in the CRD
 )
 
-func (p Pace) complete() Pace {
+func (p Pace) withDefaults() Pace {
 	for d, fallback := range map[*time.Duration]time.Duration{
 		&p.Poll: 10 * time.Second, &p.Cloud: 5 * time.Second, &p.Retry: 10 * time.Second, &p.Release: 2 * time.Minute,
 	} {
@@ -102,102 +102,103 @@ func (p Pace) complete() Pace {
 	return p
 }
 
-// Finalizer keeps the record of a retirement that is under way.
+// Finalizer keeps the record of an unfinished retirement.
 const Finalizer = "slipway.dev/retirement"
 
-// Owner is the name under which a retirement holds its node; see package cordon.
+// Owner returns the owner of the retirement's cordon claim; see package cordon.
 func Owner(rt *v1alpha1.NodeRetirement) string { return ownerPrefix + string(rt.UID) }
 
 const ownerPrefix = "retirement-"
 
-// Controller walks NodeRetirements through their steps. Reconcile may be called concurrently for different ones.
+// Controller runs NodeRetirements through their steps. Reconcile may run concurrently for different ones.
 type Controller struct {
-	o       Options
-	events  announcer
-	drains  *drains
-	known   *knowledge
-	nodes   *instances.Nodes
-	records *records
-	slots   *cloud.Slots
-	// admission lets one retirement at a time reserve its room, so that each sees those before it (I5).
-	admission sync.Mutex
+	options          Options
+	events           eventRecorder
+	drains           *drainRegistry
+	expectations     *expectations
+	nodes            *instances.Nodes
+	retirementReader *retirementReader
+	providerSlots    *cloud.Slots
+	// admissionLock serializes reservations, so that each one counts those before it (I5).
+	admissionLock sync.Mutex
 }
 
 // New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
-	o.Pace = o.Pace.complete()
+	o.Pace = o.Pace.withDefaults()
 	return &Controller{
-		o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge(), nodes: instances.NewNodes(o.Live), records: &records{live: o.Live},
-		slots: slotsOf(o.Clouds),
+		options: o, events: eventRecorder{o.Events}, drains: newDrainRegistry(), expectations: newExpectations(), nodes: instances.NewNodes(o.Live), retirementReader: &retirementReader{reader: o.Live},
+		providerSlots: newProviderSlots(o.Clouds),
 	}
 }
 
-// slotsOf shares the workers between the providers. Retirements without a known provider have a share too: a cloud that hangs may be behind
-// all of them. One provider alone has all workers.
-func slotsOf(clouds map[string]cloud.Provider) *cloud.Slots {
+// newProviderSlots shares the workers between the providers. Retirements without a known provider have a share too: a
+// hanging cloud may be behind all of them. A single provider has all workers.
+func newProviderSlots(clouds map[string]cloud.Provider) *cloud.Slots {
 	shares := maps.Clone(clouds)
 	if len(shares) > 1 {
 		shares[""] = nil
 	}
-	return cloud.NewSlots(atOnce, shares)
+	return cloud.NewSlots(maxConcurrentReconciles, shares)
 }
 
-// Reconcile walks one retirement as far as it comes, once its provider has a free slot. It reads the record from the cache: one that
-// is older than what this process has written is not acted on, and a write of an outdated one is a conflict.
+// Reconcile runs the steps of one retirement until one is not done, once its provider has a free slot. It reads the
+// record from the cache. It ignores a record that is older than our own write, and a write of an outdated record is a
+// conflict.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	rt := &v1alpha1.NodeRetirement{}
-	switch err := c.o.Client.Get(ctx, r.NamespacedName, rt); {
+	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
 	case apierrors.IsNotFound(err):
-		return c.forget(ctx, r)
+		return c.forgetDeleted(ctx, r)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
 	if !rt.Status.Phase.Finished() {
-		provider, err := c.providerOf(ctx, rt)
+		provider, err := c.findProviderName(ctx, rt)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		release, ok := c.slots.TryAcquire(provider)
+		release, ok := c.providerSlots.TryAcquire(provider)
 		if !ok {
 			return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
 		}
 		defer release()
 	}
-	if !c.known.read(rt) {
-		return reconcile.Result{RequeueAfter: c.pauseBehind(rt)}, nil
+	if !c.expectations.recordRead(rt) {
+		return reconcile.Result{RequeueAfter: c.stalePause(rt)}, nil
 	}
-	p := c.passage(rt)
+	p := c.newScope(rt)
 	switch {
 	case rt.Status.Phase.Finished():
-		return c.collect(ctx, rt)
+		return c.deleteFinished(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
-		return p.callOff(ctx)
-	case len(givingBack(rt)) > 0: // what was decided stands
-		return p.end(ctx, givingBack(rt))
+		return p.cancel(ctx)
+	case len(pendingRestoreReasons(rt)) > 0: // an earlier decision to restore is final
+		return p.endEarly(ctx, pendingRestoreReasons(rt))
 	}
-	return p.walk(ctx)
+	return p.runSteps(ctx)
 }
 
-// forget drops what is known of a record that the cache does not have, once the API server says that there is none (I5).
-func (c *Controller) forget(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-	switch err := c.o.Live.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
+// forgetDeleted drops the state of a record that the cache does not have, once the API server confirms that (I5).
+func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	switch err := c.options.Live.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
 		c.drains.stop(r.Name)
-		c.known.forget(r.Name)
+		c.expectations.forgetRecord(r.Name)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
-	return reconcile.Result{RequeueAfter: freshLook}, nil // the cache will have it
+	return reconcile.Result{RequeueAfter: requeueSoon}, nil // the cache will get it
 }
 
-// providerOf is the name of the cloud of a retirement's instance, also before that is captured if the retirement names its group; empty if
-// it is not known.
-func (c *Controller) providerOf(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
+// findProviderName returns the cloud of the retirement's instance. Before the capture it uses the named group; empty is
+// unknown.
+func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
 	if rt.Status.Captured != nil {
 		return rt.Status.Captured.Provider, nil
 	}
-	groups, err := c.o.Groups.List(ctx)
+	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -209,33 +210,33 @@ func (c *Controller) providerOf(ctx context.Context, rt *v1alpha1.NodeRetirement
 	return "", nil
 }
 
-// pauseBehind is when to look again at a record that the API server gives in an older version than before: soon, since one
-// that lags behind catches up. One that does not has been set back, and that is said once.
-func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
-	pause := freshLook << min(c.known.behind(rt.Name), 20)
-	if pause < c.o.Pace.Poll {
+// stalePause returns when to read a record again that is older than before. An API server that lags catches up soon. If
+// it does not, it was set back, and a warning is logged once.
+func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
+	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
+	if pause < c.options.Pace.Poll {
 		return pause
 	}
-	if c.known.warn(rt.Name) {
-		c.o.Log.Warn("the API server gives an older version of the NodeRetirement than it did before, and nothing is done about it: "+
+	if c.expectations.shouldWarnStale(rt.Name) {
+		c.options.Log.Warn("the API server returns an older version of the NodeRetirement than before, which is ignored: "+
 			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
 	}
-	return c.o.Pace.Poll
+	return c.options.Pace.Poll
 }
 
-// collect lets go of a retirement that is over, and deletes its record in time: not before the machine in the place of its own
-// has come, or there is to be none, nor while its node is left alone since it has failed, or its notice stands.
-func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
+// deleteFinished removes the finalizer of a finished retirement, and deletes its record after its retention. It keeps
+// the record while a replacement is awaited, during the cooldown after a failure, and while its notice remains.
+func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EndedBy(rt) == CalledOff {
-		if stands, err := c.stands(ctx, rt); err != nil || stands {
-			return reconcile.Result{RequeueAfter: c.o.Pace.Poll}, err
+		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
+			return reconcile.Result{RequeueAfter: c.options.Pace.Poll}, err
 		}
 	}
-	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
-		return again(err)
+	if err := c.removeFinalizer(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
+		return requeueOnConflict(err)
 	}
-	keep := c.o.TTL
+	keep := c.options.TTL
 	if rt.Spec.TTLAfterFinished != nil {
 		keep = rt.Spec.TTLAfterFinished.Duration
 	}
@@ -245,39 +246,39 @@ func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (
 	if keep > 0 {
 		return reconcile.Result{RequeueAfter: keep}, nil
 	}
-	left, waits, err := c.owed(ctx, rt)
+	left, waits, err := c.replacementRetention(ctx, rt)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	pause, err := c.cooling(ctx, rt)
+	pause, err := c.cooldownRetention(ctx, rt)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	stands, err := c.stands(ctx, rt)
+	stands, err := c.isNoticeOnNode(ctx, rt)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if stands && !waits {
-		left = longestRetry
+		left = maxRetryPause
 	}
 	if left = max(left, pause); left > 0 {
-		return reconcile.Result{RequeueAfter: min(left, longestRetry)}, nil // its group may be deleted meanwhile
+		return reconcile.Result{RequeueAfter: min(left, maxRetryPause)}, nil // its group may be deleted meanwhile
 	}
-	err = c.o.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	err = c.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
 	if err == nil && waits {
-		c.o.Log.Warn("the machine in the place of one that is gone has not come, and is not waited for any more", "retirement", rt.Name,
+		c.options.Log.Warn("the replacement has not joined, and is no longer awaited", "retirement", rt.Name,
 			"node", rt.Spec.NodeName, "group", rt.Spec.Group)
-		c.events.replacementGivenUp(rt)
+		c.events.recordReplacementAbandoned(rt)
 	}
-	return again(client.IgnoreNotFound(err))
+	return requeueOnConflict(client.IgnoreNotFound(err))
 }
 
-// again makes a conflict, which only asks for a fresh look, no failure.
-func again(err error) (reconcile.Result, error) {
+// requeueOnConflict turns a conflict into a requeue, because it only needs a new read.
+func requeueOnConflict(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: freshLook}, nil
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
 	return reconcile.Result{}, err
 }
 
-const freshLook = 50 * time.Millisecond
+const requeueSoon = 50 * time.Millisecond

@@ -20,7 +20,7 @@ import (
 
 const pool = "pool"
 
-func group() v1alpha1.NodeGroup {
+func newGroup() v1alpha1.NodeGroup {
 	return v1alpha1.NodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: "ci"},
 		Spec: v1alpha1.NodeGroupSpec{
@@ -34,17 +34,17 @@ func group() v1alpha1.NodeGroup {
 	}
 }
 
-// ci is a group of two nodes.
-func ci(t *testing.T) *sim {
+// newGroupOfTwo returns a sim with a group of two nodes.
+func newGroupOfTwo(t *testing.T) *sim {
 	s := newSim(t)
-	s.groups = []v1alpha1.NodeGroup{group()}
+	s.groups = []v1alpha1.NodeGroup{newGroup()}
 	s.addNode("a", map[string]string{pool: "ci"})
 	s.addNode("b", map[string]string{pool: "ci"})
 	return s
 }
 
-// inBubble runs a test in virtual time, and ends what it left running.
-func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+// runInVirtualTime runs a test in virtual time and stops its remaining goroutines.
+func runInVirtualTime(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -55,19 +55,19 @@ func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-func TestANodeThatMayLeaveIsGoneInTheEndWithItsMachine(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestRetirementDeletesNodeAndInstance(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.addPod("a", "web-1", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 		evicted, deleted := slices.Index(s.requests, "evict"), slices.Index(s.requests, "cloud delete")
-		if left := s.podsOn("a"); len(left) > 0 || evicted < 0 || deleted < evicted {
-			t.Errorf("%d pods went with the machine: %v", len(left), s.requests)
+		if left := s.listPodsOn("a"); len(left) > 0 || evicted < 0 || deleted < evicted {
+			t.Errorf("%d pods were deleted with the instance: %v", len(left), s.requests)
 		}
 		times := rt.Status.Times
 		for name, at := range map[string]*metav1.Time{
@@ -85,8 +85,8 @@ func TestANodeThatMayLeaveIsGoneInTheEndWithItsMachine(t *testing.T) {
 	})
 }
 
-// hasLeft checks that a node is gone with its machine, and no other is.
-func (s *sim) hasLeft(t *testing.T, node string) {
+// checkRetired checks that only this node and its instance are deleted.
+func (s *sim) checkRetired(t *testing.T, node string) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,12 +95,12 @@ func (s *sim) hasLeft(t *testing.T, node string) {
 			t.Errorf("Node %s is there", node)
 		}
 	}
-	if s.machines["sim://"+node] != nil {
-		t.Errorf("the machine of %s is there", node)
+	if s.instances["sim://"+node] != nil {
+		t.Errorf("the instance of %s exists", node)
 	}
-	for id := range s.touched {
+	for id := range s.deletionRequested {
 		if id != "sim://"+node {
-			t.Errorf("I4: the machine %s was deleted", id)
+			t.Errorf("I4: the instance %s was deleted", id)
 		}
 	}
 	for _, v := range s.violations {
@@ -108,14 +108,14 @@ func (s *sim) hasLeft(t *testing.T, node string) {
 	}
 }
 
-// isAsItWas checks that a node was given back.
-func (s *sim) isAsItWas(t *testing.T, node string) {
+// checkNodeRestored checks that a node is as it was before.
+func (s *sim) checkNodeRestored(t *testing.T, node string) {
 	t.Helper()
-	n := s.node(node)
+	n := s.getNode(node)
 	if n == nil {
 		t.Fatalf("Node %s is gone", node)
 	}
-	if err := restored(n); err != nil {
+	if err := checkRestored(n); err != nil {
 		t.Error(err)
 	}
 	if n.Spec.Unschedulable {
@@ -123,16 +123,16 @@ func (s *sim) isAsItWas(t *testing.T, node string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.touched["sim://"+node] {
-		t.Errorf("the machine of %s was deleted", node)
+	if s.deletionRequested["sim://"+node] {
+		t.Errorf("the instance of %s was deleted", node)
 	}
 	for _, v := range s.violations {
 		t.Error(v)
 	}
 }
 
-// TestI10WhatCannotLeaveIsRefused also checks that nothing was half-applied.
-func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
+// TestI10UnretirableNodeIsRefused also checks that the node is unchanged.
+func TestI10UnretirableNodeIsRefused(t *testing.T) {
 	spec := v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested}
 	with := func(change func(*v1alpha1.NodeRetirementSpec)) v1alpha1.NodeRetirementSpec {
 		s := spec
@@ -141,55 +141,55 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		spec  v1alpha1.NodeRetirementSpec
-		world func(*sim)
+		setup func(*sim)
 		code  string
 	}{
-		"no such node":                {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeName = "x" }), nil, NodeNotFound},
-		"another UID":                 {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeUID = "u" }), nil, NodeReplaced},
-		"another machine":             {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "sim://b" }), nil, ProviderMismatch},
-		"a foreign machine":           {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "aws:///x" }), nil, ForeignMachine},
-		"no such group":               {with(func(s *v1alpha1.NodeRetirementSpec) { s.Group = "x" }), nil, GroupNotFound},
-		"a protected pod":             {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
-		"a pod of nobody's":           {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
-		"a control plane":             {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
-		"a protected node":            {spec, func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
-		"held by Karpenter":           {spec, func(s *sim) { s.change("a", annotated("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
-		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(drainability.ScaleDownDisabled, "true")) }, ProtectedNode},
-		"no provider ID":              {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
-		"cluster-autoscaler":          {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
-		"an unknown cloud":            {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
-		"two groups":                  {spec, func(s *sim) { g := group(); g.Name = "twin"; s.groups = append(s.groups, g) }, SeveralGroups},
+		"no such node":               {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeName = "x" }), nil, NodeNotFound},
+		"another UID":                {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeUID = "u" }), nil, NodeReplaced},
+		"another instance":           {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "sim://b" }), nil, ProviderMismatch},
+		"a foreign instance":         {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "aws:///x" }), nil, ForeignMachine},
+		"no such group":              {with(func(s *v1alpha1.NodeRetirementSpec) { s.Group = "x" }), nil, GroupNotFound},
+		"a protected pod":            {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
+		"a pod without a controller": {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
+		"a control plane":            {spec, func(s *sim) { s.changeNode("a", withLabel("node-role.kubernetes.io/control-plane")) }, ControlPlane},
+		"a protected node":           {spec, func(s *sim) { s.changeNode("a", withAnnotations("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
+		"protected for Karpenter":    {spec, func(s *sim) { s.changeNode("a", withAnnotations("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
+		"protected from scale-down":  {spec, func(s *sim) { s.changeNode("a", withAnnotations(drainability.ScaleDownDisabled, "true")) }, ProtectedNode},
+		"no provider ID":             {spec, func(s *sim) { s.changeNode("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
+		"cluster-autoscaler":         {spec, func(s *sim) { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
+		"an unknown cloud":           {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
+		"two groups":                 {spec, func(s *sim) { g := newGroup(); g.Name = "twin"; s.groups = append(s.groups, g) }, SeveralGroups},
 		"a group not in force": {spec, func(s *sim) {
 			s.groups[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Message: "no"}}
 		}, GroupNotAccepted},
-		"a size that is not kept":   {v1alpha1.NodeRetirementSpec{NodeName: "a", KeepSize: true}, nil, CloudRefused},
-		"a machine of another name": {spec, func(s *sim) { s.machines["sim://a"].ComputerName = "z" }, NotConfirmed},
+		"keepSize without support by the cloud": {v1alpha1.NodeRetirementSpec{NodeName: "a", KeepSize: true}, nil, CloudRefused},
+		"an instance with another name":         {spec, func(s *sim) { s.instances["sim://a"].ComputerName = "z" }, NotConfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				if tt.world != nil {
-					tt.world(s)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				if tt.setup != nil {
+					tt.setup(s)
 				}
-				s.retire(t, "r", tt.spec)
-				before := s.node("a")
-				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				s.createRetirement(t, "r", tt.spec)
+				before := s.getNode("a")
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 				if rt.Status.Phase != v1alpha1.Refused || len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.code {
 					t.Errorf("%s %+v, want it refused with %s", rt.Status.Phase, rt.Status.Reasons, tt.code)
 				}
 				if rt.Status.Message == "" {
 					t.Error("refused without a word")
 				}
-				if after := s.node("a"); after.ResourceVersion != before.ResourceVersion {
+				if after := s.getNode("a"); after.ResourceVersion != before.ResourceVersion {
 					t.Errorf("the Node was changed")
 				}
-				s.isAsItWas(t, "a")
+				s.checkNodeRestored(t, "a")
 			})
 		})
 	}
 }
 
-func annotated(keysAndValues ...string) func(*corev1.Node) {
+func withAnnotations(keysAndValues ...string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Annotations = map[string]string{}
 		for i := 0; i < len(keysAndValues); i += 2 {
@@ -198,33 +198,33 @@ func annotated(keysAndValues ...string) func(*corev1.Node) {
 	}
 }
 
-func labelled(key string) func(*corev1.Node) {
+func withLabel(key string) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Labels[key] = "" }
 }
 
-func tainted(key string) func(*corev1.Node) {
+func withTaint(key string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 	}
 }
 
-func TestI5AtTheMinimumANodeWaitsAndSaysWhichItIs(t *testing.T) {
-	for whose, least := range map[string]struct{ group, cloud int32 }{
-		"the group's minimum is 2":     {2, 1},
-		"the cloud's own minimum is 2": {1, 2},
+func TestI5NodeWaitsAtMinSize(t *testing.T) {
+	for message, least := range map[string]struct{ group, cloud int32 }{
+		"the group's minSize is 2":      {2, 1},
+		"the cloud's minimum size is 2": {1, 2},
 	} {
-		t.Run(whose, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+		t.Run(message, func(t *testing.T) {
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.groups[0].Spec.Minimum, s.groups[0].Status.CloudMinimum = least.group, least.cloud
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				rt := s.settled(ctx, s.controller(t), "r", 10*time.Minute)
-				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" || !strings.Contains(rt.Status.Message, whose) {
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 10*time.Minute)
+				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, message) {
 					t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 				}
-				s.isAsItWas(t, "a")
+				s.checkNodeRestored(t, "a")
 				s.addNode("c", map[string]string{pool: "ci"})
-				if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+				if rt = s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 			})
@@ -232,19 +232,19 @@ func TestI5AtTheMinimumANodeWaitsAndSaysWhichItIs(t *testing.T) {
 	}
 }
 
-func TestI5OneBudgetLetsOneNodeLeaveAtATime(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		c := s.controller(t)
+func TestI5BudgetOfOneRetiresOneNodeAtATime(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		c := s.newController(t)
 		for _, node := range []string{"a", "b"} {
 			s.addPod(node, "web-"+node, nil)
-			s.retire(t, node, v1alpha1.NodeRetirementSpec{NodeName: node})
+			s.createRetirement(t, node, v1alpha1.NodeRetirementSpec{NodeName: node})
 		}
 		for range 1000 {
 			away := 0
 			for _, node := range []string{"a", "b"} {
-				s.turn(ctx, c, node)
-				if n := s.node(node); n != nil && n.Spec.Unschedulable {
+				s.reconcileOnce(ctx, c, node)
+				if n := s.getNode(node); n != nil && n.Spec.Unschedulable {
 					away++
 				}
 			}
@@ -254,21 +254,21 @@ func TestI5OneBudgetLetsOneNodeLeaveAtATime(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		for _, node := range []string{"a", "b"} {
-			if rt := s.record(node); rt.Status.Phase != v1alpha1.Succeeded {
+			if rt := s.getRetirement(node); rt.Status.Phase != v1alpha1.Succeeded {
 				t.Errorf("%s: %s %s", node, rt.Status.Phase, rt.Status.Message)
 			}
 		}
 	})
 }
 
-func TestADrainThatTakesTooLongGivesTheNodeBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestDrainTimeoutRestoresNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
-		s.addPod("a", "web", func(p *simPod) { p.denied = true })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		began := time.Now()
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
@@ -278,42 +278,42 @@ func TestADrainThatTakesTooLongGivesTheNodeBack(t *testing.T) {
 		if took := time.Since(began); took > 12*time.Minute {
 			t.Errorf("it took %s", took)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
 }
 
-func TestI1AProtectedPodThatComesDuringTheDrainKeepsTheNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+func TestI1ProtectedPodArrivingDuringDrainKeepsNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(20*time.Second, func() { s.addPod("a", "late", protectedPod) })
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
 }
 
-// TestI1AProtectedPodThatComesAfterTheNodeWentKeepsTheMachine binds it where only the very last look can find it.
-func TestI1AProtectedPodThatComesAfterTheNodeWentKeepsTheMachine(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.onceNodeDeleted(func() {
+// TestI1ProtectedPodAfterNodeDeletionKeepsInstance binds the pod where only the last check can find it.
+func TestI1ProtectedPodAfterNodeDeletionKeepsInstance(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.afterNodeDeletion(func() {
 			s.addPod("a", "late", protectedPod)
 		})
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		rt := s.settled(ctx, c, "r", 10*time.Minute)
-		if rt.Status.Phase != v1alpha1.NodeDeleted || rt.Status.Reasons[0].Code != ProtectedPod || s.touched["sim://a"] {
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		rt := s.reconcileUntilDone(ctx, c, "r", 10*time.Minute)
+		if rt.Status.Phase != v1alpha1.NodeDeleted || rt.Status.Reasons[0].Code != ProtectedPod || s.deletionRequested["sim://a"] {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
 		s.removePod("uid-late")
-		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
@@ -323,14 +323,14 @@ func TestAnOverrideEvictsProtectedPodsUntilItEnds(t *testing.T) {
 		want  v1alpha1.Phase
 	}{"in time": {time.Hour, v1alpha1.Succeeded}, "too late": {20 * time.Second, v1alpha1.Aborted}} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.denied = true })
-				time.AfterFunc(2*time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.pods["uid-p"].denied = false })
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: &v1alpha1.OverrideProtection{
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.evictionDenied = true })
+				time.AfterFunc(2*time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.pods["uid-p"].evictionDenied = false })
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: &v1alpha1.OverrideProtection{
 					By: "ops", Until: metav1.NewTime(time.Now().Add(tt.until)), Why: "bad disk",
 				}})
-				rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
+				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
 				if rt.Status.Phase != tt.want {
 					t.Errorf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, tt.want)
 				}
@@ -339,74 +339,74 @@ func TestAnOverrideEvictsProtectedPodsUntilItEnds(t *testing.T) {
 	}
 }
 
-func TestI6ANodeThatAnotherToolBeginsToRemoveIsLeftToIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		time.AfterFunc(15*time.Second, func() { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) })
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+func TestI6NodeRemovedByAnotherToolIsLeftAlone(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.AfterFunc(15*time.Second, func() { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) })
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != BeingRemoved {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
-		s.isAsItWas(t, "a")
-		if taints := s.node("a").Spec.Taints; len(taints) != 1 {
+		s.checkNodeRestored(t, "a")
+		if taints := s.getNode("a").Spec.Taints; len(taints) != 1 {
 			t.Errorf("taints %v, want the other tool's", taints)
 		}
 	})
 }
 
-func TestI4ANodeThatIsRegisteredAnewIsNotTheOneThatWasMeant(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+func TestI4ReregisteredNodeIsNotRetired(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(15*time.Second, func() { s.addNode("a", map[string]string{pool: "ci"}) })
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != NodeReplaced {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
 }
 
-func TestADeletionThatFailsIsAskedForAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.machines["sim://a"].fails = 3
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+func TestFailedDeletionIsRetried(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.instances["sim://a"].failingDeletions = 3
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Succeeded || rt.Status.Operation.Attempts != 4 {
 			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, rt.Status.Operation)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-func TestI7OneProofThatTheMachineIsGoneIsNotEnough(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		delete(s.machines, "sim://a")
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		rt := s.settled(ctx, c, "r", time.Hour)
+func TestI7InstanceGoneNeedsTwoProofs(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		delete(s.instances, "sim://a")
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != Disagreement {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
-		s.isAsItWas(t, "a")
-		s.change("a", silent)
-		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
+		s.checkNodeRestored(t, "a")
+		s.changeNode("a", setUnready)
+		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-// silent is a Node whose kubelet has not been heard of.
-func silent(n *corev1.Node) { reports(corev1.ConditionUnknown)(n) }
+// setUnready makes the Node's Ready condition Unknown.
+func setUnready(n *corev1.Node) { setReadyStatus(corev1.ConditionUnknown)(n) }
 
-// reports has a Node be Ready or not.
-func reports(status corev1.ConditionStatus) func(*corev1.Node) {
+// setReadyStatus sets the Node's Ready condition.
+func setReadyStatus(status corev1.ConditionStatus) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		for i := range n.Status.Conditions {
 			if n.Status.Conditions[i].Type == corev1.NodeReady {
@@ -416,141 +416,141 @@ func reports(status corev1.ConditionStatus) func(*corev1.Node) {
 	}
 }
 
-func TestAMachineThatGoesDuringTheDrainIsCleanedUpAfter(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.stops = -1 })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+func TestInstanceGoneDuringDrainIsCleanedUp(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = -1 })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		released := false
 		time.AfterFunc(time.Minute, func() {
 			s.mu.Lock()
-			delete(s.machines, "sim://a")
+			delete(s.instances, "sim://a")
 			s.mu.Unlock()
-			s.change("a", silent)
+			s.changeNode("a", setUnready)
 		})
-		c := s.controller(t)
+		c := s.newController(t)
 		for range 100 {
-			s.turn(ctx, c, "r")
-			if n := s.node("a"); n != nil && isOutOfService(small(n)) && !released {
+			s.reconcileOnce(ctx, c, "r")
+			if n := s.getNode("a"); n != nil && isOutOfService(mustToKubeapi(n)) && !released {
 				released = true
 				time.AfterFunc(5*time.Second, func() { s.removePod("uid-web") })
 			}
 			time.Sleep(time.Millisecond)
 		}
-		rt := s.record("r")
+		rt := s.getRetirement("r")
 		if rt.Status.Phase != v1alpha1.Succeeded || !released {
 			t.Errorf("%s: %s; out of service: %t", rt.Status.Phase, rt.Status.Message, released)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-// TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased has a pod that the control plane does not release: the
-// Node goes when the time for that is over, counted from the taint and not from the beginning of the drain.
-func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.stops = -1 })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
-		s.settled(ctx, c, "r", 10*time.Minute)
-		s.lose("a")
-		s.change("a", silent)
-		var mu sync.Mutex // the drain makes requests too
+// TestInstanceGoneLateInDrainWaitsForPodRelease has a pod that the control plane does not delete. The Node is deleted
+// after the release period, counted from the taint and not from the start of the drain.
+func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = -1 })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", 10*time.Minute)
+		s.removeInstance("a")
+		s.changeNode("a", setUnready)
+		var mu sync.Mutex // the drain sends requests too
 		var tainted time.Time
-		s.atEach(func(_, _ string) error {
-			n := s.node("a")
+		s.interceptRequests(func(_, _ string) error {
+			n := s.getNode("a")
 			mu.Lock()
 			defer mu.Unlock()
-			if tainted.IsZero() && n != nil && isOutOfService(small(n)) {
+			if tainted.IsZero() && n != nil && isOutOfService(mustToKubeapi(n)) {
 				tainted = time.Now()
 			}
 			return nil
 		})
-		rt := s.settled(ctx, c, "r", time.Hour)
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		// The record holds whole seconds.
-		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.o.Pace.Release-time.Second || had > c.o.Pace.Release+time.Minute {
-			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.o.Pace.Release)
+		// The record has whole seconds.
+		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.options.Pace.Release-time.Second || had > c.options.Pace.Release+time.Minute {
+			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.options.Pace.Release)
 		}
 	})
 }
 
-func TestADeletedRetirementIsCalledOffWhileThereIsAWayBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.addPod("a", "web", func(p *simPod) { p.denied = true })
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+func TestDeletedRetirementIsCancelledBeforeNodeDeletion(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(time.Minute, func() {
-			if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+			if err := s.retirements.Delete(context.Background(), s.getRetirement("r")); err != nil {
 				t.Error(err)
 			}
 		})
-		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt != nil {
+		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt != nil {
 			t.Errorf("still there: %s", rt.Status.Message)
 		}
-		s.isAsItWas(t, "a")
+		s.checkNodeRestored(t, "a")
 	})
 }
 
-func TestADeletedRetirementGoesOnWhenTheNodeIsGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.onceNodeDeleted(func() {
-			if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+func TestDeletedRetirementContinuesAfterNodeDeletion(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.afterNodeDeletion(func() {
+			if err := s.retirements.Delete(context.Background(), s.getRetirement("r")); err != nil {
 				t.Error(err)
 			}
 		})
-		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt != nil {
+		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt != nil {
 			t.Errorf("still there: %s", rt.Status.Message)
 		}
-		s.hasLeft(t, "a")
+		s.checkRetired(t, "a")
 	})
 }
 
-func TestVolumesAreWaitedForAlsoByTheNextProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestVolumeDetachWaitSurvivesRestart(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.groups[0].Spec.Drain.WaitForDetach = true
-		s.volumes = attachments("a")
+		s.volumes = newAttachments("a")
 		s.addPod("a", "db", nil)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.settled(ctx, s.controller(t), "r", 5*time.Minute)
-		rt := s.settled(ctx, s.controller(t), "r", 5*time.Minute)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.reconcileUntilDone(ctx, s.newController(t), "r", 5*time.Minute)
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 5*time.Minute)
 		if rt.Status.Phase != v1alpha1.Draining || rt.Status.Reasons[0].Code != VolumesAttached {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
-		s.mu.Lock() // the drain looks at them
+		s.mu.Lock() // the drain reads them
 		s.volumes = nil
 		s.mu.Unlock()
-		if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		if rt = s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})
 }
 
-func TestARecordIsKeptForAWhileAndCollected(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
-		c := s.controller(t)
-		s.settled(ctx, c, "r", time.Hour)
+func TestFinishedRecordIsDeletedAfterTTL(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		time.Sleep(9 * time.Minute)
-		if s.turn(ctx, c, "r"); s.record("r") == nil {
+		if s.reconcileOnce(ctx, c, "r"); s.getRetirement("r") == nil {
 			t.Error("collected too early")
 		}
 		time.Sleep(2 * time.Minute)
-		if s.turn(ctx, c, "r"); s.record("r") != nil {
+		if s.reconcileOnce(ctx, c, "r"); s.getRetirement("r") != nil {
 			t.Error("not collected")
 		}
 	})
 }
 
-// TestARecordIsNotKeptWhereNobodyWantsThat has the manager's own time be none, and the record's.
-func TestARecordIsNotKeptWhereNobodyWantsThat(t *testing.T) {
+// TestFinishedRecordIsDeletedAtOnceWithoutTTL sets the TTL to 0 in the manager or in the record.
+func TestFinishedRecordIsDeletedAtOnceWithoutTTL(t *testing.T) {
 	for name, tt := range map[string]struct {
 		managers time.Duration
 		own      *metav1.Duration
@@ -561,13 +561,13 @@ func TestARecordIsNotKeptWhereNobodyWantsThat(t *testing.T) {
 		"by the manager, but for the record": {0, &metav1.Duration{Duration: time.Hour}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: tt.own})
-				o := s.controller(t).o
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: tt.own})
+				o := s.newController(t).options
 				o.TTL = tt.managers
-				s.settled(ctx, New(o), "r", 10*time.Minute)
-				if s.hasLeft(t, "a"); (s.record("r") != nil) != tt.kept {
+				s.reconcileUntilDone(ctx, New(o), "r", 10*time.Minute)
+				if s.checkRetired(t, "a"); (s.getRetirement("r") != nil) != tt.kept {
 					t.Errorf("the record is there: %t, want %t", !tt.kept, tt.kept)
 				}
 			})
@@ -575,29 +575,29 @@ func TestARecordIsNotKeptWhereNobodyWantsThat(t *testing.T) {
 	}
 }
 
-func TestPlaceholdersKeepNoNode(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestPlaceholderPodsDoNotKeepNode(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		s.groups[0].Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"is": "placeholder"}}
 		s.addPod("a", "p", func(p *simPod) {
 			p.Labels = map[string]string{"is": "placeholder"}
 			p.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 		})
-		s.onceNodeDeleted(func() {
+		s.afterNodeDeletion(func() {
 			s.removePod("uid-p") // as the pod garbage collector does
 		})
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})
 }
 
-func TestAThrottlingCloudIsLeftAloneForAsLongAsItWants(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
+func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
 		var asked []time.Time
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "cloud delete" {
 				if asked = append(asked, time.Now()); len(asked) == 1 {
 					return &cloud.ThrottledError{After: 25 * time.Second}
@@ -605,9 +605,9 @@ func TestAThrottlingCloudIsLeftAloneForAsLongAsItWants(t *testing.T) {
 			}
 			return nil
 		})
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
-		s.hasLeft(t, "a")
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
+		s.checkRetired(t, "a")
 		if len(asked) < 2 || asked[1].Sub(asked[0]) < 25*time.Second || rt.Status.Operation.Attempts != 1 {
 			t.Errorf("asked at %v, and %d attempts are counted; want 1: a refusal in passing is none", asked, rt.Status.Operation.Attempts)
 		}
@@ -615,22 +615,22 @@ func TestAThrottlingCloudIsLeftAloneForAsLongAsItWants(t *testing.T) {
 }
 
 func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.machines["sim://a"].fails = 4
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.instances["sim://a"].failingDeletions = 4
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		var at []time.Time
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "cloud delete" {
 				at = append(at, time.Now())
 			}
 			return nil
 		})
-		c := s.controller(t)
-		if rt := s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 {
+		c := s.newController(t)
+		if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 {
 			t.Fatalf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, len(at))
 		}
-		for i, least := 1, c.o.Pace.Retry; i < len(at); i, least = i+1, 2*least {
+		for i, least := 1, c.options.Pace.Retry; i < len(at); i, least = i+1, 2*least {
 			if pause := at[i].Sub(at[i-1]); pause < least {
 				t.Errorf("deletion %d was requested %s after the previous one, want at least %s", i+1, pause, least)
 			}
@@ -638,46 +638,46 @@ func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestReconcilesInBetweenPollNoDeletion(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		c := s.controller(t)
+func TestEarlyReconcileDoesNotPollDeletion(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
 		polls := 0
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "cloud status" {
 				polls++
 			}
 			return nil
 		})
 		for range 600 { // in a minute
-			if _, err := c.Reconcile(ctx, request("r")); err != nil {
+			if _, err := c.Reconcile(ctx, newRequest("r")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if most := int(s.machines["sim://b"].takes / c.o.Pace.Cloud); polls == 0 || polls > most {
+		if most := int(s.instances["sim://b"].deletionTakes / c.options.Pace.Cloud); polls == 0 || polls > most {
 			t.Errorf("the operation was polled %d times, want at most %d", polls, most)
 		}
 	})
 }
 
-func TestARecordChangedMeanwhileIsNotCollected(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
-		c := s.controller(t)
-		s.settled(ctx, c, "r", time.Hour)
+func TestRecordChangedConcurrentlyIsNotDeleted(t *testing.T) {
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		s := newGroupOfTwo(t)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
+		c := s.newController(t)
+		s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		time.Sleep(11 * time.Minute)
-		s.atEach(func(moment, request string) error {
+		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "delete *v1alpha1.NodeRetirement" {
-				rt := s.record("r")
+				rt := s.getRetirement("r")
 				rt.Annotations = map[string]string{"example.com/keep": "true"}
-				return s.records.Update(ctx, rt)
+				return s.retirements.Update(ctx, rt)
 			}
 			return nil
 		})
-		if s.turn(ctx, c, "r"); s.record("r") == nil {
+		if s.reconcileOnce(ctx, c, "r"); s.getRetirement("r") == nil {
 			t.Error("a record that has changed since it was read is deleted")
 		}
 	})

@@ -23,177 +23,176 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// step is one step of the way. It returns nil when it is done, also when it was done before; a *waiting when it is not
-// done yet; an *ending when the retirement is to end; and any other error to be tried again.
+// step is one step of a retirement. It returns nil if it is done, now or earlier. It returns a *waitError if it is not
+// done yet, and an *endError if the retirement ends. Any other error is retried.
 type step struct {
 	name string
-	take func(*passage, context.Context) error
+	run  func(*scope, context.Context) error
 }
 
-// steps are the way of a node, in order.
+// steps are in the order of execution.
 var steps = []step{
-	{"look", (*passage).look},
-	{"capture", (*passage).capture},
-	{"await", (*passage).await},
-	{"admit", (*passage).admitOrYield},
-	{"hold", (*passage).hold},
-	{"drain", (*passage).drain},
-	{"detach", (*passage).detach},
-	{"delete-node", (*passage).deleteNode},
-	{"delete-instance", (*passage).deleteInstance},
-	{"verify", (*passage).verify},
+	{"fetch", (*scope).fetchNode},
+	{"capture", (*scope).captureTarget},
+	{"await", (*scope).awaitInstanceGone},
+	{"admit", (*scope).admitOrYield},
+	{"cordon", (*scope).cordonNode},
+	{"drain", (*scope).drainNode},
+	{"detach", (*scope).awaitVolumeDetach},
+	{"delete-node", (*scope).deleteNode},
+	{"delete-instance", (*scope).deleteInstance},
+	{"verify", (*scope).verifyGone},
 }
 
-// passage is one walk of one retirement through the steps.
-type passage struct {
-	c   *Controller
-	rt  *v1alpha1.NodeRetirement
-	was v1alpha1.NodeRetirementStatus // as it was last read or written
-	log *slog.Logger
+// scope holds the state of one reconcile of one retirement.
+type scope struct {
+	controller  *Controller
+	rt          *v1alpha1.NodeRetirement
+	savedStatus v1alpha1.NodeRetirementStatus // as last read or written
+	log         *slog.Logger
 
-	// node is the Node that the retirement is about, as the API server has it now; nil when it says there is none.
+	// node is the retirement's Node; nil if it does not exist.
 	node *kubeapi.Node
-	// replacement is another Node of the same name.
-	replacement *kubeapi.Node
-	// group is the NodeGroup; nil for a node that belongs to none.
-	group *v1alpha1.NodeGroup
-	cloud cloud.Provider
-	// captured is the machine when this walk is the one that has captured it.
-	captured *cloud.Instance
-	// isNodeLive reports that node was read past the cache.
+	// sameNamedNode is another Node with the same name.
+	sameNamedNode *kubeapi.Node
+	// group is nil for a node without a NodeGroup.
+	group    *v1alpha1.NodeGroup
+	provider cloud.Provider
+	// capturedInstance is the instance if this reconcile has captured it.
+	capturedInstance *cloud.Instance
+	// isNodeLive is true if node was not read from the cache.
 	isNodeLive bool
-	// isCurrent reports that a write of this walk, or a read past the cache, has confirmed that the record is as it was read.
-	isCurrent bool
-	// unsaved are the phases that were reached and are not written down yet.
-	unsaved []v1alpha1.Phase
-	// recounted is when a drain of this process has last found that nothing is left that has to leave the node.
-	recounted time.Time
-	// isInstanceGone reports that this walk has found the instance gone.
+	// isRecordConfirmed is true if a write or a live read has confirmed the cached record.
+	isRecordConfirmed bool
+	// unsavedPhases are the reached phases that are not saved yet.
+	unsavedPhases []v1alpha1.Phase
+	// podsListedAt is when a drain of this process last found no pods to remove.
+	podsListedAt time.Time
+	// isInstanceGone is true if this reconcile found that the instance does not exist.
 	isInstanceGone bool
-	// listed are all NodeRetirements as this walk has read them.
-	listed   *v1alpha1.NodeRetirementList
-	listedAt time.Time
+	// retirements are all NodeRetirements as this reconcile has read them.
+	retirements   *v1alpha1.NodeRetirementList
+	retirementsAt time.Time
 }
 
-func (c *Controller) passage(rt *v1alpha1.NodeRetirement) *passage {
-	return &passage{
-		c: c, rt: rt, was: *rt.Status.DeepCopy(),
-		log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName),
+func (c *Controller) newScope(rt *v1alpha1.NodeRetirement) *scope {
+	return &scope{
+		controller: c, rt: rt, savedStatus: *rt.Status.DeepCopy(),
+		log: c.options.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName),
 	}
 }
 
-// walk takes one step after another.
-func (p *passage) walk(ctx context.Context) (reconcile.Result, error) {
+// runSteps runs the steps in order until one is not done.
+func (p *scope) runSteps(ctx context.Context) (reconcile.Result, error) {
 	if controllerutil.AddFinalizer(p.rt, Finalizer) {
-		if err := p.c.o.Client.Update(ctx, p.rt); err != nil {
-			return again(err)
+		if err := p.controller.options.Client.Update(ctx, p.rt); err != nil {
+			return requeueOnConflict(err)
 		}
-		p.c.known.wrote(p.rt)
-		p.was, p.isCurrent = *p.rt.Status.DeepCopy(), true
+		p.controller.expectations.recordWrite(p.rt)
+		p.savedStatus, p.isRecordConfirmed = *p.rt.Status.DeepCopy(), true
 	}
 	for _, s := range steps {
-		err := s.take(p, ctx)
-		p.c.o.Metrics.step(s.name, err)
+		err := s.run(p, ctx)
+		p.controller.options.Metrics.recordStep(s.name, err)
 		if err != nil {
-			return p.stopped(ctx, s, err)
+			return p.handleStepError(ctx, s, err)
 		}
 	}
 	return p.finish(ctx, v1alpha1.Succeeded, nil)
 }
 
-// stopped deals with the first step that is not done.
-func (p *passage) stopped(ctx context.Context, s step, err error) (reconcile.Result, error) {
-	var over *ending
+// handleStepError handles the first step that is not done.
+func (p *scope) handleStepError(ctx context.Context, s step, err error) (reconcile.Result, error) {
+	var endErr *endError
 	var throttled *cloud.ThrottledError
 	switch {
-	case errors.As(err, &over) && p.heldUp(over):
-		err = blocked(p.c.o.Pace.Poll, over.reasons...)
-	case errors.As(err, &over):
-		return p.end(ctx, over.reasons)
+	case errors.As(err, &endErr) && p.isOnlyDelayed(endErr):
+		err = newBlocked(p.controller.options.Pace.Poll, endErr.reasons...)
+	case errors.As(err, &endErr):
+		return p.endEarly(ctx, endErr.reasons)
 	case errors.As(err, &throttled):
-		err = blocked(max(throttled.After, time.Second), reason(CloudBusy, "", "%s", err))
-	case cloud.RefusalOf(err) != "": // such as a right that is missing, which somebody may give
-		err = blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "%s", err))
+		err = newBlocked(max(throttled.After, time.Second), newReason(CloudBusy, "", "%s", err))
+	case cloud.RefusalOf(err) != "": // such as a missing permission, which may be granted
+		err = newBlocked(p.controller.options.Pace.Poll, newReason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):
-		return again(err)
+		return requeueOnConflict(err)
 	}
-	w := isWaiting(err)
+	w := asWaitError(err)
 	if w == nil {
-		p.log.Warn("step failed, and is tried again", "step", s.name, "err", err)
-		p.note(ReadFailed, fmt.Sprintf("%s: %s", s.name, err), []v1alpha1.RetirementReason{reason(ReadFailed, "", "%s: %s", s.name, err)})
-		return reconcile.Result{}, errors.Join(err, p.save(ctx))
+		p.log.Warn("step failed, will retry", "step", s.name, "err", err)
+		p.recordState(ReadFailed, fmt.Sprintf("%s: %s", s.name, err), []v1alpha1.RetirementReason{newReason(ReadFailed, "", "%s: %s", s.name, err)})
+		return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
 	}
 	code := ""
 	if len(w.reasons) > 0 {
 		code = w.reasons[0].Code
 	}
-	if p.note(code, w.message, w.reasons) && code != "" && !w.quiet {
-		p.c.events.blocked(p.rt, code, w.message)
+	if p.recordState(code, w.message, w.reasons) && code != "" && !w.noEvent {
+		p.controller.events.recordBlocked(p.rt, code, w.message)
 	}
-	if err := p.save(ctx); err != nil {
-		return again(err)
+	if err := p.saveStatus(ctx); err != nil {
+		return requeueOnConflict(err)
 	}
 	return reconcile.Result{RequeueAfter: max(w.after, time.Millisecond)}, nil
 }
 
-// note writes down what is waited for, and reports whether what blocks is new.
-func (p *passage) note(code, message string, reasons []v1alpha1.RetirementReason) bool {
+// recordState records what the retirement waits for, and reports whether the obstacle has changed.
+func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementReason) bool {
 	status := &p.rt.Status
 	if status.Phase == "" {
 		status.Phase = v1alpha1.Pending
 	}
 	status.Message = observe.Cut(message, maxMessage)
 	status.Reasons = reasons[:min(len(reasons), maxReasons)]
-	before := "" // what held it up; the condition itself is overwritten
+	before := "" // the previous obstacle; the condition is overwritten below
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.RetirementBlocked); c != nil && c.Status == metav1.ConditionTrue {
 		before = c.Reason
 	}
 	switch {
 	case code != "":
-		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionTrue, code, message)
+		p.setCondition(v1alpha1.RetirementBlocked, metav1.ConditionTrue, code, message)
 	case before != "":
-		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
+		p.setCondition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, unblockedReason, "")
 	}
 	return before != code
 }
 
-func (p *passage) condition(kind string, status metav1.ConditionStatus, reason, message string) {
+func (p *scope) setCondition(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&p.rt.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: observe.Cut(message, maxMessage), ObservedGeneration: p.rt.Generation,
 	})
 }
 
-// save writes the status down unless it is written already. A record that somebody else has changed meanwhile answers a
-// conflict: another look is due.
-func (p *passage) save(ctx context.Context) error {
+// saveStatus writes the status if it has changed. If another client has changed the record, it returns a conflict.
+func (p *scope) saveStatus(ctx context.Context) error {
 	p.rt.Status.ObservedGeneration = p.rt.Generation
-	if equality.Semantic.DeepEqual(p.rt.Status, p.was) {
+	if equality.Semantic.DeepEqual(p.rt.Status, p.savedStatus) {
 		return nil
 	}
-	if err := p.c.o.Client.Status().Update(ctx, p.rt); err != nil {
-		return fmt.Errorf("writing down how far it is: %w", err)
+	if err := p.controller.options.Client.Status().Update(ctx, p.rt); err != nil {
+		return fmt.Errorf("updating the status: %w", err)
 	}
-	p.c.known.wrote(p.rt)
-	p.was, p.isCurrent = *p.rt.Status.DeepCopy(), true
-	for _, phase := range p.unsaved {
+	p.controller.expectations.recordWrite(p.rt)
+	p.savedStatus, p.isRecordConfirmed = *p.rt.Status.DeepCopy(), true
+	for _, phase := range p.unsavedPhases {
 		p.log.Info("phase reached", "phase", phase, "message", p.rt.Status.Message)
-		p.c.o.Metrics.phase(p.rt, phase)
+		p.controller.options.Metrics.recordPhase(p.rt, phase)
 		if phase == v1alpha1.Cordoned {
-			p.c.events.cordoned(p.rt)
+			p.controller.events.recordCordoned(p.rt)
 		}
 	}
-	p.unsaved = nil
+	p.unsavedPhases = nil
 	return nil
 }
 
-// confirmRecord makes sure, before what cannot be taken back, that the record is as this walk has read it: nobody has called the
-// retirement off. A write of this walk has shown that, or else the API server is asked.
-func (p *passage) confirmRecord(ctx context.Context) error {
-	if p.isCurrent {
+// confirmRecord checks before an irreversible request that the record is as it was read, and not cancelled. A write by
+// this reconcile proves that; otherwise it reads the record from the API server.
+func (p *scope) confirmRecord(ctx context.Context) error {
+	if p.isRecordConfirmed {
 		return nil
 	}
 	live := &v1alpha1.NodeRetirement{}
-	err := p.c.o.Live.Get(ctx, client.ObjectKeyFromObject(p.rt), live)
+	err := p.controller.options.Live.Get(ctx, client.ObjectKeyFromObject(p.rt), live)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("NodeRetirement %s: %w", p.rt.Name, err)
@@ -201,35 +200,35 @@ func (p *passage) confirmRecord(ctx context.Context) error {
 		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("noderetirements").GroupResource(), p.rt.Name,
 			errors.New("it has changed since it was read"))
 	}
-	p.isCurrent = true
+	p.isRecordConfirmed = true
 	return nil
 }
 
-// order are the phases as they follow each other.
-var order = []v1alpha1.Phase{
+// phaseOrder has the phases in their order.
+var phaseOrder = []v1alpha1.Phase{
 	"", v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining, v1alpha1.Drained, v1alpha1.NodeDeleted,
 	v1alpha1.InstanceDeleted, v1alpha1.Succeeded,
 }
 
-// reached reports whether the retirement has come to a phase, or past it.
-func (p *passage) reached(phase v1alpha1.Phase) bool {
-	return slices.Index(order, p.rt.Status.Phase) >= slices.Index(order, phase)
+// hasReached reports whether the retirement has reached a phase.
+func (p *scope) hasReached(phase v1alpha1.Phase) bool {
+	return slices.Index(phaseOrder, p.rt.Status.Phase) >= slices.Index(phaseOrder, phase)
 }
 
-// pastReturn reports a phase in which the Node is known to be gone.
-func pastReturn(phase v1alpha1.Phase) bool {
-	return slices.Index(order, phase) >= slices.Index(order, v1alpha1.NodeDeleted)
+// isNodeGonePhase reports whether the Node is known to be deleted in the phase.
+func isNodeGonePhase(phase v1alpha1.Phase) bool {
+	return slices.Index(phaseOrder, phase) >= slices.Index(phaseOrder, v1alpha1.NodeDeleted)
 }
 
-// pass writes down that a phase is reached.
-func (p *passage) pass(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string) error {
-	p.advance(phase, at, condition, message, nil)
-	return p.save(ctx)
+// savePhase sets the phase and saves the status.
+func (p *scope) savePhase(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string) error {
+	p.setPhase(phase, at, condition, message, nil)
+	return p.saveStatus(ctx)
 }
 
-// advance notes that a phase is reached, for the next save to write down. It is for phases that can be told from the world: a
-// process that ends before comes to the same phase again.
-func (p *passage) advance(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
+// setPhase sets the phase for the next save. Use it for phases that can be observed: after a crash, the next process
+// reaches them again.
+func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
 	now := metav1.Now().Rfc3339Copy()
 	p.rt.Status.Phase = phase
 	if *at == nil {
@@ -237,102 +236,100 @@ func (p *passage) advance(phase v1alpha1.Phase, at **metav1.Time, condition, mes
 	}
 	p.rt.Status.Message, p.rt.Status.Reasons = observe.Cut(message, maxMessage), reasons[:min(len(reasons), maxReasons)]
 	if condition != "" {
-		p.condition(condition, metav1.ConditionTrue, string(phase), message)
+		p.setCondition(condition, metav1.ConditionTrue, string(phase), message)
 	}
 	if meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementBlocked) {
-		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
+		p.setCondition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, unblockedReason, "")
 	}
-	p.unsaved = append(p.unsaved, phase)
+	p.unsavedPhases = append(p.unsavedPhases, phase)
 }
 
-// end ends a retirement early: refused while nothing was done to the node, aborted with the node given back while there
-// is a way back, failed after that.
-func (p *passage) end(ctx context.Context, reasons []v1alpha1.RetirementReason) (reconcile.Result, error) {
-	p.c.drains.stop(p.rt.Name)
+// endEarly ends a retirement early. It is refused if the node is unchanged, aborted if the node could be restored, and
+// failed otherwise.
+func (p *scope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReason) (reconcile.Result, error) {
+	p.controller.drains.stop(p.rt.Name)
 	phase := v1alpha1.Refused
 	switch {
-	case p.reached(v1alpha1.NodeDeleted), p.nodeGoing():
+	case p.hasReached(v1alpha1.NodeDeleted), p.isNodeDeleting():
 		phase = v1alpha1.Failed
 	case meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted):
 		phase = v1alpha1.Aborted
-		if err := p.giveBack(ctx); err != nil {
-			return p.notGivenBack(ctx, reasons, err)
+		if err := p.restoreNode(ctx); err != nil {
+			return p.recordRestoreFailed(ctx, reasons, err)
 		}
 	}
 	return p.finish(ctx, phase, reasons)
 }
 
-// notGivenBack says that a node is to be given back, why, and why it cannot be yet.
-func (p *passage) notGivenBack(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
+// recordRestoreFailed records that the node has to be restored, why, and why that failed.
+func (p *scope) recordRestoreFailed(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
 	if kubeapi.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
-	message := fmt.Sprintf("the node is to be given back, and cannot be yet: %s; it is to be, since %s", err, sentence(why))
-	all := append([]v1alpha1.RetirementReason{reason(NotGivenBack, "", "the node cannot be given back yet: %s", err)}, why...)
-	if p.note(NotGivenBack, message, all) {
-		p.c.events.blocked(p.rt, NotGivenBack, message)
+	message := fmt.Sprintf("the node is not restored yet: %s; it has to be, because %s", err, joinReasons(why))
+	all := append([]v1alpha1.RetirementReason{newReason(NotGivenBack, "", "the node is not restored yet: %s", err)}, why...)
+	if p.recordState(NotGivenBack, message, all) {
+		p.controller.events.recordBlocked(p.rt, NotGivenBack, message)
 	}
-	return reconcile.Result{}, errors.Join(err, p.save(ctx))
+	return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
 }
 
-// givingBack are the reasons why a node is to be given back that could not be before; none when that is not so.
-func givingBack(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
+// pendingRestoreReasons returns why the node has to be restored after an earlier attempt failed; empty if none did.
+func pendingRestoreReasons(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
 	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == NotGivenBack {
 		return r[1:]
 	}
 	return nil
 }
 
-// finish writes down that the retirement is over.
-func (p *passage) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1alpha1.RetirementReason) (
+func (p *scope) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1alpha1.RetirementReason) (
 	reconcile.Result, error,
 ) {
-	status, message := metav1.ConditionFalse, sentence(reasons)
+	status, message := metav1.ConditionFalse, joinReasons(reasons)
 	code := string(phase)
 	switch {
 	case phase == v1alpha1.Succeeded:
-		status, message = metav1.ConditionTrue, p.farewell()
+		status, message = metav1.ConditionTrue, p.successMessage()
 	case len(reasons) > 0:
 		code = reasons[0].Code
 	}
-	p.condition(v1alpha1.RetirementSucceeded, status, code, message)
-	p.advance(phase, &p.rt.Status.Times.Finished, "", message, reasons)
-	if err := p.save(ctx); err != nil {
-		return again(err)
+	p.setCondition(v1alpha1.RetirementSucceeded, status, code, message)
+	p.setPhase(phase, &p.rt.Status.Times.Finished, "", message, reasons)
+	if err := p.saveStatus(ctx); err != nil {
+		return requeueOnConflict(err)
 	}
-	p.c.o.Metrics.finished(p.rt, phase, code)
-	p.c.events.finished(p.rt, phase, code, message)
-	return p.c.collect(ctx, p.rt)
+	p.controller.options.Metrics.recordFinished(p.rt, phase, code)
+	p.controller.events.recordFinished(p.rt, phase, code, message)
+	return p.controller.deleteFinished(ctx, p.rt)
 }
 
-// callOff ends a retirement whose record is being deleted, if there is a way back; past that it goes on, since the
-// machine would be forgotten otherwise, and the record goes when that is done.
-func (p *passage) callOff(ctx context.Context) (reconcile.Result, error) {
+// cancel handles the deletion of a retirement's record. It ends the retirement if the node can be restored. Otherwise
+// the retirement continues, because the instance would be forgotten, and the record is deleted when that is done.
+func (p *scope) cancel(ctx context.Context) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(p.rt, Finalizer) {
-		return reconcile.Result{}, nil // nothing was begun
+		return reconcile.Result{}, nil // nothing has started
 	}
-	node, err := p.c.o.API.GetNode(ctx, p.rt.Spec.NodeName)
+	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
 	if err != nil && !kubeapi.IsNotFound(err) {
 		return reconcile.Result{}, err
 	}
 	ours := node != nil && p.rt.Status.Captured != nil && node.UID == string(p.rt.Status.Captured.NodeUID)
-	// From Drained on it is not known whether it was we who deleted the Node.
-	if p.reached(v1alpha1.NodeDeleted) || p.nodeGoing() || p.reached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
-		return p.walk(ctx)
+	// From Drained on it is unknown whether we deleted the Node.
+	if p.hasReached(v1alpha1.NodeDeleted) || p.isNodeDeleting() || p.hasReached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
+		return p.runSteps(ctx)
 	}
-	message := "called off: its NodeRetirement was deleted"
+	message := "cancelled: its NodeRetirement was deleted"
 	if p.rt.Spec.Notice != nil {
-		message += "; it stays until its notice is over, or the Node gone, so that no other is made of the notice"
+		message += "; the record is kept until its notice ends or the Node is deleted, so that the notice creates no new one"
 	}
-	return p.end(ctx, []v1alpha1.RetirementReason{reason(CalledOff, "", "%s", message)})
+	return p.endEarly(ctx, []v1alpha1.RetirementReason{newReason(CalledOff, "", "%s", message)})
 }
 
-// giveBack makes the node as it was found.
-func (p *passage) giveBack(ctx context.Context) error {
+func (p *scope) restoreNode(ctx context.Context) error {
 	if p.rt.Status.Captured == nil || p.rt.Status.Captured.NodeUID == "" {
 		return nil
 	}
-	keeper, err := p.keeper()
+	keeper, err := p.newKeeper()
 	if err != nil {
 		return err
 	}
@@ -340,29 +337,29 @@ func (p *passage) giveBack(ctx context.Context) error {
 	_, err = keeper.Release(ctx, Owner(p.rt))
 	switch {
 	case kubeapi.IsNotFound(err), cordon.IsReplaced(err):
-		return nil // there is nothing left of it
+		return nil // the Node does not exist any more
 	case cordon.IsUnreadable(err):
-		p.log.Error("the record on the node cannot be understood, and stays", "err", err)
+		p.log.Error("the cordon claim on the node is invalid, and is kept", "err", err)
 		return nil
-	case cordon.IsConditions(err) && kubeapi.IsForbidden(err): // the record on the node has them, and the sweeper takes them away (I3)
-		p.log.Warn("the node is given back but for its conditions, which are taken away later", "err", err)
+	case cordon.IsConditions(err) && kubeapi.IsForbidden(err): // the claim lists them, and the Sweeper removes them (I3)
+		p.log.Warn("the node is restored without its conditions, which are removed later", "err", err)
 		return nil
 	}
 	return err
 }
 
-func (p *passage) keeper() (*cordon.Keeper, error) {
-	return cordon.New(p.c.o.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
+func (p *scope) newKeeper() (*cordon.Keeper, error) {
+	return cordon.New(p.controller.options.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
 }
 
-// letGo lets the record be deleted.
-func (c *Controller) letGo(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
+// removeFinalizer allows the deletion of the record.
+func (c *Controller) removeFinalizer(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
 	if !controllerutil.RemoveFinalizer(rt, Finalizer) {
 		return nil
 	}
-	err := c.o.Client.Update(ctx, rt)
+	err := c.options.Client.Update(ctx, rt)
 	if err == nil {
-		c.known.wrote(rt)
+		c.expectations.recordWrite(rt)
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

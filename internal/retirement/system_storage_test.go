@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// withEmptyDir is a pod of a namespace that keeps data on its node.
+// withEmptyDir returns a change that puts the pod in a namespace and gives it an emptyDir.
 func withEmptyDir(namespace string) func(*simPod) {
 	return func(p *simPod) {
 		p.Namespace = namespace
@@ -19,7 +19,7 @@ func withEmptyDir(namespace string) func(*simPod) {
 	}
 }
 
-func TestSystemLocalStorageKeepsNoNodeWhereItMayBeLost(t *testing.T) {
+func TestSystemLocalStorageDoesNotKeepNode(t *testing.T) {
 	for name, tt := range map[string]struct {
 		namespace string
 		option    bool
@@ -30,13 +30,13 @@ func TestSystemLocalStorageKeepsNoNodeWhereItMayBeLost(t *testing.T) {
 		"another namespace":              {"shop", true, v1alpha1.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := ci(t)
+			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				s := newGroupOfTwo(t)
 				s.addPod("a", "web", withEmptyDir(tt.namespace))
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				c := s.controller(t)
-				c.o.SystemLocalStorage = tt.option
-				if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != tt.want {
+				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.newController(t)
+				c.options.SystemLocalStorage = tt.option
+				if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != tt.want {
 					t.Errorf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, tt.want)
 				}
 			})

@@ -32,12 +32,12 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 	two := withReasons(blocked, blocked)
 	minute := metav1.NewTime(noon.Add(time.Minute))
 	for want, f := range map[string]Facts{
-		"in service":                     {Nodes: []corev1.Node{newNode("n", "g")}},
-		"in use":                         {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {Pods: 1}}},
-		"empty":                          {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {}}},
+		"in service":                          {Nodes: []corev1.Node{newNode("n", "g")}},
+		"in use":                              {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {Pods: 1}}},
+		"empty":                               {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {}}},
 		"protected; slipway.dev/do-not-evict": {Nodes: []corev1.Node{newNode("n", "g", withAnnotation("slipway.dev/do-not-evict", "true"))}},
-		"cordoned":                       {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable)}},
-		"cordoned by kubectl-cordon":     {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withManager("kubectl-cordon"))}},
+		"cordoned":                            {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable)}},
+		"cordoned by kubectl-cordon":          {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withManager("kubectl-cordon"))}},
 		"cordoned by request-ann 2:00; disk swap": {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withAnnotation("cordon.slipway.dev/request-ann",
 			`{"owner":"request-ann","reason":"disk swap","since":"2026-03-01T11:58:00Z","cordon":"own"}`))}},
 		"not Ready 1:30": {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotReady(90*time.Second))}},
@@ -54,9 +54,9 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 			Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotice("Redeploy", "Scheduled", "draining", 9*time.Minute),
 				withBlockedDrain("7 of 12 gone, 5 waiting (forbidden: 5)"))},
 		},
-		"not-drained for Reboot, due 0:05 ago":      {Nodes: []corev1.Node{newNode("n", "g", withNotice("Reboot", "Scheduled", "not-drained", -5*time.Second))}},
-		"noticed for Freeze, due in 14:00":          {Nodes: []corev1.Node{newNode("n", "g", withNotice("Freeze", "Scheduled", "", 14*time.Minute))}},
-		"acknowledged for Reboot; started":  {Nodes: []corev1.Node{newNode("n", "g", withNotice("Reboot", "Started", "acknowledged", time.Minute))}},
+		"not-drained for Reboot, due 0:05 ago":                  {Nodes: []corev1.Node{newNode("n", "g", withNotice("Reboot", "Scheduled", "not-drained", -5*time.Second))}},
+		"noticed for Freeze, due in 14:00":                      {Nodes: []corev1.Node{newNode("n", "g", withNotice("Freeze", "Scheduled", "", 14*time.Minute))}},
+		"acknowledged for Reboot; started":                      {Nodes: []corev1.Node{newNode("n", "g", withNotice("Reboot", "Started", "acknowledged", time.Minute))}},
 		"retirement requested; no manager has processed it yet": {Nodes: []corev1.Node{newNode("n", "g")}, Retirements: []v1alpha1.NodeRetirement{newRetirement("n")}},
 		"retirement pending; 1 others are unavailable": {
 			Nodes: []corev1.Node{newNode("n", "g")}, Retirements: []v1alpha1.NodeRetirement{newRetirement("n", withPhase(v1alpha1.Pending, "1 others are unavailable"))},

@@ -271,17 +271,17 @@ func testAnalyzers(t *testing.T, o Options) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "default", UID: "1"}}
 	if events.Modify {
-		if wishes, err := p.AnalyzeModifyEvent(t.Context(), pod); err != nil {
+		if recommendations, err := p.AnalyzeModifyEvent(t.Context(), pod); err != nil {
 			t.Errorf("ModifyEventAnalyzer: %v", err)
 		} else {
-			t.Logf("ModifyEventAnalyzer recommends %+v", wishes)
+			t.Logf("ModifyEventAnalyzer recommends %+v", recommendations)
 		}
 	}
 	if events.Delete {
-		if wishes, err := p.AnalyzeDeleteEvent(t.Context(), pod); err != nil {
+		if recommendations, err := p.AnalyzeDeleteEvent(t.Context(), pod); err != nil {
 			t.Errorf("DeleteEventAnalyzer: %v", err)
 		} else {
-			t.Logf("DeleteEventAnalyzer recommends %+v", wishes)
+			t.Logf("DeleteEventAnalyzer recommends %+v", recommendations)
 		}
 	}
 }

@@ -17,10 +17,14 @@ type conditionType struct {
 // anyCodePlaceholder represents the codes that block a retirement or end it early.
 const anyCodePlaceholder = "one of the codes below"
 
+// otherReasons represents the reasons of the conditions that Ready summarizes.
+const otherReasons = "a reason of another condition"
+
 // nodeGroupConditions returns the condition types of NodeGroups.
 func nodeGroupConditions() []conditionType {
 	notRead := namedConstants("internal/nodegroup", "CloudNotRead")
 	return newConditionTypes("Conditions of a NodeGroup", map[string][]string{
+		"GroupReady":          append(namedConstants("api/v1alpha1", "ReadyReason"), otherReasons),
 		"GroupAccepted":       append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), notRead...),
 		"GroupCloudReachable": append(constantValues(constantBlock("internal/nodegroup", "Reasons of the condition CloudReachable")), notRead...),
 		"GroupScaleUpAllowed": constantValues(constantBlock("api/v1alpha1", "Reasons of the condition ScaleUpAllowed")),
@@ -29,7 +33,7 @@ func nodeGroupConditions() []conditionType {
 
 // retirementConditions returns the condition types of NodeRetirements.
 func retirementConditions() []conditionType {
-	words := namedConstants("internal/retirement", "admitted", "goesOn", "nodeDeleting")
+	words := namedConstants("internal/retirement", "admittedReason", "unblockedReason", "deletingReason")
 	phase := func(name string) []string { return namedConstants("api/v1alpha1", name) }
 	return newConditionTypes("Conditions of a NodeRetirement", map[string][]string{
 		"RetirementAdmitted":        {words[0], anyCodePlaceholder},
@@ -55,6 +59,9 @@ func newConditionTypes(title string, reasons map[string][]string) (all []conditi
 	return all
 }
 
+// phrases are not reasons, so they are not printed as code.
+var phrases = strings.NewReplacer("`"+anyCodePlaceholder+"`", anyCodePlaceholder, "`"+otherReasons+"`", otherReasons)
+
 // commentWithoutName returns a constant's comment without the name at its beginning.
 func commentWithoutName(c constant) string {
 	return capitalize(strings.TrimPrefix(strings.Join(strings.Fields(c.doc), " "), c.name+" "))
@@ -69,7 +76,7 @@ func conditionsPage() string {
 	}{{"NodeGroups", nodeGroupConditions()}, {"NodeRetirements", retirementConditions()}} {
 		fmt.Fprintf(&b, "\n## On %s\n\n| type | | reasons |\n|---|---|---|\n", of.kind)
 		for _, c := range of.all {
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.constant.value, cellEscaper.Replace(commentWithoutName(c.constant)), strings.ReplaceAll(formatList(c.reasons), "`"+anyCodePlaceholder+"`", anyCodePlaceholder))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.constant.value, cellEscaper.Replace(commentWithoutName(c.constant)), phrases.Replace(formatList(c.reasons)))
 		}
 	}
 	fmt.Fprintf(&b, "\nThe codes name what blocks a retirement or has ended it early. `status.reasons` has them too, each with its object and a message: %s.\n",

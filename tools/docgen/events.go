@@ -42,7 +42,7 @@ var eventPackages = []struct{ path, title, text string }{
 	{"internal/retirement", "Retirements", "Events of a manager that retires a node."},
 	{"internal/provisioning/replacement", "Replacements", "Events of a manager that launches an instance to replace one that its cloud reclaims."},
 	{"internal/nodegroup", "Idle nodes", "Events of a manager about NodeGroups with `scaleDown.idleByLabel`, and about the acceptance of NodeGroups."},
-	{"internal/provisioning", "Scaling", "Events of a manager about NodeGroups with `scaleUp` or `scaleDown.underused`."},
+	{"internal/provisioning", "Scaling", "Events of a manager about NodeGroups with `scaleUp` or `scaleDown.underutilized`."},
 	{"internal/orphans", "Orphans", "Events of a manager about instances without a Node and Nodes without an instance."},
 }
 

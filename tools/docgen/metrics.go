@@ -203,8 +203,8 @@ func agentLabels() map[string]labelDoc {
 	return map[string]labelDoc{
 		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
 		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(azure.Classes())...)},
-		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "pods.With", 0)},
-		"slipway_drain_obstructed_pods.reason":           {values: listedConstants("internal/agent", "obstacles", "internal/drain")},
+		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
+		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
 		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
@@ -232,7 +232,7 @@ func retirementLabels() map[string]labelDoc {
 		"slipway_replacements.state":                     {values: waiting},
 		"slipway_replacement_state_oldest_seconds.state": {values: waiting},
 		"slipway_replacements_total.state":               {values: states},
-		"slipway_replacement_refusals_total.code":        {values: replacementCodes()},
+		"slipway_replacement_failed_launches_total.code": {values: replacementCodes()},
 		"slipway_retirements.phase":                      {values: phases},
 		"slipway_retirement_phase_oldest_seconds.phase":  {values: phases},
 		"slipway_retirement_phase_reached_seconds.phase": {values: append(slices.Clone(phases), last...)},
@@ -241,7 +241,7 @@ func retirementLabels() map[string]labelDoc {
 		"slipway_retirements_finished_total.code":        codes,
 		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
-		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "step", "result")},
+		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStep", "result")},
 		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.Cloud", 1), argumentStrings("internal/provisioning/replacement", "Asked", 1)...))},
 	}
 }
@@ -254,27 +254,27 @@ func groupLabels() map[string]labelDoc {
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
 	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelDoc{
-		"slipway_nodegroup_nodes.state":                     {values: stringMapKeys(groupPath, "setGroup")},
-		"slipway_nodegroup_accepted.reason":                 {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
-		"slipway_nodegroup_idle_nodes.verdict":              verdict,
-		"slipway_nodegroup_refused_nodes.rule":              rule,
-		"slipway_nodegroup_refusals_total.rule":             rule,
-		"slipway_autoscaler_pending_pods.outcome":           {values: constantsOf(planPath, "Outcome")},
-		"slipway_autoscaler_underused_nodes.verdict":        verdict,
-		"slipway_autoscaler_orders_failed_total.reason":     {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
-		"slipway_autoscaler_machines_given_up_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
-		"slipway_autoscaler_decision_seconds.direction":     {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
-		"slipway_plugin_events_total.event":                 {values: constantsOf("internal/provisioning/advised", "eventKind")},
-		"slipway_plugin_events_total.result":                {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
-		"slipway_plugin_wishes_total.wish":                  {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
-		"slipway_plugin_wishes_total.result":                {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
-		"slipway_cas_sync_nudges_total.pool":                {open: "name of the agent pool"},
-		"slipway_cas_sync_nudges_total.outcome":             {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
-		"slipway_cas_sync_nudges_total.reason":              {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
-		"slipway_cas_sync_maximum_changed.pool":             {open: "name of the agent pool"},
-		"slipway_strays.kind":                               {values: constantsOf("internal/orphans", "Kind")},
-		"slipway_strays.state":                              {values: namedConstants("internal/orphans", "suspected", "proven")},
-		"slipway_strays_collected_total.kind":               {values: constantsOf("internal/orphans", "Kind")},
+		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroup")},
+		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
+		"slipway_nodegroup_idle_nodes.verdict":                       verdict,
+		"slipway_nodegroup_refused_nodes.rule":                       rule,
+		"slipway_nodegroup_refusals_total.rule":                      rule,
+		"slipway_autoscaler_unschedulable_pods.outcome":              {values: constantsOf(planPath, "Outcome")},
+		"slipway_autoscaler_underutilized_nodes.verdict":             verdict,
+		"slipway_autoscaler_failed_launches_total.reason":            {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
+		"slipway_autoscaler_unjoined_instances_deleted_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
+		"slipway_autoscaler_decision_seconds.direction":              {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
+		"slipway_plugin_events_total.event":                          {values: constantsOf("internal/provisioning/advised", "eventKind")},
+		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
+		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
+		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
+		"slipway_cas_sync_nudges_total.pool":                         {open: "name of the agent pool"},
+		"slipway_cas_sync_nudges_total.outcome":                      {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
+		"slipway_cas_sync_nudges_total.reason":                       {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
+		"slipway_cas_sync_max_size_changed.pool":                     {open: "name of the agent pool"},
+		"slipway_orphans.kind":                                       {values: constantsOf("internal/orphans", "Kind")},
+		"slipway_orphans.state":                                      {values: namedConstants("internal/orphans", "suspected", "proven")},
+		"slipway_orphans_removed_total.kind":                         {values: constantsOf("internal/orphans", "Kind")},
 	}
 }
 
@@ -288,7 +288,7 @@ func constantValues(all []constant) (values []string) {
 // retirementCodes returns the codes that block a retirement or end it early.
 func retirementCodes() []string {
 	var codes []string
-	for _, c := range constantBlock("internal/retirement", "Codes of what ends") {
+	for _, c := range constantBlock("internal/retirement", "Codes for status.reasons") {
 		codes = append(codes, resolveValue(c))
 	}
 	return sortUnique(append(codes, constantsOf("internal/retirement/budget", "Code")...))

@@ -1,3 +1,3 @@
-// Package externalgrpcv1 is the cluster autoscaler's external gRPC cloud provider protocol, as far as Slipway speaks it;
-// externalgrpc.proto describes it. Its code is generated together with that of the plugins' own protocol.
+// Package externalgrpcv1 is the part of the external gRPC cloud provider protocol of the cluster autoscaler that Slipway
+// uses. externalgrpc.proto describes it. Its code is generated together with the code of package plugin/v1.
 package externalgrpcv1

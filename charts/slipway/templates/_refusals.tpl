@@ -253,7 +253,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- include "slipway.refusals.volumes" (dict "part" "cloudpool" "values" $c "volumes" (list "tmp" "clouds" "secrets" "tls" "client-ca" "files")
   "paths" (list "/tmp" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/tls" "/etc/slipway/client-ca" "/etc/slipway/files")) }}
 {{- include "slipway.refusals.arguments" (dict "part" "cloudpool" "arguments" $c.extraArgs "taken" (dict
-  "--namespace" "the release's namespace" "--holder" "the pod's own name" "--listen" "cloudpool.port" "--metrics-listen" "cloudpool.metricsPort" "--cloud-config" "clouds.config" "--pool" "cloudpool.pools"
+  "--namespace" "the release's namespace" "--identity" "the pod's own name" "--holder" "the pod's own name" "--listen" "cloudpool.port" "--metrics-listen" "cloudpool.metricsPort" "--cloud-config" "clouds.config" "--pool" "cloudpool.pools"
   "--native" "cloudpool.nodeGroups" "--tls-cert-file" "cloudpool.tls" "--tls-private-key-file" "cloudpool.tls"
   "--client-ca-file" "cloudpool.clientCA" "--authorize" "cloudpool.authorize" "--insecure" "cloudpool.insecure"
   "--remove-last-worker" "cloudpool.removeLastWorker")) }}

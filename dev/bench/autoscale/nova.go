@@ -142,7 +142,7 @@ func (f *novaProxy) newCloud(c *openstackdev.Cloud) testCloud {
 			}},
 		}},
 		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+
-			"maximum: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMetadata[openstack.GroupKey]),
+			"maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMetadata[openstack.GroupKey]),
 		timesSource:   "measured in front of a real Nova, which gets all calls of a launch at once",
 		creationTimes: f.creationTimes,
 	}

@@ -38,7 +38,7 @@ func newScaleSetCloud(ctx context.Context, bed *testbed.Testbed) (testCloud, err
 	return testCloud{
 		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
 		config:        map[string]any{azure.Name: config},
-		group:         testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maximum: 1000\nscaleUp: {joinTimeout: 1h}\n",
+		group:         testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
 		creationTimes: made, timesSource: "measured by the emulator's creation times",
 		awaitAllMachines: func(context.Context) error { return checkMachineCount(len(made())) },
 	}, nil

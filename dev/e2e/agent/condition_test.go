@@ -49,7 +49,7 @@ func TestM02AConditionDrainsTheNodeAndItsEndGivesItBack(t *testing.T) {
 	}
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse)
 	f.awaitAsItWas(0, was)
-	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Condition"}`, atLeast(1))
+	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Condition"}`, atLeast(1))
 	f.awaitEvent(0, "Uncordoned")
 }
 
@@ -76,7 +76,7 @@ func TestI2NoBudgetIsBypassedForACondition(t *testing.T) {
 	f.agent(0, brisk, "--condition=KubeletProblem=drain,hold=0s,release=0s", "--condition-drain-timeout=10s")
 	f.setCondition("KubeletProblem", corev1.ConditionTrue)
 	f.awaitEvent(0, "DrainBlocked")
-	f.awaitEvent(0, "NotDrained")
+	f.awaitEvent(0, "DrainFailed")
 	if n := len(f.requests("delete", "pods")); n != 0 {
 		t.Errorf("%d deletions for a condition", n)
 	}

@@ -59,7 +59,7 @@ func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
 	a := f.agent(0, brisk, patient, "--taint-effect=NoSchedule")
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitNode(0, "held", heldBy(e.EventID))
-	f.awaitEvent(0, "FoundCordoned")
+	f.awaitEvent(0, "AlreadyCordoned")
 	f.awaitPods(0, 0) // that it is cordoned does not mean that it is drained
 	f.awaitEvent(0, "Drained")
 	if n, ok := a.Metric(f.ctx, `slipway_agent_cordons_total{type="Reboot"}`); n != 0 || !ok {
@@ -110,7 +110,7 @@ func TestI3ANodeThatSomebodyUncordonsIsCordonedAgainAndItIsSaid(t *testing.T) {
 	f.awaitEvent(0, "Drained")
 	history := f.record(0)
 	f.setUnschedulable(0, false)
-	f.awaitEvent(0, "CordonedAgain")
+	f.awaitEvent(0, "Recordoned")
 	f.awaitNode(0, "cordoned again", cordoned)
 	if !slices.ContainsFunc(history.States(), func(n *corev1.Node) bool { return !cordoned(n) }) {
 		t.Error("the node was never seen uncordoned")

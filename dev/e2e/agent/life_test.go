@@ -26,7 +26,7 @@ func TestADryRunChangesNothingAndApprovesNothing(t *testing.T) {
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Freeze",action="drain"}`, atLeast(1))
 	f.neverApproved(e)
 	f.awaitOver(e.EventID)
-	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))
+	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 	for _, n := range history.States() {
 		if is := marks(n); is != was {
 			t.Errorf("the node became %s\nit was %s", is, was)
@@ -45,7 +45,7 @@ func TestAnotherToolAtWorkOnTheNodeIsSaid(t *testing.T) {
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitEvent(0, "Drained")
 	f.addTaint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
-	if said := f.awaitEvent(0, "OthersAtWork"); said.Type != corev1.EventTypeWarning {
+	if said := f.awaitEvent(0, "OtherToolActive"); said.Type != corev1.EventTypeWarning {
 		t.Errorf("it is said as %s", said.Type)
 	}
 	f.check(f.Azure.Cancel(e.EventID))
@@ -82,7 +82,7 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	f.awaitEvent(0, "Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
-	if a.Logged("asked to stop: waiting for the drain under way") {
+	if a.Logged("stopping: waiting for the running drain") {
 		t.Error("it has waited for its drain")
 	}
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {

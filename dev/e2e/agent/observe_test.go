@@ -33,7 +33,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	f.check(f.Azure.Finish(f.ctx, e.EventID))
 	f.awaitOver(e.EventID)
 	f.awaitAsItWas(0, was)
-	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))
+	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 
 	for series, want := range map[string]float64{
 		`slipway_agent_notices_total{type="Freeze",action="drain"}`:  1,
@@ -41,7 +41,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		`slipway_agent_notices_total{type="Reboot",action="drain"}`:  0,
 		`slipway_agent_cordons_total{type="Freeze"}`:                 1,
 		`slipway_agent_acknowledgements_total{type="Freeze"}`:        1,
-		`slipway_agent_live_notices{type="Freeze"}`:                  0,
+		`slipway_agent_active_notices{type="Freeze"}`:                0,
 		`slipway_agent_deadline_timestamp_seconds`:                   0,
 		`slipway_agent_failed_steps_total`:                           0,
 		`slipway_agent_failed_kubernetes_events_total`:               0,
@@ -54,7 +54,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		`slipway_drain_pod_ends_total{end="stopped"}`:                4,
 		`slipway_drain_pod_ends_total{end="killed"}`:                 0,
 		`slipway_drain_forced_pods_total`:                            0,
-		`slipway_drain_cut_short_pods_total`:                         0,
+		`slipway_drain_shortened_grace_pods_total`:                   0,
 	} {
 		if is, ok := a.Metric(f.ctx, series); !ok || is != want {
 			t.Errorf("%s is %v (there: %v), want %v", series, is, ok, want)
@@ -73,7 +73,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 	f.eventsSay(map[string]string{
 		"NoticeReceived": "Freeze", "Cordoned": e.EventID, "Draining": e.EventID, "Drained": "4 gone",
-		"Acknowledged": f.pool.Resource(0), "NoticeOver": e.EventID, "Uncordoned": "takes pods again",
+		"Acknowledged": f.pool.Resource(0), "NoticeEnded": e.EventID, "Uncordoned": "takes pods again",
 	})
 	inOrder(t, history.States())
 }

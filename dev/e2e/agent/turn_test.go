@@ -59,8 +59,8 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 		t.Fatalf("the slot is held by %q", holder)
 	}
 	f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(1), Notice: time.Hour})
-	f.awaitEvent(1, "WaitingForTurn")
-	f.awaitMetric(agents[1], "slipway_agent_notices_waiting_for_turn", atLeast(1))
+	f.awaitEvent(1, "WaitingForDrainSlot")
+	f.awaitMetric(agents[1], "slipway_agent_notices_waiting_for_drain_slot", atLeast(1))
 	if n := f.awaitNode(1, "cordoned", cordoned); draining(n) {
 		t.Errorf("it is being drained out of turn: %s", marks(n))
 	}
@@ -112,8 +112,8 @@ func TestI6WhatCanWaitIsLeftToTheToolThatIsAtWorkOnTheNode(t *testing.T) {
 			// Where nothing follows the node beforehand it is looked at in time.
 			a := f.agent(0, brisk, "--on-unconfirmed=ignore")
 			e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
-			f.awaitEvent(0, "OthersAtWork")
-			f.awaitMetric(a, "slipway_agent_notices_left_to_others", atLeast(1))
+			f.awaitEvent(0, "OtherToolActive")
+			f.awaitMetric(a, "slipway_agent_notices_left_to_other_tools", atLeast(1))
 			f.awaitPolls(a, 3)
 			for _, n := range history.States() {
 				if cordoned(n) || heldBy(e.EventID)(n) {
@@ -138,7 +138,7 @@ func TestI6APreemptSavesThePodsAndLeavesTheCordonToTheToolThatIsAtWork(t *testin
 	history := f.record(0)
 	f.agent(0, brisk, "--taint-effect=NoSchedule")
 	e := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 30 * time.Second})
-	f.awaitEvent(0, "OthersAtWork")
+	f.awaitEvent(0, "OtherToolActive")
 	f.awaitOver(e.EventID)
 	f.drainedInTime(e.EventID, 2)
 	for _, n := range history.States() {

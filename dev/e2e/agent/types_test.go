@@ -109,7 +109,7 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 			}
 			f.awaitPods(0, pods)
 			if tc.e.Type == azure.Freeze { // or the agent was killed with its machine, and counts anew
-				f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))
+				f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 			}
 		})
 	}

@@ -14,9 +14,9 @@ func TestSixtyPodsComeAndTheirMachinesAndTheLoadGoesAndTheMachinesGo(t *testing.
 	t.Parallel()
 	f := newFixture(t, "load")
 	set := f.pool.ScaleSet()
-	f.group("load", set, `maximum: 10
+	f.group("load", set, `maxSize: 10
 scaleUp: {joinTimeout: 5m}
-scaleDown: {underused: {cooldown: 2s}}
+scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(set)
@@ -38,8 +38,8 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	if n := f.machines(set); n < 4 || n > 5 {
 		t.Errorf("%d machines of 16 cores run 60 pods of one core each, want 4", n)
 	}
-	f.event("NodeGroup", "MachineOrdered", "load", "pods are unschedulable")
-	f.event("Pod", "MachineOrdered", "web-")
+	f.event("NodeGroup", "LaunchRequested", "load", "pods are unschedulable")
+	f.event("Pod", "LaunchRequested", "web-")
 
 	if _, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "web", "application/merge-patch+json",
 		[]byte(`{"spec":{"replicas":1}}`), metav1.PatchOptions{}); err != nil {

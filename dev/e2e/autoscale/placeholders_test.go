@@ -69,9 +69,9 @@ func (f *fixture) orders() (grown []int) {
 func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "holdroom")
-	f.group(f.name, f.pool.ScaleSet(), `maximum: 5
+	f.group(f.name, f.pool.ScaleSet(), `maxSize: 5
 scaleUp: {joinTimeout: 5m}
-scaleDown: {underused: {cooldown: 2s}}
+scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 drain: {placeholderPods: {matchLabels: {app: placeholder}}}
 disruptionBudgets: [{nodes: "100%"}]`)
@@ -86,7 +86,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	f.check(workload.Create(f.ctx, f.Client(), app.Deployment()))
 	f.ready("work", 4, 2)
 	f.ready("placeholder", 4, 2)
-	f.event("Pod", "MachineOrdered", "placeholder-")
+	f.event("Pod", "LaunchRequested", "placeholder-")
 	_, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "work", "application/merge-patch+json",
 		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 	f.check(err)

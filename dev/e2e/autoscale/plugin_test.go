@@ -71,7 +71,7 @@ func TestAnAnalyzerOfAPluginGetsAPodItsMachineAndHasItGoWithThePodAlthoughThePlu
 	root, clouds := directory(f)
 	f.groupOf("advised", fmt.Sprintf(`nodeSelector: {matchLabels: {directory.slipway.dev/group: %[1]s}}
 cloud: {provider: directory, group: %[1]s}
-maximum: 2
+maxSize: 2
 scaleUp: {joinTimeout: 5m}
 cooldowns: {afterFailure: 1s}`, f.name))
 	manager := f.manageWith(clouds)

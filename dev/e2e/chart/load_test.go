@@ -44,7 +44,7 @@ func (s *story) load() {
 			s.t.Errorf("machine %s is a %s, want %s", vm.Resource, vm.Size, want)
 		}
 	}
-	s.told(crew, "MachineOrdered")
+	s.told(crew, "LaunchRequested")
 	nodes := s.crewedNodes()
 	s.check(s.Client().AppsV1().Deployments(crew.Namespace).Delete(s.ctx, crew.Name, metav1.DeleteOptions{}))
 	for _, node := range nodes {

@@ -76,9 +76,9 @@ manager:
     crowd:
       nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: crowd}}
       cloud: {provider: azure, group: %s}
-      maximum: 10
+      maxSize: 10
       scaleUp: {}
-      scaleDown: {underused: {cooldown: 2s}}
+      scaleDown: {underutilized: {cooldown: 2s}}
       disruptionBudgets: [{nodes: 100%%}]
     night:
       nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: night}}

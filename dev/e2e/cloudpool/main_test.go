@@ -245,8 +245,8 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	}
 	args := []string{
 		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
-		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
-		"--poll-interval", "200ms", "--trouble-patience", "20s", "--admission-wait", "1m", "--settle-time", "5s",
+		"--metrics-listen", health, "--namespace", namespace, "--identity", replica, "--retirement-labels", shard + "=" + f.name,
+		"--poll-interval", "200ms", "--failure-timeout", "20s", "--admission-wait", "1m", "--settle-time", "5s",
 	}
 	f.front = "http://" + address
 	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)

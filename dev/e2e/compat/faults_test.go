@@ -228,7 +228,7 @@ func TestW11AnAnswerThatIsAnErrorIsNoEmptyList(t *testing.T) {
 	f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute})
 	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultStatus, Status: 429, Times: 5, ScaleSet: f.pool.ScaleSet()}))
 	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`"}`, 5)
-	if over, _ := a.Metric(f.ctx, `slipway_agent_notices_over_total{type="Freeze"}`); over != 0 {
+	if over, _ := a.Metric(f.ctx, `slipway_agent_notices_ended_total{type="Freeze"}`); over != 0 {
 		t.Error("an error was read as a list without the event")
 	}
 }
@@ -252,7 +252,7 @@ func TestW12AWebhookThatHangsHoldsNothingUp(t *testing.T) {
 		t.Errorf("W19: /healthz answers %d while Telegram is away", code)
 	}
 	f.check(testbed.Poll(f.ctx, "the request is given up", func() bool {
-		return a.Logged("notification not sent: will try again")
+		return a.Logged("notification not sent, will retry")
 	}))
 	for _, line := range a.Log() {
 		for key, value := range line {
@@ -333,7 +333,7 @@ func TestW25M24OthersAtWorkAreSeen(t *testing.T) {
 	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(taint), metav1.PatchOptions{})
 	f.check(err)
 	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 10 * time.Minute})
-	if e := f.awaitEvent("OthersAtWork"); !strings.Contains(e.Message, "AKS node auto-drain") {
+	if e := f.awaitEvent("OtherToolActive"); !strings.Contains(e.Message, "AKS node auto-drain") {
 		t.Errorf("%s", e.Message)
 	}
 }

@@ -67,7 +67,7 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	warned := false
 	for _, line := range a.Log() {
 		switch msg, _ := line["msg"].(string); {
-		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "will try again"): // that is of a busy machine
+		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "reconcile failed, will retry"): // that is of a busy machine
 			t.Errorf("%v", line)
 		case msg == "drain is blocked":
 			warned = line["level"] == "WARN"
@@ -92,7 +92,7 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 	})
 	r := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 20 * time.Second})
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Terminate",action="drain"}`, 1)
-	f.check(testbed.Poll(f.ctx, "it says what it would do", func() bool { return a.Logged("dry run: the node would be held") }))
+	f.check(testbed.Poll(f.ctx, "it says what it would do", func() bool { return a.Logged("dry run: the cordon claim would be written") }))
 	f.awaitOver(r.EventID)
 	if n := f.requests("create", "pods/eviction") + f.requests("delete", "pods"); n > 0 {
 		t.Errorf("%d pods were evicted or deleted", n)

@@ -419,7 +419,7 @@ func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
 		f := newFixture(t, "deleted")
 		f.blocked("stubborn", 2, 10*time.Second)
 		r := f.drain(exitDrained, f.node, "--disable-eviction")
-		f.says(r, "2 deleted past a disruption budget")
+		f.says(r, "2 deleted despite a disruption budget")
 		if n := len(f.requests("create", "pods/eviction")); n != 0 {
 			t.Errorf("%d evictions", n)
 		}

@@ -240,7 +240,7 @@ func (f *fixture) nodeGroup(name string) request {
 	f.check(rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(f.ctx).Error())
 	f.t.Cleanup(func() { _ = rest.Delete().AbsPath(path, name).Do(context.WithoutCancel(f.ctx)).Error() })
 	status := request{method: http.MethodPatch, path: path + "/" + name + "/status"}
-	body = `{"status":{"nodes":2,"ready":2,"leaving":0,"unavailable":0,"allowedDisruptions":0}}`
+	body = `{"status":{"nodes":2,"ready":2,"retiring":0,"unavailable":0,"allowedDisruptions":0}}`
 	f.check(rest.Patch(types.MergePatchType).AbsPath(status.path).Body([]byte(body)).Do(f.ctx).Error())
 	return status
 }

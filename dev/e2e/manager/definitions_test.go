@@ -147,7 +147,7 @@ func (b bed) left(p *process) {
 	if !b.knows(toCome) {
 		b.t.Error("the older definition was put back")
 	}
-	if said := p.log(); strings.Count(said, "is newer than this program's, and is left as it is") != 1 {
+	if said := p.log(); strings.Count(said, "is newer than this program's and is kept") != 1 {
 		b.t.Errorf("it does not say so once:\n%s", said)
 	}
 }

@@ -27,7 +27,7 @@ func TestAManagerLeadsInSpiteOfALeaseOf68Years(t *testing.T) {
 	p.await("/metrics", "says that it leads", func(status int, body string) bool {
 		return status == http.StatusOK && strings.Contains(body, `leader_election_master_status{name="slipway-manager"} 1`)
 	})
-	if log := p.log(); !strings.Contains(log, "claims to last longer than any manager's does") {
+	if log := p.log(); !strings.Contains(log, "claims a longer duration than allowed") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
 }

@@ -51,7 +51,7 @@ func (b *poolBed) manage(flags ...string) *process {
 	b.t.Helper()
 	args := []string{
 		"--kubeconfig", b.credentials(), "--cloud-config", b.clouds, "--leader-elect=false", "--selector", shard + "=" + b.name,
-		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--order-settle-time", "5s",
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--launch-settle-time", "5s",
 	}
 	p := b.start("manager-"+b.name, append(args, flags...)...)
 	p.awaitReady()
@@ -164,7 +164,7 @@ func (b *poolBed) saw(i int, reason string) string {
 // a full machine among full ones. The manager is killed once it has written down what it orders.
 func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *testing.T) {
 	t.Parallel()
-	b := newPool(t, "evicted", 2, "maximum: 3")
+	b := newPool(t, "evicted", 2, "maxSize: 3")
 	app := b.fill(2)
 	p := b.manage()
 	said, err := b.slipway("simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
@@ -175,7 +175,7 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 		return rt.Status.Replacement != nil && rt.Status.Replacement.State != v1alpha1.ReplacementWaiting
 	})
 	b.check(p.Kill())
-	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "NoRoom" || !strings.Contains(why[0].Object, app.Name) {
+	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "PodsDoNotFit" || !strings.Contains(why[0].Object, app.Name) {
 		t.Errorf("ordered because of %+v, want a pod of %s that has no room", why, app.Name)
 	}
 	b.check(p.Restart(b.ctx))
@@ -207,7 +207,7 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 // TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.
 func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	t.Parallel()
-	b := newPool(t, "autoscaled", 2, "maximum: 3")
+	b := newPool(t, "autoscaled", 2, "maxSize: 3")
 	const nudged = "nudged"
 	b.check(b.ARM.AddAgentPool(azure.AgentPoolSpec{
 		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
@@ -242,12 +242,12 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 		_, metrics := p.get("/metrics")
 		return strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} `) &&
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
-			strings.Contains(metrics, `slipway_cas_sync_maximum_changed{pool="nudged"} 0`)
+			strings.Contains(metrics, `slipway_cas_sync_max_size_changed{pool="nudged"} 0`)
 	}))
 	// Azure marks no machines as the cluster's, so that the manager looks for Nodes without a machine alone.
 	p.await("/metrics", "tells of orphaned Nodes", func(_ int, metrics string) bool {
-		return strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Ghost",state="proven"} 0`) &&
-			!strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Orphan"`)
+		return strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Node",state="proven"} 0`) &&
+			!strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Instance"`)
 	})
 }
 

@@ -45,14 +45,14 @@ func (b bed) waits(t *testing.T) {
 			return status == http.StatusServiceUnavailable && strings.Contains(body, words)
 		}
 	}
-	p.await("/readyz", "speaks of the 503", unready("does not answer as it should"))
+	p.await("/readyz", "speaks of the 503", unready("checking the API server"))
 	p.await("/healthz", "is good all the same", func(status int, _ string) bool { return status == http.StatusOK })
 	asked := len(proxy.Requests())
 	mode.Store(&faultproxy.Fault{Delay: testbed.Patience})
 	b.check(testbed.Poll(b.ctx, "the manager asks again", func() bool { return len(proxy.Requests()) > asked }))
 	mode.Store(&faultproxy.Fault{})
 	p.await("/readyz", "speaks of the types", unready("--install-crds"))
-	if !strings.Contains(p.log(), "cannot begin yet, and tries again") {
+	if !strings.Contains(p.log(), "cannot start yet, will retry") {
 		t.Errorf("the log does not say so:\n%s", p.log())
 	}
 	if err := p.Kill(); err != nil {

@@ -181,18 +181,18 @@ func (f *fixture) prepare() stage {
 	full.Replicas = 2
 	f.check(workload.CreateSettled(f.ctx, f.Client(), full.Deployment()))
 	f.stuck(spot, 1)
-	f.group("spot", spot.ScaleSet(), "maximum: 3")
+	f.group("spot", spot.ScaleSet(), "maxSize: 3")
 	f.noQuota(spot.ScaleSet(), 3)
 	// Nodes that leave: one that does, and one that a budget holds.
 	leaving := f.pool("leaving", 2, free)
 	f.stuck(leaving, 1)
 	// Two idle nodes, of which one has to stay.
-	f.pool("idle", 2, "minimum: 1\n"+free+"\nscaleDown: {idleByLabel: {podSelector: {matchLabels: {work: it}}, cooldown: 1s}}")
+	f.pool("idle", 2, "minSize: 1\n"+free+"\nscaleDown: {idleByLabel: {podSelector: {matchLabels: {work: it}}, cooldown: 1s}}")
 	// Pods without room: machines come for them, or do not join, or are refused.
-	grow := f.pool("grow", 0, "maximum: 2\nscaleUp: {}\nscaleDown: {underused: {cooldown: 1h}}")
+	grow := f.pool("grow", 0, "maxSize: 2\nscaleUp: {}\nscaleDown: {underutilized: {cooldown: 1h}}")
 	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "mute", Size: "Standard_D16ds_v5"}, 0)
-	f.group("mute", "mute", "maximum: 1\nscaleUp: {joinTimeout: 10s}")
-	broke := f.pool("broke", 0, "maximum: 1\nscaleUp: {}")
+	f.group("mute", "mute", "maxSize: 1\nscaleUp: {joinTimeout: 10s}")
+	broke := f.pool("broke", 0, "maxSize: 1\nscaleUp: {}")
 	f.noQuota(broke.ScaleSet(), 0)
 	for _, pool := range []string{"grow", "mute", "broke"} {
 		f.check(workload.Create(f.ctx, f.Client(), on(pool, "wants-"+pool, "1").Pod()))
@@ -210,7 +210,7 @@ func (f *fixture) prepare() stage {
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
 	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
-		"--scale-poll-interval", "1s", "--order-settle-time", "5s")
+		"--scale-poll-interval", "1s", "--launch-settle-time", "5s")
 	front, err := controlplane.FreeAddress(f.ctx)
 	f.check(err)
 	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,

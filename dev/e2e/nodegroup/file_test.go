@@ -28,7 +28,7 @@ func nonsense() map[string]map[string]any {
 	drain := func(change map[string]any) map[string]any { return spec(map[string]any{"drain": change}) }
 	cooldowns := func(change map[string]any) map[string]any { return spec(map[string]any{"cooldowns": change}) }
 	up := func(change map[string]any) map[string]any {
-		return spec(map[string]any{"maximum": 9, "scaleUp": change})
+		return spec(map[string]any{"maxSize": 9, "scaleUp": change})
 	}
 	return map[string]map[string]any{
 		"name":                  {"metadata": map[string]any{"name": "Bad Name!"}},
@@ -37,9 +37,9 @@ func nonsense() map[string]map[string]any {
 		"no group":              spec(map[string]any{"cloud": map[string]any{"provider": "azure"}}),
 		"selector":              spec(map[string]any{"nodeSelector": map[string]any{}}),
 		"control plane":         spec(map[string]any{"nodeSelector": map[string]any{"matchLabels": map[string]any{"node-role.kubernetes.io/master": ""}}}),
-		"minimum":               spec(map[string]any{"minimum": -1}),
-		"minimum above maximum": spec(map[string]any{"minimum": 3, "maximum": 2}),
-		"maximum":               spec(map[string]any{"maximum": -1}),
+		"minimum":               spec(map[string]any{"minSize": -1}),
+		"minimum above maximum": spec(map[string]any{"minSize": 3, "maxSize": 2}),
+		"maximum":               spec(map[string]any{"maxSize": -1}),
 		"replacement":           spec(map[string]any{"replacement": "never"}),
 		"scaleUp":               spec(map[string]any{"scaleUp": map[string]any{}}),
 		"grace of 0":            drain(map[string]any{"graceSeconds": 0}),
@@ -65,13 +65,13 @@ func nonsense() map[string]map[string]any {
 		"checks alone":          idle(map[string]any{"checks": 2}),
 		"checks":                idle(map[string]any{"checks": 101, "checkEvery": "1m"}),
 		"namespace twice":       idle(map[string]any{"namespaces": []any{"a", "a"}}),
-		"cpuBelow":              spec(map[string]any{"scaleDown": map[string]any{"underused": map[string]any{"cpuBelow": 101}}}),
-		"podsAtMost":            spec(map[string]any{"scaleDown": map[string]any{"underused": map[string]any{"podsAtMost": -1}}}),
-		"underused cooldown":    spec(map[string]any{"scaleDown": map[string]any{"underused": map[string]any{"cooldown": "-1s"}}}),
+		"cpuBelow":              spec(map[string]any{"scaleDown": map[string]any{"underutilized": map[string]any{"cpuBelow": 101}}}),
+		"podsAtMost":            spec(map[string]any{"scaleDown": map[string]any{"underutilized": map[string]any{"podsAtMost": -1}}}),
+		"underused cooldown":    spec(map[string]any{"scaleDown": map[string]any{"underutilized": map[string]any{"cooldown": "-1s"}}}),
 		"policy":                up(map[string]any{"policy": "Cheap"}),
 		"joinTimeout":           up(map[string]any{"joinTimeout": "1s"}),
-		"no slots":              up(map[string]any{"headRoom": map[string]any{"slots": 0, "requests": map[string]any{"cpu": "1"}}}),
-		"no requests":           up(map[string]any{"headRoom": map[string]any{"slots": 1, "requests": map[string]any{}}}),
+		"no slots":              up(map[string]any{"headroom": map[string]any{"slots": 0, "requests": map[string]any{"cpu": "1"}}}),
+		"no requests":           up(map[string]any{"headroom": map[string]any{"slots": 1, "requests": map[string]any{}}}),
 		"template twice":        up(map[string]any{"templates": []any{map[string]any{"name": "a"}, map[string]any{"name": "a"}}}),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,12 +20,16 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "out", 4)
 	f.run(f.app("job", 3).Deployment())
-	f.group("out", "minimum: 2\ndisruptionBudgets: [{nodes: 100%}]\n"+f.idle("1s", ""))
+	f.group("out", "minSize: 2\ndisruptionBudgets: [{nodes: 100%}]\n"+f.idle("1s", ""))
 	f.manage()
 	g := f.awaitGroup("out", "at its minimum", func(g *v1alpha1.NodeGroup) bool {
 		return g.Status.Nodes == 2 && g.Status.LastScaleDown != nil && g.Status.CloudSize != nil && *g.Status.CloudSize == 2 &&
 			g.Status.Leaving == 0
 	})
+	if ready := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupReady); ready == nil || ready.Status != metav1.ConditionTrue ||
+		ready.ObservedGeneration != g.Generation {
+		t.Errorf("the condition Ready is %+v", ready)
+	}
 	if g.Status.Ready != 2 || g.Status.LastScaleUp == nil || g.Status.AllowedDisruptions != 0 {
 		t.Errorf("%+v", g.Status)
 	}
@@ -34,17 +39,17 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 		if _, there := f.ARM.VM(f.pool.Resource(i)); there {
 			stays = f.node(i)
 		} else {
-			f.awaitEvent("Node", f.node(i), "IdleNodeLeaves", "LongEnough: idle since")
+			f.awaitEvent("Node", f.node(i), "IdleNodeRetiring", "CooldownPassed: idle since")
 		}
 	}
-	f.awaitEvent("Node", stays, "IdleNodeStays", "Minimum: the group's minimum is 2")
-	f.awaitEvent("NodeGroup", "out", "IdleNodeStays", stays)
+	f.awaitEvent("Node", stays, "IdleNodeKept", "MinSize: the group's minimum is 2")
+	f.awaitEvent("NodeGroup", "out", "IdleNodeKept", stays)
 	s := f.status("out")
-	if s.Accepted != "True" || len(s.Idle) != 1 || s.Idle[0].Node != stays || s.Idle[0].Verdict != "Refused" ||
-		s.Idle[0].Reasons[0].Rule != "Minimum" {
+	if s.Accepted != "True" || len(s.Idle) != 1 || s.Idle[0].Node != stays || s.Idle[0].Verdict != "Blocked" ||
+		s.Idle[0].Reasons[0].Rule != "MinSize" {
 		t.Errorf("%+v", s)
 	}
-	if table := f.slipway("status"); !strings.Contains(table, "Minimum: the group's minimum is 2") {
+	if table := f.slipway("status"); !strings.Contains(table, "MinSize: the group's minimum is 2") {
 		t.Errorf("%s", table)
 	}
 }
@@ -119,7 +124,7 @@ func TestAPendingPodThatOnlyTheGroupCouldRunKeepsItsNodes(t *testing.T) {
 	f.check(workload.Create(f.ctx, f.Client(), job.Pod()))
 	f.group("wait", f.idle("0s", ""))
 	f.manage()
-	f.awaitEvent("Node", f.node(0), "IdleNodeStays", "PendingPod: pod wait/job is Pending and only this group could run it")
+	f.awaitEvent("Node", f.node(0), "IdleNodeKept", "PendingPod: pod wait/job is Pending and only this group could run it")
 	f.here(0)
 	if s := f.status("wait"); len(s.Idle) != 1 || s.Idle[0].Reasons[0].Rule != "PendingPod" {
 		t.Errorf("%+v", s)
@@ -167,9 +172,9 @@ func TestI4ANodeWhoseMachineAzureKnowsByAnotherNameStaysWithTheReason(t *testing
 	f.group("other", f.idle("0s", ""))
 	f.manage()
 	f.awaitPhase(7, v1alpha1.Refused)
-	if rt := f.record(7); len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != "MachineNotConfirmed" {
+	if rt := f.record(7); len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != "InstanceNotConfirmed" {
 		t.Errorf("%+v", rt.Status)
 	}
-	f.awaitEvent("Node", f.node(7), "IdleNodeStays", "AfterFailure")
+	f.awaitEvent("Node", f.node(7), "IdleNodeKept", "AfterFailure")
 	f.here(0)
 }

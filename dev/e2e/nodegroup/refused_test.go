@@ -105,7 +105,7 @@ func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 	group := func(name, pool string) string {
 		return "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: " + name + ", labels: {" + shard + ": file}}\nspec:\n" +
 			"  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: " + pool + "}}\n" +
-			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minimum: 1\n  " + f.idle("0s", "")
+			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minSize: 1\n  " + f.idle("0s", "")
 	}
 	p := f.manage("--node-groups", testbed.File(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
 	f.check(f.awaitLog(p, `"group":"file-b","reason":"OverlapsGroup"`))

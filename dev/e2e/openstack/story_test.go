@@ -42,9 +42,9 @@ func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name st
 	err := bed.CreateNodeGroup(ctx, name, nil, fmt.Sprintf(`
 nodeSelector: {matchLabels: {pool: %[1]s}}
 cloud: {provider: openstack, group: %[1]s}
-maximum: %[2]d
+maxSize: %[2]d
 scaleUp: {policy: Priority, joinTimeout: 10m}
-scaleDown: {underused: {cooldown: 1s}}
+scaleDown: {underutilized: {cooldown: 1s}}
 cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%%"}]
 `, name, storyPods+2))

@@ -45,9 +45,9 @@ func TestI10TheAPIServerRefusesANodeGroupThatMakesNoSense(t *testing.T) {
 	for name, tt := range map[string]struct{ spec, want string }{
 		"nothing but what is needed": {goodGroup, ""},
 		"minimum above maximum": {
-			goodGroup + "minimum: 3\nmaximum: 2", "minimum must not be above maximum",
+			goodGroup + "minSize: 3\nmaxSize: 2", "minSize must not be above maxSize",
 		},
-		"negative minimum":     {goodGroup + "minimum: -1", "spec.minimum"},
+		"negative minimum":     {goodGroup + "minSize: -1", "spec.minSize"},
 		"no cloud":             {"nodeSelector: {matchLabels: {pool: ci}}", "spec.cloud"},
 		"cloud spelt oddly":    {"nodeSelector: {matchLabels: {a: b}}\ncloud: {provider: My Cloud, group: ci}", "spec.cloud.provider"},
 		"cloud group unnamed":  {"nodeSelector: {matchLabels: {a: b}}\ncloud: {provider: azure, group: ''}", "spec.cloud.group"},
@@ -59,12 +59,12 @@ func TestI10TheAPIServerRefusesANodeGroupThatMakesNoSense(t *testing.T) {
 		},
 		"budget of a percentage": {goodGroup + "disruptionBudgets: [{nodes: 10%}]", ""},
 		"budget of 101 %":        {goodGroup + "disruptionBudgets: [{nodes: 101%}]", "disruptionBudgets[0].nodes"},
-		"budget below nothing":   {goodGroup + "disruptionBudgets: [{nodes: -1}]", "want a count from 0 on"},
+		"budget below nothing":   {goodGroup + "disruptionBudgets: [{nodes: -1}]", "must be a number of at least 0"},
 		"budget in words":        {goodGroup + "disruptionBudgets: [{nodes: few}]", "disruptionBudgets[0].nodes"},
-		"window without an end":  {goodGroup + "disruptionBudgets: [{nodes: 1, schedule: '0 9 * * *'}]", "schedule and duration belong together"},
+		"window without an end":  {goodGroup + "disruptionBudgets: [{nodes: 1, schedule: '0 9 * * *'}]", "schedule and duration must be set together"},
 		"window of four fields":  {goodGroup + "disruptionBudgets: [{nodes: 1, schedule: '0 9 * *', duration: 1h}]", "disruptionBudgets[0].schedule"},
 		"window of no time":      {goodGroup + "disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 0s}]", "must be at least 1m"},
-		"time zone of nothing":   {goodGroup + "disruptionBudgets: [{nodes: 1, timeZone: Europe/Stockholm}]", "timeZone is that of schedule"},
+		"time zone of nothing":   {goodGroup + "disruptionBudgets: [{nodes: 1, timeZone: Europe/Stockholm}]", "timeZone requires schedule"},
 		"cooldown that is no time": {
 			goodGroup + "scaleDown: {idleByLabel: {podSelector: {matchLabels: {a: b}}, cooldown: soon}}", "cooldown",
 		},
@@ -73,7 +73,7 @@ func TestI10TheAPIServerRefusesANodeGroupThatMakesNoSense(t *testing.T) {
 		},
 		"every pod keeps its node": {goodGroup + "scaleDown: {idleByLabel: {podSelector: {}}}", "an empty selector"},
 		"checks at no time": {
-			goodGroup + "scaleDown: {idleByLabel: {podSelector: {matchLabels: {a: b}}, checks: 2}}", "checks needs checkEvery",
+			goodGroup + "scaleDown: {idleByLabel: {podSelector: {matchLabels: {a: b}}, checks: 2}}", "checks requires checkEvery",
 		},
 		"every pod is a placeholder": {goodGroup + "drain: {placeholderPods: {}}", "an empty selector"},
 		"drain without time":         {goodGroup + "drain: {timeout: 0s}", "must be at least 1s"},
@@ -125,12 +125,12 @@ func TestARetirementCannotBeMadeOneOfAnotherNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := client.Update(t.Context(), changed, metav1.UpdateOptions{DryRun: []string{"All"}})
-		refused(t, err, field+" cannot be changed")
+		refused(t, err, field+" is immutable")
 	}
 	removed := made.DeepCopy()
 	unstructured.RemoveNestedField(removed.Object, "spec", "providerID")
 	_, err = client.Update(t.Context(), removed, metav1.UpdateOptions{DryRun: []string{"All"}})
-	refused(t, err, "providerID cannot be changed")
+	refused(t, err, "providerID is immutable")
 }
 
 func TestTheExamplesAreTaken(t *testing.T) {

@@ -62,7 +62,7 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 	f.secluded = true
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
 	f.ownedByAKS()
-	f.nodeGroup(name, fmt.Sprintf("minimum: %d\ndisruptionBudgets: [{nodes: %d}]\ndrain: {timeout: 30m}",
+	f.nodeGroup(name, fmt.Sprintf("minSize: %d\ndisruptionBudgets: [{nodes: %d}]\ndrain: {timeout: 30m}",
 		poolMachines-poolLeaving, poolLeaving))
 	a := &agentPool{
 		fixture: f, pods: map[string][]string{}, together: make(chan struct{}), leaving: map[string]bool{},

@@ -61,8 +61,8 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 	}{
 		"input-nobody":  {"nodeName: input-nobody", retirement.NodeNotFound, "there is no Node input-nobody"},
 		"input-keeps":   {"nodeName: " + f.pool.NodeName(1), retirement.ProtectedPod, "kept"},
-		"input-renewed": {"nodeName: " + f.pool.NodeName(2) + "\nnodeUID: 11111111-2222-3333-4444-555555555555", retirement.NodeReplaced, "another one of the same name"},
-		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "subscription is 00000000-0000-0000-0000-0000000000ff"},
+		"input-renewed": {"nodeName: " + f.pool.NodeName(2) + "\nnodeUID: 11111111-2222-3333-4444-555555555555", retirement.NodeReplaced, "another Node of the same name"},
+		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "is of subscription 00000000-0000-0000-0000-0000000000ff"},
 		"input-mixed": {
 			"nodeName: " + f.pool.NodeName(2) + "\nproviderID: " + f.pool.ProviderID(3), retirement.ProviderMismatch, "spec.providerID names",
 		},
@@ -106,14 +106,14 @@ func (f *fixture) blockedBy(name, code string) string {
 func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "least", 2, inputGroup)
-	f.patchGroup(`{"spec":{"minimum":2}}`)
+	f.patchGroup(`{"spec":{"minSize":2}}`)
 	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
-	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
+	if says := f.blockedBy(node, "MinSize"); !strings.Contains(says, "the group's minimum is 2") {
 		t.Errorf("it says %q", says)
 	}
 	f.left(2)
-	f.patchGroup(`{"spec":{"minimum":1}}`)
+	f.patchGroup(`{"spec":{"minSize":1}}`)
 	f.awaitPhase(node, v1alpha1.Succeeded)
 	f.left(2, 0)
 }

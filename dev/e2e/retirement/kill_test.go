@@ -264,7 +264,7 @@ func distinct(seen []faultproxy.Request) []faultproxy.Request {
 func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
 	f.t.Helper()
 	law := law{nodes: courseNodes, minimum: 1, budget: 1, pods: f.name}
-	f.grouped(fmt.Sprintf("minimum: %d\n%s", law.minimum, c.group))
+	f.grouped(fmt.Sprintf("minSize: %d\n%s", law.minimum, c.group))
 	f.secluded = true
 	c.prepare(f)
 	node := f.retire(0)

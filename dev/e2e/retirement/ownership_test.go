@@ -93,7 +93,7 @@ func TestTheCloudpoolsTokenSetsOnlyTheFieldsItNeeds(t *testing.T) {
 		return refuses("nodeName: fields-node\nreason: Surplus", "spec.nodeUID")
 	}))
 	for name, tt := range map[string]struct{ spec, want string }{
-		"another reason": {strings.Replace(good, "Surplus", "MachineGone", 1), "spec.reason"},
+		"another reason": {strings.Replace(good, "Surplus", "InstanceGone", 1), "spec.reason"},
 		"no reason":      {"nodeName: fields-node\nnodeUID: u\nreason: Idle", "spec.reason"},
 		"an override":    {good + "\noverrideProtection: {by: me, why: so, until: '2030-01-01T00:00:00Z'}", "overrideProtection"},
 		"a notice":       {good + "\nnotice: {source: azure, id: '1', type: Preempt}", "notice"},

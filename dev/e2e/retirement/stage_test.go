@@ -106,7 +106,7 @@ func (s *stage) calm() {
 
 // group is the NodeGroup of a scene.
 func (s scene) group() string {
-	spec := fmt.Sprintf("minimum: %d\ndrain: {timeout: 3m, evictUnmanaged: true}", s.minimum)
+	spec := fmt.Sprintf("minSize: %d\ndrain: {timeout: 3m, evictUnmanaged: true}", s.minimum)
 	if s.budget > 0 {
 		spec += fmt.Sprintf("\ndisruptionBudgets: [{nodes: %d}]", s.budget)
 	}

@@ -101,7 +101,7 @@ func (f *fixture) account(name string, roles ...string) string {
 func (f *fixture) play() {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetSpec(workers.Name, workers.ScaleSet())+
-		"minimum: 1\nmaximum: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
+		"minSize: 1\nmaxSize: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
 	for i, name := range []string{"web", "db"} {
 		app := workload.App{Namespace: ns, Name: name, Replicas: int32(2 - i), CPU: resource.MustParse("4"), Node: workers.NodeName(i), MaxUnavailable: "0"}
 		f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))

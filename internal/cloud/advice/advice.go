@@ -59,12 +59,12 @@ type Analyzer interface {
 }
 
 // Validate returns all errors in the recommendations.
-func Validate(wishes []Wish) error {
-	if len(wishes) > MaxWishes {
-		return fmt.Errorf("%d recommendations: want at most %d", len(wishes), MaxWishes)
+func Validate(recommendations []Wish) error {
+	if len(recommendations) > MaxWishes {
+		return fmt.Errorf("%d recommendations: want at most %d", len(recommendations), MaxWishes)
 	}
 	var errs []error
-	for i, w := range wishes {
+	for i, w := range recommendations {
 		if err := w.validate(); err != nil {
 			errs = append(errs, fmt.Errorf("recommendation %d: %w", i, err))
 		}

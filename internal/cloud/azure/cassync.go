@@ -56,7 +56,7 @@ type CASSyncConfig struct {
 	ResourceGroup string `json:"resourceGroup"`
 	// Cluster is the name of the managed cluster.
 	Cluster string `json:"cluster"`
-	// AgentPool is an empty pool of Cluster with the cluster autoscaler enabled.
+	// AgentPool is an empty pool of the cluster with the cluster autoscaler enabled.
 	AgentPool string `json:"agentPool"`
 	// Every is the interval of restarts without a deletion, 1m to 24h. 0 disables them.
 	Every cloud.Duration `json:"every,omitempty"`

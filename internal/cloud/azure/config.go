@@ -25,7 +25,7 @@ type Config struct {
 	Auth Auth `json:"auth,omitzero"`
 	// Cloud is AzurePublic, AzureGovernment or AzureChina. Empty is AzurePublic.
 	Cloud string `json:"cloud,omitempty"`
-	// Endpoints replaces Cloud, for a private cloud or an emulator.
+	// Endpoints replaces the public cloud, for a private cloud or an emulator.
 	Endpoints *Endpoints `json:"endpoints,omitempty"`
 
 	// BatchWindow is how long a deletion waits for others of its group to share a request, 0 to 1m. The default is
@@ -54,8 +54,8 @@ type GroupConfig struct {
 
 // Auth selects the credential.
 type Auth struct {
-	// Method is one of Methods. Empty is "default", the DefaultAzureCredential of the SDK: environment variables,
-	// workload identity, managed identity, and the developer's login.
+	// Method is default, environment, workloadIdentity or managedIdentity. Empty is default, the DefaultAzureCredential
+	// of the SDK: environment variables, workload identity, managed identity, and the developer's login.
 	Method string `json:"method,omitempty"`
 	// TenantID and ClientID default to AZURE_TENANT_ID and AZURE_CLIENT_ID if the method uses them.
 	TenantID string `json:"tenantID,omitempty"`
@@ -77,7 +77,7 @@ func Methods() []string {
 	return []string{AuthDefault, AuthEnvironment, AuthWorkloadIdentity, AuthManagedIdentity}
 }
 
-// Endpoints are the URLs of a cloud that is not a public Azure cloud.
+// Endpoints has the URLs of a private Azure cloud.
 type Endpoints struct {
 	// ResourceManager is the URL of ARM, such as https://management.azure.com. Only it receives requests with the
 	// credential.

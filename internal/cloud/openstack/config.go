@@ -182,9 +182,9 @@ type FlavorSelection struct {
 	ExtraSpecs map[string]string `json:"extraSpecs,omitempty"`
 }
 
-// Image selects a Glance image.
+// Image selects a Glance image by exactly one of name, ID and tag. If several images have the tag, the newest is used.
 type Image struct {
-	// Name, ID and Tag select the image. Set exactly one of them. If several images have the tag, the newest is used.
+	// Name, ID or Tag identifies the image in Glance.
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	Tag  string `json:"tag,omitempty"`

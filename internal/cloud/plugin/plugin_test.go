@@ -561,15 +561,15 @@ func TestAnalyzerReturnsRecommendations(t *testing.T) {
 		t.Errorf("events %+v, want only modify events", e)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}
-	wishes, err := p.AnalyzeModifyEvent(t.Context(), pod)
-	if err != nil || len(wishes) != 1 || wishes[0].Reason != "a" || wishes[0].Grow == nil ||
-		*wishes[0].Grow != (author.Grow{Group: "b", Count: 2, Template: "t"}) {
-		t.Errorf("got %+v, %v", wishes, err)
+	recommendations, err := p.AnalyzeModifyEvent(t.Context(), pod)
+	if err != nil || len(recommendations) != 1 || recommendations[0].Reason != "a" || recommendations[0].Grow == nil ||
+		*recommendations[0].Grow != (author.Grow{Group: "b", Count: 2, Template: "t"}) {
+		t.Errorf("got %+v, %v", recommendations, err)
 	}
 	for _, name := range []string{"greedy", "undecided"} {
 		pod.Name = name
-		if wishes, err := p.AnalyzeModifyEvent(t.Context(), pod); err == nil || wishes != nil {
-			t.Errorf("%s: got %+v, want an error", name, wishes)
+		if recommendations, err := p.AnalyzeModifyEvent(t.Context(), pod); err == nil || recommendations != nil {
+			t.Errorf("%s: got %+v, want an error", name, recommendations)
 		}
 	}
 	if _, err := p.AnalyzeDeleteEvent(t.Context(), pod); err == nil {

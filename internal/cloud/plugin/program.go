@@ -278,8 +278,8 @@ func (o *outputPrefix) firstLine() string {
 	return strings.TrimSpace(line)
 }
 
-// commonVariables lists the variables that every program needs to find its files and to reach the network.
-var commonVariables = []string{
+// inheritedEnvironment lists the variables that every program needs to find its files and to reach the network.
+var inheritedEnvironment = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 	"SystemRoot", "TEMP", "TMP", "USERPROFILE",
@@ -288,7 +288,7 @@ var commonVariables = []string{
 // pluginEnvironment returns the environment of a plugin.
 func pluginEnvironment(more []string, memory uint64) []string {
 	var env []string
-	for _, name := range slices.Concat(commonVariables, more) {
+	for _, name := range slices.Concat(inheritedEnvironment, more) {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}

@@ -398,7 +398,7 @@ func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]a
 
 func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 	ask func(context.Context, *process, *pluginv1.PodEvent) (*pluginv1.Advice, error),
-) (wishes []advice.Wish, err error) {
+) (recommendations []advice.Wish, err error) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -408,11 +408,11 @@ func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 		if err != nil {
 			return err
 		}
-		wishes, err = wire.ToWishes(answer)
+		recommendations, err = wire.ToWishes(answer)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, requireKind("", err))
 	}
-	return wishes, nil
+	return recommendations, nil
 }

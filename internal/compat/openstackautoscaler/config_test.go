@@ -172,7 +172,7 @@ func TestGroupScalesAsTheAutoscalerDid(t *testing.T) {
 	}
 	u := g.Spec.ScaleDown.Underused
 	if *u.AllOf.CPUAtMost != 5 || u.AllOf.MemoryAtMost != nil || *u.AllOf.PodsAtMost != 5 || u.PodsAtMost != nil || u.Cooldown.Duration != 90*time.Second || u.Consolidate {
-		t.Errorf("scaleDown.underused is %+v", u)
+		t.Errorf("scaleDown.underutilized is %+v", u)
 	}
 	if errs := nodegroup.Check(&g); len(errs) > 0 {
 		t.Errorf("the group is not acted on: %v", errs)
@@ -255,7 +255,7 @@ func TestEveryFaultOfTheAutoscalerHasItsNote(t *testing.T) {
 	c := parse(t, strings.Replace(strings.Replace(sample, "CoolDownTime: 600\n", "", 1), "https:", "http:", 1))
 	all := strings.Join(c.notes(1), "\n")
 	check.Contains(t, all,
-		"drained before their machine goes", "minimum now always holds", "restart does not forget", "DaemonSets", "one at a time", "in ERROR",
+		"drained before their machine goes", "minSize now always holds", "restart does not forget", "DaemonSets", "one at a time", "in ERROR",
 		"does not join", "500m", "1024·1000", "two namespaces", "taints", "LK built in", "with each call", "system UUID", "DefaultFlavour",
 		"CoolDownTime", "in the clear",
 	)

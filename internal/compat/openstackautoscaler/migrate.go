@@ -97,16 +97,16 @@ func (c *Config) cloudsYAML() map[string]any {
 // notes are what is done otherwise than the tool did, where somebody may have come to depend on it.
 func (c *Config) notes(controlPlane int) []string {
 	notes := []string{
-		fmt.Sprintf("minimum and maximum count the group's nodes alone: MinNodeCount %d and MaxNodeCount %d less %d of the control plane, "+
-			"which the autoscaler counted with them. The minimum now always holds; it did not when a node's CPU was idle. It orders no "+
-			"machine, as before: scaleUp.keepMinimum: true has those ordered that are missing.",
+		fmt.Sprintf("minSize and maxSize count the group's nodes alone: MinNodeCount %d and MaxNodeCount %d less %d of the control plane, "+
+			"which the autoscaler counted with them. minSize now always holds; it did not when a node's CPU was idle. It orders no "+
+			"machine, as before: scaleUp.enforceMinSize: true has those ordered that are missing.",
 			*c.MinNodeCount, *c.MaxNodeCount, controlPlane),
 		"Nodes are cordoned and drained before their machine goes, disruption budgets hold, and pods with local storage or without a " +
 			"controller keep their node. The autoscaler deleted the Node and the server with the pods on it.",
 		fmt.Sprintf("A cooldown of %s is remembered on the Node, so that a restart does not forget it. Pods of DaemonSets do not keep a node; "+
 			"the autoscaler counted them, so that a node was always or never idle.", c.CoolDown()),
 		fmt.Sprintf("A node leaves when its pods request at most %d %% of its allocatable CPU, and are at most %d, and all of them have a place on "+
-			"other nodes, so that no machine has to come back for them. The autoscaler took the share of the capacity. underused.consolidate: "+
+			"other nodes, so that no machine has to come back for them. The autoscaler took the share of the capacity. underutilized.consolidate: "+
 			"true goes further, and empties any node whose pods fit on others.", cpuAtMost, podsAtMost),
 		"Several machines are made at once, as many as the pending pods need, and each in the first flavour that fits. The autoscaler made " +
 			"one at a time, and none more until a waiting pod was scheduled.",

@@ -57,7 +57,7 @@ func (c *Config) notes() []string {
 		"A node that had such a pod never leaves before the cooldown is over. The periodic check of the tool could be earlier.",
 		"The machine is the one of the Node's spec.providerID, and Azure has to know it by the node's name. The tool counted " +
 			"it out of the name alone, and would have deleted another one in a pool whose names do not follow the rule.",
-		"The group has a minimum, which is 0 here: set minimum to the pool's own, below which AKS would only make new nodes.",
+		"The group has a minimum, which is 0 here: set minSize to the pool's own, below which AKS would only make new nodes.",
 		"The tool removed all idle nodes at once, and so does this; set disruptionBudgets to have them leave a few at a time. " +
 			"Deletions that come together are one request.",
 		"Disruption budgets of pods are honoured, and a drain that takes longer than an hour gives the node back.",

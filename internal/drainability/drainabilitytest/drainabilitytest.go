@@ -1,4 +1,4 @@
-// Package drainabilitytest draws pods for the tests that compare verdicts.
+// Package drainabilitytest draws random pods for tests that compare decisions.
 package drainabilitytest
 
 import (
@@ -48,7 +48,7 @@ func AnyPod(t *rapid.T, now time.Time) *corev1.Pod {
 	return pod
 }
 
-// ThroughJSON reads an object as another type, as the API server would send it.
+// ThroughJSON converts an object to another type through JSON, as the API server would send it.
 func ThroughJSON[T any](t interface{ Fatal(...any) }, object any) *T {
 	raw, err := json.Marshal(object)
 	read := new(T)

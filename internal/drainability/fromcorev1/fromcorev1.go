@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Pod reads the facts about a pod.
+// Pod returns the facts about a pod.
 func Pod(p *corev1.Pod) pod.Facts {
 	in := pod.Input{
 		Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil, Finished: Finished(p),
@@ -32,23 +32,23 @@ func Pod(p *corev1.Pod) pod.Facts {
 	return pod.FactsOf(in)
 }
 
-// Finished reports whether a pod does no work any more. One with an unknown phase may.
+// Finished reports whether a pod has ended. A pod with an unknown phase may still run.
 func Finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Node reads the facts about a node.
+// Node returns the facts about a node.
 func Node(n *corev1.Node) node.Facts {
 	return node.FactsOf(node.Input{
-		Labels: n.Labels, Annotations: n.Annotations, Created: n.CreationTimestamp.Time, RemovedBy: removedBy(n),
+		Labels: n.Labels, Annotations: n.Annotations, Created: n.CreationTimestamp.Time, RemovedBy: findRemovingTools(n),
 		Tainted: func(key string) bool {
 			return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 		},
-		Ready: string(ready(n)), Deleting: n.DeletionTimestamp != nil, Unschedulable: n.Spec.Unschedulable,
+		Ready: string(readyStatus(n)), Deleting: n.DeletionTimestamp != nil, Unschedulable: n.Spec.Unschedulable,
 	})
 }
 
-func ready(n *corev1.Node) corev1.ConditionStatus {
+func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 	for i := range n.Status.Conditions {
 		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			return c.Status
@@ -57,8 +57,8 @@ func ready(n *corev1.Node) corev1.ConditionStatus {
 	return ""
 }
 
-// removedBy names the tools that are removing the node; see [cordon.Others].
-func removedBy(n *corev1.Node) []string {
+// findRemovingTools returns the tools that are removing the node; see [cordon.Others].
+func findRemovingTools(n *corev1.Node) []string {
 	seen := kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}}
 	for _, t := range n.Spec.Taints {
 		if cordon.RemovingTool(t.Key) != "" {

@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Pod reads the facts about a pod.
+// Pod returns the facts about a pod.
 func Pod(p *kubeapi.Pod) pod.Facts {
 	const memory = "Memory" // corev1.StorageMediumMemory
 	in := pod.Input{
@@ -27,7 +27,8 @@ func Pod(p *kubeapi.Pod) pod.Facts {
 	return pod.FactsOf(in)
 }
 
-// ControllerOf returns the owner that would recreate the pod, or nil. A reference without the controller flag is none.
+// ControllerOf returns the owner that recreates the pod, or nil. An owner reference without the controller flag does
+// not count.
 func ControllerOf(p *kubeapi.Pod) *kubeapi.OwnerReference {
 	for i, r := range p.OwnerReferences {
 		if r.Controller != nil && *r.Controller {

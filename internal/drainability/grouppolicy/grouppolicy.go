@@ -1,4 +1,4 @@
-// Package grouppolicy says how the rules apply to the pods of a NodeGroup: by its drain policy, and by what it selects.
+// Package grouppolicy applies the rules to the pods of a NodeGroup: by its drain policy and its pod selectors.
 package grouppolicy
 
 import (
@@ -12,7 +12,8 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// For returns the policy of a group's drains; nil is a node in no group. With override, protected pods are evicted.
+// For returns the policy for drains of a group. A nil group means a node without a group. With override, protected pods
+// are evicted.
 func For(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	policy := podrules.Voluntary()
 	var d v1alpha1.DrainPolicy
@@ -31,18 +32,18 @@ func For(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	return policy
 }
 
-// Selection is which pods a group selects. The zero Selection selects none.
+// Selection selects pods of a group. The zero Selection selects none.
 type Selection struct {
-	// Placeholders are the pods that only hold room.
+	// Placeholders selects the placeholder pods.
 	Placeholders labels.Selector
-	// Keeping are the pods by which the group says that a node is not idle, in Namespaces: none is all.
+	// Keeping selects the pods that keep a node from being idle, in Namespaces. No Namespaces means all.
 	Keeping    labels.Selector
 	Namespaces []string
-	// SystemLocalStorage is that the data of kube-system's pods on the node may be lost.
+	// SystemLocalStorage allows to lose the node-local data of kube-system pods.
 	SystemLocalStorage bool
 }
 
-// Placeholders selects the placeholder pods of a group. The error names the group and the field.
+// Placeholders returns the selection of a group's placeholder pods. The error names the group and the field.
 func Placeholders(g *v1alpha1.NodeGroup) (Selection, error) {
 	none := Selection{Placeholders: labels.Nothing()}
 	if g == nil {
@@ -58,7 +59,7 @@ func Placeholders(g *v1alpha1.NodeGroup) (Selection, error) {
 	return Selection{Placeholders: selector}, nil
 }
 
-// Idle adds to Placeholders the pods that keep a node of the group, if it has the idle rule.
+// Idle returns the selection of placeholder pods, and of pods that keep a node if the group has the idle rule.
 func Idle(g *v1alpha1.NodeGroup) (Selection, error) {
 	s, err := Placeholders(g)
 	if err != nil || g == nil || g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
@@ -72,18 +73,18 @@ func Idle(g *v1alpha1.NodeGroup) (Selection, error) {
 	return s, err
 }
 
-// IsPlaceholder reports whether a pod only holds room.
+// IsPlaceholder reports whether a pod is a placeholder pod.
 func (s *Selection) IsPlaceholder(set labels.Labels) bool {
 	return s.Placeholders != nil && s.Placeholders.Matches(set)
 }
 
-// KeepsNode reports whether a pod keeps its node unless it has finished. A placeholder does no work, and does not.
+// KeepsNode reports whether an unfinished pod keeps its node. A placeholder pod does not.
 func (s *Selection) KeepsNode(namespace string, set labels.Labels) bool {
 	return s.Keeping != nil && (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) &&
 		s.Keeping.Matches(set) && !s.IsPlaceholder(set)
 }
 
-// Mark adds to the facts about a pod what the group says of it.
+// Mark adds the group's selection to the facts about a pod.
 func (s *Selection) Mark(f *podrules.Facts, namespace string, set labels.Set) {
 	if s.IsPlaceholder(set) {
 		f.Flags |= podrules.Placeholder

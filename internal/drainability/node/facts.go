@@ -1,5 +1,5 @@
-// Package node has the rules that decide whether a node may be retired, whether it counts as available, and whether pods may
-// be sent to it. They are pure functions of what adapters read from the Node.
+// Package node decides whether a node may be retired, whether it counts as available, and whether pods may be placed on
+// it. Its rules are pure functions of facts that adapters read from the Node.
 package node
 
 import (
@@ -9,29 +9,29 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Facts is what the rules read of a node.
+// Facts is the input of the rules.
 type Facts struct {
-	// RemovedBy names the other tools that are removing the node. Taints that Slipway set do not count.
+	// RemovedBy names the other tools that are removing the node. Taints set by Slipway do not count.
 	RemovedBy []string
-	// ControlPlane is the mark that makes the node part of the control plane; empty for none.
+	// ControlPlane is the label, taint or pod that makes the node part of the control plane; empty for none.
 	ControlPlane string
 	Protections  []drainability.Protection
 	Ready        Ready
-	// Deleting is that the Node has a deletion time, which a retirement sets too. Virtual is that no instance is behind it.
+	// Deleting is true if the Node has a deletion time, which a retirement sets too. Virtual is true if no instance is
+	// behind the node.
 	Deleting, Unschedulable, Virtual bool
 }
 
-// Ready is the status of the condition Ready; a missing one is Unknown.
+// Ready is the status of the condition Ready. A missing condition is Unknown.
 type Ready uint8
 
-// The statuses.
 const (
 	Unknown Ready = iota
 	False
 	True
 )
 
-// APIServer is the mark of a node on which a static API server pod runs: some distributions set no label.
+// APIServer is the ControlPlane mark of a node with a static API server pod. Some distributions set no label.
 const APIServer = "pod kube-apiserver"
 
 var controlPlaneMarks = [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
@@ -41,14 +41,14 @@ type Input struct {
 	Labels, Annotations map[string]string
 	Created             time.Time
 	RemovedBy           []string
-	// Tainted reports whether the node has a taint of this key.
+	// Tainted reports whether the node has a taint with this key.
 	Tainted func(key string) bool
-	// Ready is the status of the condition Ready as it is written.
+	// Ready is the status string of the condition Ready.
 	Ready                   string
 	Deleting, Unschedulable bool
 }
 
-// FactsOf derives the facts from what was read.
+// FactsOf derives the facts from the input.
 func FactsOf(in Input) Facts {
 	f := Facts{
 		RemovedBy: in.RemovedBy, Deleting: in.Deleting, Unschedulable: in.Unschedulable,
@@ -73,19 +73,20 @@ func FactsOf(in Input) Facts {
 	return f
 }
 
-// IsAPIServer recognises a static API server pod. Its node is part of the control plane, also without a label.
+// IsAPIServer reports whether the pod is a static API server pod. Its node is part of the control plane, even without a
+// label.
 func IsAPIServer(namespace, name, nodeName string, labels map[string]string) bool {
 	return namespace == "kube-system" && nodeName != "" &&
 		(labels["component"] == "kube-apiserver" || name == "kube-apiserver-"+nodeName)
 }
 
-// ReceivesPods reports whether pods may be sent to the node, as far as it says so itself.
+// ReceivesPods reports whether pods may be placed on the node. A cordon does not count.
 func (f *Facts) ReceivesPods() bool {
 	return f.Ready == True && len(f.RemovedBy) == 0 && !f.Deleting && f.ControlPlane == "" && !f.Virtual
 }
 
-// Unavailable says why a disruption budget counts the node as unavailable; empty if it is available. A node that is leaving
-// does not count towards a minimum either.
+// Unavailable returns why a disruption budget counts the node as unavailable; empty if it is available. The result
+// leaving is true if the node is being removed, so that it does not count towards a minimum size either.
 func (f *Facts) Unavailable(retiring bool) (reason string, leaving bool) {
 	switch {
 	case retiring:

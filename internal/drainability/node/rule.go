@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// The rules against retiring a node. A retirement that is under way sets Deleting itself.
+// The rules against retiring a node. A running retirement sets Deleting itself.
 const (
 	BeingRemoved = "being-removed"
 	ControlPlane = "control-plane"
@@ -15,24 +15,24 @@ const (
 	Protected    = "protected"
 )
 
-// Verdict is a rule that refuses to retire a node.
+// Verdict is a rule that forbids the retirement of a node.
 type Verdict struct {
 	Rule string
-	// Text says why, with the node as its subject.
+	// Text is the reason as a predicate of the node, such as "is being deleted".
 	Text string
-	// Remedy says what would lift the refusal; empty if nothing simple would.
+	// Remedy says how to remove the obstacle; empty if that is not simple.
 	Remedy string
 }
 
-// Policy says which protections do not count.
+// Policy says which protections are ignored.
 type Policy struct {
-	// Override is that no annotation protects the node.
+	// Override ignores all protecting annotations.
 	Override bool
-	// Lifted is the key of the one annotation that does not.
+	// Lifted is the key of one annotation that is ignored.
 	Lifted string
 }
 
-// Judge returns every rule that refuses to retire the node; none if it may be retired.
+// Judge returns every rule that forbids the retirement of the node; none if it may be retired.
 func (p Policy) Judge(f *Facts, now time.Time) []Verdict {
 	var all []Verdict
 	switch {
@@ -48,12 +48,12 @@ func (p Policy) Judge(f *Facts, now time.Time) []Verdict {
 		all = append(all, Verdict{Rule: ControlPlane, Text: "is part of the control plane (" + f.ControlPlane + ")"})
 	}
 	if f.Virtual {
-		all = append(all, Verdict{Rule: Virtual, Text: "is a virtual node, which no instance is behind"})
+		all = append(all, Verdict{Rule: Virtual, Text: "is a virtual node without an instance"})
 	}
 	return all
 }
 
-// ProtectedBy returns the first protection in force that the policy does not lift.
+// ProtectedBy returns the first active protection that the policy does not ignore.
 func (p Policy) ProtectedBy(f *Facts, now time.Time) (drainability.Protection, bool) {
 	for _, protection := range f.Protections {
 		if !p.Override && protection.Key != p.Lifted && protection.InForce(now) {

@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-func TestRulesAgainstANode(t *testing.T) {
+func TestNodeRules(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	taint := ""
 	read := func(change func(*Input)) Facts {
@@ -42,10 +42,10 @@ func TestRulesAgainstANode(t *testing.T) {
 		"protected":            {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "true" }, Policy{}, "protected", true, "", false},
 		"protected for 30 min": {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "30m" }, Policy{}, "", true, "", false},
 		"overridden":           {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "true" }, Policy{Override: true}, "", true, "", false},
-		"another is lifted": {
+		"another annotation is ignored": {
 			func(in *Input) { in.Annotations[drainability.DoNotEvict] = "true" }, Policy{Lifted: drainability.Membership}, "protected", true, "", false,
 		},
-		"lifted": {
+		"ignored": {
 			func(in *Input) { in.Annotations[drainability.Membership] = "{}" }, Policy{Lifted: drainability.Membership}, "", true, "", false,
 		},
 	} {
@@ -55,10 +55,10 @@ func TestRulesAgainstANode(t *testing.T) {
 			rules = append(rules, v.Rule)
 		}
 		if got := strings.Join(rules, " "); got != c.rules {
-			t.Errorf("%s: refused by %q, want %q", name, got, c.rules)
+			t.Errorf("%s: forbidden by %q, want %q", name, got, c.rules)
 		}
 		if reason, leaving := f.Unavailable(false); reason != c.reason || leaving != c.leaving || f.ReceivesPods() != c.receives {
-			t.Errorf("%s: unavailable %q, leaving %t, receives pods %t", name, reason, leaving, f.ReceivesPods())
+			t.Errorf("%s: unavailable %q, being removed %t, receives pods %t", name, reason, leaving, f.ReceivesPods())
 		}
 		if reason, leaving := f.Unavailable(true); reason != "is being retired" || !leaving {
 			t.Errorf("%s, retiring: %q, %t", name, reason, leaving)
@@ -66,7 +66,7 @@ func TestRulesAgainstANode(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerIsKnownByItsLabelOrName(t *testing.T) {
+func TestAPIServerPodIsFoundByLabelOrName(t *testing.T) {
 	label := map[string]string{"component": "kube-apiserver"}
 	if !IsAPIServer("kube-system", "x", "n", label) || !IsAPIServer("kube-system", "kube-apiserver-n", "n", nil) ||
 		IsAPIServer("shop", "x", "n", label) || IsAPIServer("kube-system", "kube-apiserver-n", "", nil) || IsAPIServer("kube-system", "x", "n", nil) {

@@ -1,10 +1,10 @@
 package pod
 
-// excluded matches pods that the caller does not select, and placeholder pods, which do no work.
-var excluded = rule{
-	name:  "excluded",
-	match: func(f *Facts) bool { return f.Flags&(Excluded|Placeholder) != 0 }, action: Leave,
-	text: func(f *Facts) string {
+// excludedRule matches pods that the caller does not select, and placeholder pods, which do no work.
+var excludedRule = rule{
+	name:    "excluded",
+	matches: func(f *Facts) bool { return f.Flags&(Excluded|Placeholder) != 0 }, action: Leave,
+	describe: func(f *Facts) string {
 		if f.Has(Placeholder) {
 			return "is a placeholder pod"
 		}

@@ -1,4 +1,4 @@
-// Package pod has the rules that decide what happens to a pod when its node is drained. They are pure functions of what
+// Package pod decides what happens to a pod when its node is drained. Its rules are pure functions of facts that
 // adapters read from the pod, so that every caller gets the same answer.
 package pod
 
@@ -9,41 +9,40 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Facts is what the rules read of a pod. Two pods with equal facts get the same verdict.
+// Facts is the input of the rules. Equal facts lead to equal decisions.
 type Facts struct {
-	// Protection is the one that ends last; none has no key.
+	// Protection is the last protection to end. Its Key is empty if there is none.
 	Protection drainability.Protection
-	// EmptyDirs and HostPaths name the volumes that are lost with the pod or its node: those not waived, if any.
+	// EmptyDirs and HostPaths name the volumes that are lost with the pod or its node. If some are not waived, only
+	// those are named.
 	EmptyDirs, HostPaths string
 	EmptyDir, HostPath   Local
 	Owner                Owner
 	Flags                Flags
 }
 
-// Owner is what would create the pod anew elsewhere.
+// Owner is the kind of controller that recreates the pod.
 type Owner uint8
 
-// The owners.
 const (
 	None Owner = iota
 	DaemonSet
 	Controller
 )
 
-// Local is whether a pod has data in volumes of one kind on its node.
+// Local says whether a pod has data in node-local volumes of one kind.
 type Local uint8
 
-// A volume's data is waived if annotations say that it may be lost.
+// Waived means that annotations allow to lose the data.
 const (
 	NoVolume Local = iota
 	Waived
 	Kept
 )
 
-// Flags are what is true of a pod. Excluded, Placeholder and KeepsNode depend on labels: callers set them.
+// Flags are boolean facts. Callers set Excluded, Placeholder and KeepsNode, because they depend on labels.
 type Flags uint8
 
-// The flags.
 const (
 	Mirror Flags = 1 << iota
 	Terminating
@@ -54,15 +53,14 @@ const (
 	KeepsNode
 )
 
-// Has reports whether a flag is set.
 func (f *Facts) Has(flag Flags) bool { return f.Flags&flag != 0 }
 
-// Recreated reports whether a controller creates the pod anew on another node once it has left this one.
+// Recreated reports whether a controller recreates the pod on another node once it is gone.
 func (f *Facts) Recreated() bool {
 	return f.Owner == Controller && f.Flags&(Mirror|Terminating|Finished) == 0
 }
 
-// WaiveLocal says that the data on the node may be lost.
+// WaiveLocal allows to lose the node-local data.
 func (f *Facts) WaiveLocal() {
 	f.EmptyDir, f.HostPath = min(f.EmptyDir, Waived), min(f.HostPath, Waived)
 }
@@ -74,42 +72,42 @@ type Input struct {
 	// Controller is the kind of the owner with controller: true; empty if there is none.
 	Controller            string
 	Finished, Terminating bool
-	// EmptyDirs are the names of emptyDir volumes on disk: those in memory hold no data to be kept.
+	// EmptyDirs names the emptyDir volumes on disk. Those in memory hold no data worth keeping.
 	EmptyDirs, HostPaths []string
 }
 
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// FactsOf derives the facts from what was read.
+// FactsOf derives the facts from the input.
 func FactsOf(in Input) Facts {
 	var f Facts
 	f.Protection, _ = drainability.Longest(drainability.OfPod(in.Annotations, in.Created))
 	switch in.Controller {
-	case "", "Node": // a Node owns the mirrors of its static pods, and creates nothing anew elsewhere
+	case "", "Node": // a Node owns the mirrors of its static pods and recreates none elsewhere
 	case "DaemonSet":
 		f.Owner = DaemonSet
 	default:
 		f.Owner = Controller
 	}
 	safe := drainability.IsSafeToEvict(in.Annotations)
-	f.EmptyDir, f.EmptyDirs = localOf(in.EmptyDirs, in.Annotations, safe)
-	f.HostPath, f.HostPaths = localOf(in.HostPaths, in.Annotations, safe)
+	f.EmptyDir, f.EmptyDirs = classifyVolumes(in.EmptyDirs, in.Annotations, safe)
+	f.HostPath, f.HostPaths = classifyVolumes(in.HostPaths, in.Annotations, safe)
 	_, mirror := in.Annotations[mirrorAnnotation]
-	f.set(Mirror, mirror)
-	f.set(Terminating, in.Terminating)
-	f.set(Finished, in.Finished)
-	f.set(SafeToEvict, safe)
+	f.setFlag(Mirror, mirror)
+	f.setFlag(Terminating, in.Terminating)
+	f.setFlag(Finished, in.Finished)
+	f.setFlag(SafeToEvict, safe)
 	return f
 }
 
-func (f *Facts) set(flag Flags, on bool) {
+func (f *Facts) setFlag(flag Flags, on bool) {
 	if on {
 		f.Flags |= flag
 	}
 }
 
-// localOf reports whether volumes hold data that is to be kept, and names those that do, or else all.
-func localOf(volumes []string, annotations map[string]string, safe bool) (Local, string) {
+// classifyVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
+func classifyVolumes(volumes []string, annotations map[string]string, safe bool) (Local, string) {
 	if len(volumes) == 0 {
 		return NoVolume, ""
 	}

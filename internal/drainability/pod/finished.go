@@ -1,6 +1,6 @@
 package pod
 
-// finished matches pods that do no work any more; no disruption budget counts them.
-var finished = rule{
-	name: "finished", match: has(Finished), text: says("has finished"),
+// finishedRule matches pods that have ended. No PDB counts them.
+var finishedRule = rule{
+	name: "finished", matches: hasFlag(Finished), describe: fixedText("has finished"),
 }

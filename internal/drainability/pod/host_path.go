@@ -1,9 +1,9 @@
 package pod
 
-// hostPath matches pods that can store data in directories of the node, which is lost with the instance.
-var hostPath = rule{
-	name:  "host-path",
-	match: func(f *Facts) bool { return f.HostPath != NoVolume }, action: Refuse,
-	waived: func(f *Facts) bool { return f.HostPath == Waived },
-	text:   func(f *Facts) string { return "keeps data on the node in hostPath " + f.HostPaths }, remedy: "annotate the pod " + safeAnnotation,
+// hostPathRule matches pods that can store data in directories of the node. The data is lost with the instance.
+var hostPathRule = rule{
+	name:    "host-path",
+	matches: func(f *Facts) bool { return f.HostPath != NoVolume }, action: Refuse,
+	isWaived: func(f *Facts) bool { return f.HostPath == Waived },
+	describe: func(f *Facts) string { return "keeps data on the node in hostPath " + f.HostPaths }, remedy: "annotate the pod " + safeAnnotation,
 }

@@ -1,7 +1,7 @@
 package pod
 
-// keepsNode matches pods by which their group says that a node is not idle.
-var keepsNode = rule{
-	name: "keeps-node", match: has(KeepsNode), action: Refuse,
-	text: says("keeps the node, which is not idle"), remedy: "wait until the pod has finished",
+// keepsNodeRule matches pods that keep their node from being idle, by the group's idle rule.
+var keepsNodeRule = rule{
+	name: "keeps-node", matches: hasFlag(KeepsNode), action: Refuse,
+	describe: fixedText("keeps the node, which is not idle"), remedy: "wait until the pod has finished",
 }

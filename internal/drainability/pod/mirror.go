@@ -1,6 +1,6 @@
 package pod
 
-// mirror matches static pods: the kubelet runs them from a file of the node, and they go with it.
-var mirror = rule{
-	name: "mirror", match: has(Mirror), action: Leave, text: says("is a static pod of the node"),
+// mirrorRule matches static pods. The kubelet runs them from a file of the node, and they end with it.
+var mirrorRule = rule{
+	name: "mirror", matches: hasFlag(Mirror), action: Leave, describe: fixedText("is a static pod of the node"),
 }

@@ -2,23 +2,23 @@ package pod
 
 import "time"
 
-// Policy says what a drain does about the pods under each rule. The zero Policy is [Voluntary]. Two are equal if they do
-// the same.
+// Policy maps each rule to an action. The zero Policy is [Voluntary]. Policies with the same actions are equal.
 type Policy struct {
-	// changes are the actions that differ from those of the zero Policy, plus one.
+	// changes has the actions that differ from the zero Policy, plus one.
 	changes [numRules]Action
 }
 
-// Voluntary is the policy of a drain after which the instance is deleted, and which could as well not take place: it refuses
-// what would lose work.
+// Voluntary returns the policy of a drain that can be cancelled, and that is followed by the instance's deletion. It
+// refuses to lose work.
 func Voluntary() Policy { return Policy{} }
 
-// Forced is the policy for a node whose instance goes in any case: a pod that is left behind would be lost without warning.
+// Forced returns the policy for a node with an instance that stops in any case. A remaining pod would be lost without
+// warning.
 func Forced() Policy {
 	return Voluntary().With(ByProtected, Evict).With(ByUnmanaged, Evict).With(ByLocalStorage, Evict).With(ByHostPath, Evict)
 }
 
-// With returns the policy with another action for a rule.
+// With returns a copy of the policy with another action for a rule.
 func (p Policy) With(r Rule, a Action) Policy {
 	p.changes[r] = 0
 	if a != rules[r].action {
@@ -35,31 +35,31 @@ func (p Policy) Of(r Rule) Action {
 	return rules[r].action
 }
 
-// Verdict is what a drain does about one pod, and the rule that decides.
+// Verdict is the action for one pod, and the rule that decides.
 type Verdict struct {
 	Rule   Rule
 	Action Action
-	// Until is when the verdict may change although the pod does not, in nanoseconds of Unix time; 0 is never.
+	// Until is when the decision may change although the pod does not, in nanoseconds since the Unix epoch; 0 is never.
 	Until int64
 }
 
-// Text says why, with the pod as its subject; empty if no rule matches.
-func (v Verdict) Text(f *Facts) string { return rules[v.Rule].text(f) }
+// Text returns the reason as a predicate of the pod; empty if no rule matches.
+func (v Verdict) Text(f *Facts) string { return rules[v.Rule].describe(f) }
 
 // Judge applies the rules to a pod.
 func (p Policy) Judge(f *Facts, now time.Time) Verdict {
 	for r := ByKeepsNode; r <= ByFinished; r++ {
-		if rules[r].match(f) {
+		if rules[r].matches(f) {
 			return Verdict{Rule: r, Action: p.Of(r)}
 		}
 	}
 	var v Verdict
 	for r := ByProtected; r < numRules; r++ {
-		if !rules[r].match(f) || r == ByProtected && !f.Protection.InForce(now) {
+		if !rules[r].matches(f) || r == ByProtected && !f.Protection.InForce(now) {
 			continue
 		}
 		a := p.Of(r)
-		if a == Refuse && rules[r].waived != nil && rules[r].waived(f) {
+		if a == Refuse && rules[r].isWaived != nil && rules[r].isWaived(f) {
 			a = Evict
 		}
 		if v.Rule == Ordinary || a > v.Action {

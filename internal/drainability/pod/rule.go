@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Rule is one of the rules; the zero Rule is that no rule matches.
+// Rule names the rule that decides about a pod. The zero Rule means that no rule matches.
 type Rule uint8
 
-// The rules, in the order in which they are tried. Up to ByFinished the first that matches decides. Of those after it the
-// strictest does: permission to lose one thing is no permission to lose another.
+// The rules in the order of evaluation. Up to ByFinished, the first match decides. Of the rules after it, the strictest
+// match decides: permission to lose one thing does not permit to lose another.
 const (
 	Ordinary Rule = iota
 	ByKeepsNode
@@ -25,31 +25,31 @@ const (
 	numRules
 )
 
-// rule is one rule. Each is in the file named after it.
+// rule is the definition of a Rule. Each is in the file named after it.
 type rule struct {
-	name  string
-	match func(*Facts) bool
-	// action is what a voluntary drain does.
+	name    string
+	matches func(*Facts) bool
+	// action is the action of a voluntary drain.
 	action Action
-	// waived reports that annotations allow what the rule refuses; nil is never.
-	waived func(*Facts) bool
-	// text says why, with the pod as its subject.
-	text func(*Facts) string
-	// remedy says what would lift a refusal.
+	// isWaived reports whether annotations allow what the rule refuses; nil means never.
+	isWaived func(*Facts) bool
+	// describe returns the reason as a predicate of the pod, such as "has finished".
+	describe func(*Facts) string
+	// remedy says how to remove the obstacle.
 	remedy string
 }
 
 var rules = [numRules]rule{
-	Ordinary:    {name: "ordinary", text: says("")},
-	ByKeepsNode: keepsNode, ByMirror: mirror, ByExcluded: excluded, ByDaemonSet: daemonSet, ByTerminating: terminating,
-	ByFinished: finished, ByProtected: protected, ByUnmanaged: unmanaged, ByLocalStorage: localStorage, ByHostPath: hostPath,
+	Ordinary:    {name: "ordinary", describe: fixedText("")},
+	ByKeepsNode: keepsNodeRule, ByMirror: mirrorRule, ByExcluded: excludedRule, ByDaemonSet: daemonSetRule, ByTerminating: terminatingRule,
+	ByFinished: finishedRule, ByProtected: protectedRule, ByUnmanaged: unmanagedRule, ByLocalStorage: localStorageRule, ByHostPath: hostPathRule,
 }
 
-func has(flag Flags) func(*Facts) bool { return func(f *Facts) bool { return f.Has(flag) } }
+func hasFlag(flag Flags) func(*Facts) bool { return func(f *Facts) bool { return f.Has(flag) } }
 
-func says(text string) func(*Facts) string { return func(*Facts) string { return text } }
+func fixedText(text string) func(*Facts) string { return func(*Facts) string { return text } }
 
-// String is the rule's name in reports and documentation.
+// String returns the rule's name in reports and documentation.
 func (r Rule) String() string {
 	if r >= numRules {
 		return fmt.Sprintf("Rule(%d)", uint8(r))
@@ -57,50 +57,47 @@ func (r Rule) String() string {
 	return rules[r].name
 }
 
-// Remedy says what would lift a refusal; empty if nothing simple would.
+// Remedy says how to remove the obstacle; empty if that is not simple.
 func (r Rule) Remedy() string { return rules[r].remedy }
 
 // MarshalText returns the rule's name.
 func (r Rule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads a rule's name.
+// UnmarshalText parses a rule's name.
 func (r *Rule) UnmarshalText(text []byte) error {
 	i := slices.IndexFunc(rules[:], func(one rule) bool { return one.name == string(text) })
 	if i < 0 {
-		return fmt.Errorf("rule %q is not known", text)
+		return fmt.Errorf("unknown rule %q", text)
 	}
 	*r = Rule(i)
 	return nil
 }
 
-// Action is what a drain does about a pod.
+// Action is what a drain does with a pod.
 type Action uint8
 
-// The actions.
 const (
-	// Evict asks the pod to leave, and waits for it.
+	// Evict evicts the pod and waits until it is gone.
 	Evict Action = iota
-	// Leave neither touches the pod nor waits for it.
+	// Leave skips the pod: the drain does not evict it and does not wait for it.
 	Leave
-	// Await waits for the pod without asking.
+	// Await waits until the pod is gone, without evicting it.
 	Await
-	// Refuse stops the drain for the pod's sake.
+	// Refuse stops the whole drain.
 	Refuse
 )
 
-var actions = [...]string{"evict", "leave", "await", "refuse"}
+var actionNames = [...]string{"evict", "leave", "await", "refuse"}
 
-// String is the action's name in reports.
-func (a Action) String() string { return actions[a] }
+// String returns the action's name in reports.
+func (a Action) String() string { return actionNames[a] }
 
-// MarshalText returns the action's name.
 func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads an action's name.
 func (a *Action) UnmarshalText(text []byte) error {
-	i := slices.Index(actions[:], string(text))
+	i := slices.Index(actionNames[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("action %q is not known", text)
+		return fmt.Errorf("unknown action %q", text)
 	}
 	*a = Action(i)
 	return nil

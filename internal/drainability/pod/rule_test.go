@@ -10,8 +10,8 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// ofController is a pod that a controller recreates, with annotations in pairs of key and value.
-func ofController(annotations ...string) Input {
+// managedPod returns a pod with a controller, and with annotations given as pairs of key and value.
+func managedPod(annotations ...string) Input {
 	in := Input{Controller: "ReplicaSet", Created: now.Add(-time.Hour), Annotations: map[string]string{}}
 	for i := 0; i < len(annotations); i += 2 {
 		in.Annotations[annotations[i]] = annotations[i+1]
@@ -19,55 +19,55 @@ func ofController(annotations ...string) Input {
 	return in
 }
 
-func with(in Input, change func(*Input)) Input {
+func withChange(in Input, change func(*Input)) Input {
 	change(&in)
 	return in
 }
 
-func unowned(in *Input)     { in.Controller = "" }
-func emptyDir(in *Input)    { in.EmptyDirs = []string{"scratch"} }
-func onHost(in *Input)      { in.HostPaths = []string{"logs"} }
-func isFinished(in *Input)  { in.Finished = true }
-func isDeleted(in *Input)   { in.Terminating = true }
-func ofDaemonSet(in *Input) { in.Controller = "DaemonSet" }
+func setUnowned(in *Input)     { in.Controller = "" }
+func addEmptyDir(in *Input)    { in.EmptyDirs = []string{"scratch"} }
+func addHostPath(in *Input)    { in.HostPaths = []string{"logs"} }
+func setFinished(in *Input)    { in.Finished = true }
+func setTerminating(in *Input) { in.Terminating = true }
+func setDaemonSet(in *Input)   { in.Controller = "DaemonSet" }
 
 const (
 	safe, volumes, evict, disrupt = drainability.SafeToEvict, drainability.SafeLocalVolumes, drainability.DoNotEvict, drainability.DoNotDisrupt
 )
 
-func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
+func TestEachPodKindHasItsRuleAndActions(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod               Input
 		rule              Rule
 		voluntary, forced Action
 	}{
-		"ordinary":                        {ofController(), Ordinary, Evict, Evict},
-		"mirror":                          {with(ofController(mirrorAnnotation, "x"), unowned), ByMirror, Leave, Leave},
-		"mirror that is terminating":      {with(ofController(mirrorAnnotation, "x"), isDeleted), ByMirror, Leave, Leave},
+		"ordinary":                        {managedPod(), Ordinary, Evict, Evict},
+		"mirror":                          {withChange(managedPod(mirrorAnnotation, "x"), setUnowned), ByMirror, Leave, Leave},
+		"mirror that is terminating":      {withChange(managedPod(mirrorAnnotation, "x"), setTerminating), ByMirror, Leave, Leave},
 		"owned by a Node, not a mirror":   {Input{Controller: "Node"}, ByUnmanaged, Refuse, Evict},
-		"DaemonSet":                       {with(ofController(), ofDaemonSet), ByDaemonSet, Leave, Leave},
-		"DaemonSet with an emptyDir":      {with(with(ofController(), ofDaemonSet), emptyDir), ByDaemonSet, Leave, Leave},
-		"DaemonSet, terminating":          {with(with(ofController(), ofDaemonSet), isDeleted), ByDaemonSet, Leave, Leave},
-		"terminating":                     {with(ofController(), isDeleted), ByTerminating, Await, Await},
-		"terminating and protected":       {with(ofController(evict, "true"), isDeleted), ByTerminating, Await, Await},
-		"finished and unmanaged":          {with(with(ofController(), isFinished), unowned), ByFinished, Evict, Evict},
-		"finished and protected":          {with(ofController(safe, "false"), isFinished), ByFinished, Evict, Evict},
-		"safe-to-evict false":             {ofController(safe, "false"), ByProtected, Refuse, Evict},
-		"do-not-disrupt for 2 h":          {ofController(disrupt, "2h"), ByProtected, Refuse, Evict},
-		"do-not-disrupt, expired":         {ofController(disrupt, "30m"), Ordinary, Evict, Evict},
-		"do-not-disrupt, expiring now":    {ofController(disrupt, "1h"), Ordinary, Evict, Evict},
-		"one of two protections expired":  {ofController(disrupt, "30m", evict, "2h"), ByProtected, Refuse, Evict},
-		"unmanaged":                       {with(ofController(), unowned), ByUnmanaged, Refuse, Evict},
-		"unmanaged, safe to evict":        {with(ofController(safe, "true"), unowned), ByUnmanaged, Evict, Evict},
-		"protected and unmanaged":         {with(ofController(evict, "true"), unowned), ByProtected, Refuse, Evict},
-		"emptyDir":                        {with(ofController(), emptyDir), ByLocalStorage, Refuse, Evict},
-		"emptyDir, safe to evict":         {with(ofController(safe, "true"), emptyDir), ByLocalStorage, Evict, Evict},
-		"emptyDir, named as safe":         {with(ofController(volumes, "tmp,scratch"), emptyDir), ByLocalStorage, Evict, Evict},
-		"emptyDir, another named as safe": {with(ofController(volumes, "tmp"), emptyDir), ByLocalStorage, Refuse, Evict},
-		"hostPath":                        {with(ofController(), onHost), ByHostPath, Refuse, Evict},
-		"hostPath, safe to evict":         {with(ofController(safe, "true"), onHost), ByHostPath, Evict, Evict},
-		"hostPath, named as safe":         {with(ofController(volumes, "logs"), onHost), ByHostPath, Evict, Evict},
-		"safe emptyDir and hostPath":      {with(with(ofController(volumes, "scratch"), emptyDir), onHost), ByHostPath, Refuse, Evict},
+		"DaemonSet":                       {withChange(managedPod(), setDaemonSet), ByDaemonSet, Leave, Leave},
+		"DaemonSet with an emptyDir":      {withChange(withChange(managedPod(), setDaemonSet), addEmptyDir), ByDaemonSet, Leave, Leave},
+		"DaemonSet, terminating":          {withChange(withChange(managedPod(), setDaemonSet), setTerminating), ByDaemonSet, Leave, Leave},
+		"terminating":                     {withChange(managedPod(), setTerminating), ByTerminating, Await, Await},
+		"terminating and protected":       {withChange(managedPod(evict, "true"), setTerminating), ByTerminating, Await, Await},
+		"finished and unmanaged":          {withChange(withChange(managedPod(), setFinished), setUnowned), ByFinished, Evict, Evict},
+		"finished and protected":          {withChange(managedPod(safe, "false"), setFinished), ByFinished, Evict, Evict},
+		"safe-to-evict false":             {managedPod(safe, "false"), ByProtected, Refuse, Evict},
+		"do-not-disrupt for 2 h":          {managedPod(disrupt, "2h"), ByProtected, Refuse, Evict},
+		"do-not-disrupt, expired":         {managedPod(disrupt, "30m"), Ordinary, Evict, Evict},
+		"do-not-disrupt, expiring now":    {managedPod(disrupt, "1h"), Ordinary, Evict, Evict},
+		"one of two protections expired":  {managedPod(disrupt, "30m", evict, "2h"), ByProtected, Refuse, Evict},
+		"unmanaged":                       {withChange(managedPod(), setUnowned), ByUnmanaged, Refuse, Evict},
+		"unmanaged, safe to evict":        {withChange(managedPod(safe, "true"), setUnowned), ByUnmanaged, Evict, Evict},
+		"protected and unmanaged":         {withChange(managedPod(evict, "true"), setUnowned), ByProtected, Refuse, Evict},
+		"emptyDir":                        {withChange(managedPod(), addEmptyDir), ByLocalStorage, Refuse, Evict},
+		"emptyDir, safe to evict":         {withChange(managedPod(safe, "true"), addEmptyDir), ByLocalStorage, Evict, Evict},
+		"emptyDir, named as safe":         {withChange(managedPod(volumes, "tmp,scratch"), addEmptyDir), ByLocalStorage, Evict, Evict},
+		"emptyDir, another named as safe": {withChange(managedPod(volumes, "tmp"), addEmptyDir), ByLocalStorage, Refuse, Evict},
+		"hostPath":                        {withChange(managedPod(), addHostPath), ByHostPath, Refuse, Evict},
+		"hostPath, safe to evict":         {withChange(managedPod(safe, "true"), addHostPath), ByHostPath, Evict, Evict},
+		"hostPath, named as safe":         {withChange(managedPod(volumes, "logs"), addHostPath), ByHostPath, Evict, Evict},
+		"safe emptyDir and hostPath":      {withChange(withChange(managedPod(volumes, "scratch"), addEmptyDir), addHostPath), ByHostPath, Refuse, Evict},
 	} {
 		f := FactsOf(c.pod)
 		v := Voluntary().Judge(&f, now)
@@ -83,14 +83,14 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 	}
 }
 
-func TestPermissionToLoseOneThingIsNoPermissionToLoseAnother(t *testing.T) {
-	give := func(p Policy, a Action, rules ...Rule) Policy {
+func TestStrictestRuleDecides(t *testing.T) {
+	withActions := func(p Policy, a Action, rules ...Rule) Policy {
 		for _, r := range rules {
 			p = p.With(r, a)
 		}
 		return p
 	}
-	protected, safePod := ofController(evict, "true"), ofController(safe, "true")
+	protected, safePod := managedPod(evict, "true"), managedPod(safe, "true")
 	v, forced := Voluntary(), Forced()
 	for name, c := range map[string]struct {
 		policy Policy
@@ -98,16 +98,16 @@ func TestPermissionToLoseOneThingIsNoPermissionToLoseAnother(t *testing.T) {
 		rule   Rule
 		action Action
 	}{
-		"protected, overridden":                     {give(v, Evict, ByProtected), protected, ByProtected, Evict},
-		"protected and unmanaged, overridden":       {give(v, Evict, ByProtected), with(protected, unowned), ByUnmanaged, Refuse},
-		"protected with an emptyDir, overridden":    {give(v, Evict, ByProtected), with(protected, emptyDir), ByLocalStorage, Refuse},
-		"unmanaged with an emptyDir, forced":        {give(v, Evict, ByUnmanaged), with(with(ofController(), unowned), emptyDir), ByLocalStorage, Refuse},
-		"unmanaged with an emptyDir, both forced":   {give(v, Evict, ByUnmanaged, ByLocalStorage), with(with(ofController(), unowned), emptyDir), ByUnmanaged, Evict},
-		"emptyDir and hostPath, one allowed":        {give(v, Evict, ByLocalStorage), with(with(ofController(), onHost), emptyDir), ByHostPath, Refuse},
-		"safe to evict, unmanaged with an emptyDir": {v, with(with(safePod, unowned), emptyDir), ByUnmanaged, Evict},
-		"unmanaged pods stay, protected or not":     {give(forced, Leave, ByUnmanaged), with(protected, unowned), ByUnmanaged, Leave},
-		"unmanaged pods stay, also if safe":         {give(forced, Leave, ByUnmanaged), with(safePod, unowned), ByUnmanaged, Leave},
-		"data stays, also if safe":                  {give(forced, Leave, ByLocalStorage), with(safePod, emptyDir), ByLocalStorage, Leave},
+		"protected, overridden":                         {withActions(v, Evict, ByProtected), protected, ByProtected, Evict},
+		"protected and unmanaged, overridden":           {withActions(v, Evict, ByProtected), withChange(protected, setUnowned), ByUnmanaged, Refuse},
+		"protected with an emptyDir, overridden":        {withActions(v, Evict, ByProtected), withChange(protected, addEmptyDir), ByLocalStorage, Refuse},
+		"unmanaged with an emptyDir, forced":            {withActions(v, Evict, ByUnmanaged), withChange(withChange(managedPod(), setUnowned), addEmptyDir), ByLocalStorage, Refuse},
+		"unmanaged with an emptyDir, both forced":       {withActions(v, Evict, ByUnmanaged, ByLocalStorage), withChange(withChange(managedPod(), setUnowned), addEmptyDir), ByUnmanaged, Evict},
+		"emptyDir and hostPath, one allowed":            {withActions(v, Evict, ByLocalStorage), withChange(withChange(managedPod(), addHostPath), addEmptyDir), ByHostPath, Refuse},
+		"safe to evict, unmanaged with an emptyDir":     {v, withChange(withChange(safePod, setUnowned), addEmptyDir), ByUnmanaged, Evict},
+		"unmanaged pods are skipped, also if protected": {withActions(forced, Leave, ByUnmanaged), withChange(protected, setUnowned), ByUnmanaged, Leave},
+		"unmanaged pods are skipped, also if safe":      {withActions(forced, Leave, ByUnmanaged), withChange(safePod, setUnowned), ByUnmanaged, Leave},
+		"pods with data are skipped, also if safe":      {withActions(forced, Leave, ByLocalStorage), withChange(safePod, addEmptyDir), ByLocalStorage, Leave},
 	} {
 		f := FactsOf(c.pod)
 		if got := c.policy.Judge(&f, now); got.Rule != c.rule || got.Action != c.action {
@@ -116,7 +116,7 @@ func TestPermissionToLoseOneThingIsNoPermissionToLoseAnother(t *testing.T) {
 	}
 }
 
-func TestWhatTheCallerMarksComesBeforeThePodsOwnState(t *testing.T) {
+func TestCallerFlagsTakePrecedence(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod       Input
 		flags     Flags
@@ -124,13 +124,13 @@ func TestWhatTheCallerMarksComesBeforeThePodsOwnState(t *testing.T) {
 		action    Action
 		recreated bool
 	}{
-		"keeps the node, a placeholder":    {ofController(), KeepsNode | Placeholder, ByKeepsNode, Refuse, true},
-		"not selected, finished":           {with(ofController(), isFinished), Excluded, ByExcluded, Leave, false},
-		"not selected, protected":          {ofController(evict, "true"), Excluded, ByExcluded, Leave, true},
-		"not selected, of a DaemonSet":     {with(ofController(), ofDaemonSet), Excluded, ByExcluded, Leave, false},
-		"not selected, a mirror":           {ofController(mirrorAnnotation, ""), Excluded, ByMirror, Leave, false},
-		"placeholder with an emptyDir":     {with(ofController(), emptyDir), Placeholder, ByExcluded, Leave, true},
-		"unmanaged pods are not recreated": {with(ofController(safe, "true"), unowned), 0, ByUnmanaged, Evict, false},
+		"keeps the node, a placeholder":    {managedPod(), KeepsNode | Placeholder, ByKeepsNode, Refuse, true},
+		"not selected, finished":           {withChange(managedPod(), setFinished), Excluded, ByExcluded, Leave, false},
+		"not selected, protected":          {managedPod(evict, "true"), Excluded, ByExcluded, Leave, true},
+		"not selected, of a DaemonSet":     {withChange(managedPod(), setDaemonSet), Excluded, ByExcluded, Leave, false},
+		"not selected, a mirror":           {managedPod(mirrorAnnotation, ""), Excluded, ByMirror, Leave, false},
+		"placeholder with an emptyDir":     {withChange(managedPod(), addEmptyDir), Placeholder, ByExcluded, Leave, true},
+		"unmanaged pods are not recreated": {withChange(managedPod(safe, "true"), setUnowned), 0, ByUnmanaged, Evict, false},
 	} {
 		f := FactsOf(c.pod)
 		f.Flags |= c.flags
@@ -140,8 +140,8 @@ func TestWhatTheCallerMarksComesBeforeThePodsOwnState(t *testing.T) {
 	}
 }
 
-func TestAVerdictThatTimeChangesSaysWhen(t *testing.T) {
-	f := FactsOf(ofController(disrupt, "90m", evict, "2h"))
+func TestTemporaryProtectionHasItsEnd(t *testing.T) {
+	f := FactsOf(managedPod(disrupt, "90m", evict, "2h"))
 	v := Voluntary().Judge(&f, now)
 	if want := now.Add(time.Hour).UnixNano(); v.Until != want || !strings.Contains(v.Text(&f), evict+`: "2h"`) {
 		t.Errorf("until %d, want %d: %s", v.Until, want, v.Text(&f))
@@ -151,23 +151,23 @@ func TestAVerdictThatTimeChangesSaysWhen(t *testing.T) {
 	}
 }
 
-func TestPoliciesThatDoTheSameAreEqual(t *testing.T) {
+func TestEquivalentPoliciesAreEqual(t *testing.T) {
 	if p := Voluntary().With(ByUnmanaged, Evict).With(ByUnmanaged, Refuse); p != Voluntary() || p.Of(ByUnmanaged) != Refuse {
 		t.Errorf("%+v", p)
 	}
 }
 
-func TestRulesAndActionsAreReadAsTheyAreWritten(t *testing.T) {
+func TestRulesAndActionsRoundTripAsText(t *testing.T) {
 	for r := range numRules {
-		var again Rule
-		if text, _ := r.MarshalText(); again.UnmarshalText(text) != nil || again != r || len(text) == 0 {
-			t.Errorf("%s is read as %s", r, again)
+		var parsed Rule
+		if text, _ := r.MarshalText(); parsed.UnmarshalText(text) != nil || parsed != r || len(text) == 0 {
+			t.Errorf("%s is read as %s", r, parsed)
 		}
 	}
 	for a := Evict; a <= Refuse; a++ {
-		var again Action
-		if text, _ := a.MarshalText(); again.UnmarshalText(text) != nil || again != a {
-			t.Errorf("%s is read as %s", a, again)
+		var parsed Action
+		if text, _ := a.MarshalText(); parsed.UnmarshalText(text) != nil || parsed != a {
+			t.Errorf("%s is read as %s", a, parsed)
 		}
 	}
 	if new(Rule).UnmarshalText([]byte("x")) == nil || new(Action).UnmarshalText([]byte("x")) == nil {

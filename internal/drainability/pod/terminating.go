@@ -1,6 +1,6 @@
 package pod
 
-// terminating matches pods that were deleted already. What replaces them is pending or on another node.
-var terminating = rule{
-	name: "terminating", match: has(Terminating), action: Await, text: says("is terminating"),
+// terminatingRule matches pods that are already deleted. Their replacements are pending or on another node.
+var terminatingRule = rule{
+	name: "terminating", matches: hasFlag(Terminating), action: Await, describe: fixedText("is terminating"),
 }

@@ -24,7 +24,7 @@ func TestAcceptanceFollowsTheCondition(t *testing.T) {
 		{no, v1alpha1.InvalidSpec, Refused, false, false, false, true},
 		{no, v1alpha1.SelectsControlPlane, Refused, false, false, false, true},
 		{no, v1alpha1.OverlapsGroup, Refused, false, false, false, true},
-		{unknown, "CloudNotRead", CloudUnread, true, false, false, true},
+		{unknown, "CloudUnreadable", CloudUnread, true, false, false, true},
 	} {
 		g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
 		g.Status.Conditions = []metav1.Condition{{

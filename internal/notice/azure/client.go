@@ -19,33 +19,33 @@ import (
 // Defaults of [Options].
 const (
 	DefaultEndpoint = "http://169.254.169.254/metadata/scheduledevents?api-version=" + APIVersion
-	// APIVersion is the version of the service that its answers are read by.
+	// APIVersion is the version of the service that this package can read.
 	APIVersion = "2020-07-01"
-	// DefaultTimeout suits a service on the machine's own host.
+	// DefaultTimeout suits a service on the instance's own host.
 	DefaultTimeout = 5 * time.Second
-	// DefaultFirstTimeout allows for the two minutes that the service may take to answer while it turns itself on.
+	// DefaultFirstTimeout allows for the two minutes that the service may need for its first response.
 	DefaultFirstTimeout = 130 * time.Second
 )
 
-// maxExcerpt is how much of an answer that is an error is read, in bytes.
+// maxExcerpt limits how much of an error response is read, in bytes.
 const maxExcerpt = 512
 
-// Options configure a [Client]. The zero value stands for the defaults.
+// Options configures a [Client]. Zero values are the defaults.
 type Options struct {
-	// Endpoint is the full URL of the service, api-version included.
+	// Endpoint is the full URL of the service, including api-version.
 	Endpoint string
-	// Timeout limits each request, from the connection to the last byte of the answer.
+	// Timeout limits each request, from the connection to the last byte of the response.
 	Timeout time.Duration
-	// FirstTimeout takes the place of Timeout until the service has answered once. Connecting to it is limited by
-	// Timeout all the same, so that an endpoint that is not there is soon known.
+	// FirstTimeout replaces Timeout until the service has responded once. Timeout still limits the connection, so a
+	// missing endpoint is detected soon.
 	FirstTimeout time.Duration
-	// Wrap, if set, wraps the transport, so that requests can be measured.
+	// Wrap, if set, wraps the transport to measure requests.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// Client talks to the Scheduled Events service. It may be used by several goroutines at once.
+// Client calls the Scheduled Events service. Several goroutines may use it at once.
 //
-// It never goes through a proxy, as the service answers only those on the machine itself, and follows no redirect.
+// It uses no proxy, because the service only answers the instance itself. It follows no redirect.
 type Client struct {
 	endpoint     string
 	timeout      time.Duration
@@ -55,7 +55,7 @@ type Client struct {
 	clockAhead   atomic.Int64 // nanoseconds
 }
 
-// NewClient checks the options; its errors name the option, its value and what is allowed.
+// NewClient checks the options. Its errors name the option, its value and what is allowed.
 func NewClient(o Options) (*Client, error) {
 	if o.Endpoint == "" {
 		o.Endpoint = DefaultEndpoint
@@ -91,8 +91,8 @@ func NewClient(o Options) (*Client, error) {
 	}, nil
 }
 
-// newTransport keeps one connection open between polls. Answers are asked for uncompressed: they are small, come from
-// the host next door, and unpacking would cost the agent memory.
+// newTransport returns a transport that keeps one connection open between polls. It disables compression, because
+// responses are small and local, and decompression would cost memory.
 func newTransport(dialTimeout time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil,
@@ -123,17 +123,17 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// Endpoint is the URL that the client asks.
+// Endpoint returns the URL of the service.
 func (c *Client) Endpoint() string { return c.endpoint }
 
 // Fetch reads the document. Every error is an [*Error].
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
-	return c.do(ctx, http.MethodGet, nil)
+	return c.sendRequest(ctx, http.MethodGet, nil)
 }
 
-// Approve tells the service that it may begin the events at once, without waiting for their NotBefore. It speaks for
-// every machine that an event names, not for this one alone. Approving an event again does no harm. With no event
-// nothing is sent. Every error is an [*Error].
+// Approve tells the service that it may begin the events at once, before their NotBefore. It applies to every
+// instance that an event names, not only this one. Approving an event again does no harm. Without an event it sends
+// nothing. Every error is an [*Error].
 func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	if len(eventIDs) == 0 {
 		return nil
@@ -149,27 +149,28 @@ func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	if err != nil {
 		return &Error{Class: NotJSON, Err: err}
 	}
-	_, err = c.do(ctx, http.MethodPost, body)
+	_, err = c.sendRequest(ctx, http.MethodPost, body)
 	return err
 }
 
-// ClockAhead returns how far this machine's clock is ahead of the service's, by the Date of its answers; negative is
-// behind. A difference of about a second is 0, as Date has no fractions, and so is one of more than a day ahead. It may be called from any goroutine.
+// ClockAhead returns how far this instance's clock is ahead of the service's, by the Date of its responses; negative
+// is behind. It is 0 for a difference of about a second, because Date has no fractions, and for more than a day
+// ahead. It may be called from any goroutine.
 func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.Load()) }
 
-// mostAhead is the largest difference that is believed of a clock that is ahead, since it puts deadlines off. Beyond it NotBefore
-// looks past, and the minimum notice counts.
-const mostAhead = 24 * time.Hour
+// maxClockAhead limits how far a clock is believed to be ahead, because that delays deadlines. Beyond it NotBefore is
+// in the past, and the minimum notice applies.
+const maxClockAhead = 24 * time.Hour
 
-// compareClocks takes in when a request was sent, by this machine's clock, and the Date of its answer. The answer was
-// made between sent and now, so that a slow one says little.
+// compareClocks compares this instance's clock with the Date of a response. The response was made between sent and
+// now, so a slow one gives only a rough estimate.
 func (c *Client) compareClocks(sent, now time.Time, header http.Header) {
 	date, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
 		return
 	}
 	least, most := sent.Sub(date)-time.Second, now.Sub(date)
-	if most > mostAhead {
+	if most > maxClockAhead {
 		least, most = 0, 0
 	}
 	if known := c.ClockAhead(); known < least-time.Second || known > most+time.Second {
@@ -177,8 +178,8 @@ func (c *Client) compareClocks(sent, now time.Time, header http.Header) {
 	}
 }
 
-// do sends one request and returns the body of its answer, whose status is 200.
-func (c *Client) do(ctx context.Context, method string, body []byte) ([]byte, error) {
+// sendRequest sends one request and returns the body of a response with status 200.
+func (c *Client) sendRequest(ctx context.Context, method string, body []byte) ([]byte, error) {
 	limit := c.timeout
 	if !c.answered.Load() {
 		limit = c.firstTimeout
@@ -196,41 +197,41 @@ func (c *Client) do(ctx context.Context, method string, body []byte) ([]byte, er
 	sent := time.Now()
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.transportError(ctx, Unreachable, limit, err)
+		return nil, c.newTransportError(ctx, Unreachable, limit, err)
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
+	defer func() { _ = response.Body.Close() }() // the body may not have been read to its end
 	c.compareClocks(sent, time.Now(), response.Header)
 	if response.StatusCode != http.StatusOK {
-		return nil, statusError(response)
+		return nil, newStatusError(response)
 	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, MaxDocumentSize+1))
 	if err != nil {
-		return nil, c.transportError(ctx, CutShort, limit, fmt.Errorf("after %d bytes: %w", len(answer), err))
+		return nil, c.newTransportError(ctx, CutShort, limit, fmt.Errorf("after %d bytes: %w", len(answer), err))
 	}
 	if len(answer) > MaxDocumentSize {
-		return nil, &Error{Class: TooLarge, Err: fmt.Errorf("%s: the answer has more than %d bytes",
+		return nil, &Error{Class: TooLarge, Err: fmt.Errorf("%s: the response has more than %d bytes",
 			c.endpoint, MaxDocumentSize)}
 	}
 	c.answered.Store(true)
 	return answer, nil
 }
 
-// transportError tells a time-out of ours from the caller's own cancellation, and both from other trouble.
-func (c *Client) transportError(ctx context.Context, otherwise Class, limit time.Duration, err error) error {
+// newTransportError distinguishes a timeout from the caller's cancellation and from other failures.
+func (c *Client) newTransportError(ctx context.Context, otherwise Class, limit time.Duration, err error) error {
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil:
 		return &Error{Class: Canceled, Err: context.Cause(ctx)}
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return &Error{Class: Timeout, Err: fmt.Errorf("no full answer within %s: %w", limit, err)}
+		return &Error{Class: Timeout, Err: fmt.Errorf("no complete response within %s: %w", limit, err)}
 	default:
 		return &Error{Class: otherwise, Err: fmt.Errorf("%s: %w", c.endpoint, err)}
 	}
 }
 
-func statusError(response *http.Response) error {
-	excerpt, _ := io.ReadAll(io.LimitReader(response.Body, maxExcerpt)) // what could be read is what there is to show
-	err := fmt.Errorf("%s %s: answered %s: %s", response.Request.Method, response.Request.URL, response.Status,
+func newStatusError(response *http.Response) error {
+	excerpt, _ := io.ReadAll(io.LimitReader(response.Body, maxExcerpt)) // a partial excerpt is good enough
+	err := fmt.Errorf("%s %s: status %s: %s", response.Request.Method, response.Request.URL, response.Status,
 		quote(excerpt))
 	if to := response.Header.Get("Location"); to != "" {
 		err = fmt.Errorf("%w; its redirect to %s is not followed", err, quote(to))
@@ -238,13 +239,13 @@ func statusError(response *http.Response) error {
 	return &Error{
 		Class:      HTTPStatus,
 		Status:     response.StatusCode,
-		RetryAfter: retryAfter(response, time.Now()),
+		RetryAfter: parseRetryAfter(response, time.Now()),
 		Err:        err,
 	}
 }
 
-// retryAfter reads the header of that name, in seconds or as a time; 0 when absent, unreadable or past.
-func retryAfter(response *http.Response, now time.Time) time.Duration {
+// parseRetryAfter parses the Retry-After header, in seconds or as a time; 0 if it is absent, unreadable or past.
+func parseRetryAfter(response *http.Response, now time.Time) time.Duration {
 	value := strings.TrimSpace(response.Header.Get("Retry-After"))
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 86400)) * time.Second

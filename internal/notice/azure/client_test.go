@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newService starts a server with the handler and a client for it that loses patience after timeout.
+// newService starts a server with the handler, and returns a client with this timeout.
 func newService(t *testing.T, timeout time.Duration, handler http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -31,13 +31,13 @@ func endpointOf(server *httptest.Server) string {
 	return server.URL + "/metadata/scheduledevents?api-version=2020-07-01"
 }
 
-// write sends a part of an answer, which the client may have stopped listening to.
+// write sends a part of a response; the client may have stopped reading.
 func write(w io.Writer, body string) bool {
 	_, err := io.WriteString(w, body)
 	return err == nil
 }
 
-// hangUp ends a connection, with a reset where asked.
+// hangUp closes a connection, with a reset if requested.
 func hangUp(t *testing.T, conn net.Conn, reset bool) {
 	if reset {
 		if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
@@ -49,7 +49,7 @@ func hangUp(t *testing.T, conn net.Conn, reset bool) {
 	}
 }
 
-// hijack takes the connection from the server.
+// hijack takes over the connection from the server.
 func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -59,7 +59,7 @@ func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
 }
 
 func TestFetchFollowsTheContractAndReusesItsConnection(t *testing.T) {
-	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // nobody is there: a client that used it would fail
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // a client that used this proxy would fail
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
 	peers := map[string]bool{}
 	c := newService(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
@@ -89,14 +89,14 @@ func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 		status  int
 		says    string
 	}{
-		{"hang before the answer", func(_ *testing.T, _ http.ResponseWriter, r *http.Request) {
+		{"hang before the response", func(_ *testing.T, _ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
-		}, Timeout, 0, "no full answer within 300ms"},
-		{"hang in the answer", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
+		}, Timeout, 0, "no complete response within 300ms"},
+		{"hang in the response", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
 			write(w, `{"DocumentIncarnation":`)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, Timeout, 0, "no full answer within 300ms"},
+		}, Timeout, 0, "no complete response within 300ms"},
 		{"reset", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			hangUp(t, hijack(t, w), true)
 		}, Unreachable, 0, "scheduledevents"},
@@ -155,7 +155,7 @@ func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 			var failed *Error
 			if !errors.As(err, &failed) || failed.Class != tc.class || failed.Status != tc.status ||
 				!strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %v (%+v), want class %s, status %d, saying %q", err, failed, tc.class, tc.status, tc.says)
+				t.Errorf("error %v (%+v), want class %s, status %d, text %q", err, failed, tc.class, tc.status, tc.says)
 			}
 			if document != nil {
 				t.Errorf("a document of %d bytes came with the error", len(document))
@@ -167,7 +167,7 @@ func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 	}
 }
 
-func TestAnEndpointWhereNobodyListensIsUnreachable(t *testing.T) {
+func TestClosedPortIsUnreachable(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	endpoint := endpointOf(server)
 	server.Close()
@@ -180,7 +180,7 @@ func TestAnEndpointWhereNobodyListensIsUnreachable(t *testing.T) {
 	}
 }
 
-func TestTheCallersCancellationIsNotTheServicesFault(t *testing.T) {
+func TestCallersCancellationIsNotAFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := newService(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
 		cancel()
@@ -193,7 +193,7 @@ func TestTheCallersCancellationIsNotTheServicesFault(t *testing.T) {
 	}
 }
 
-func TestFirstAnswerMayTakeLong(t *testing.T) {
+func TestFirstResponseMayTakeLong(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(400 * time.Millisecond): // longer than a later request may take
@@ -205,12 +205,12 @@ func TestFirstAnswerMayTakeLong(t *testing.T) {
 	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: 200 * time.Millisecond, FirstTimeout: time.Minute})
 	must.NoError(t, err)
 	if _, err := c.Fetch(t.Context()); err != nil {
-		t.Errorf("the first answer was not waited for: %v", err)
+		t.Errorf("the client did not wait for the first response: %v", err)
 	}
 	_, err = c.Fetch(t.Context())
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Class != Timeout {
-		t.Errorf("a later answer was waited for: %v", err)
+		t.Errorf("the client waited for a later response: %v", err)
 	}
 }
 
@@ -235,11 +235,11 @@ func TestApproveNamesEachEventInOneRequest(t *testing.T) {
 		t.Error(err)
 	}
 	if requests != 1 {
-		t.Errorf("%d requests, want 1: to approve nothing needs none", requests)
+		t.Errorf("%d requests, want 1 (none for an empty approval)", requests)
 	}
 }
 
-func TestRefusedApprovalReturnsTheAnswer(t *testing.T) {
+func TestRefusedApprovalReturnsTheResponse(t *testing.T) {
 	c := newService(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"error":"Bad request"}`, http.StatusBadRequest)
 	})
@@ -289,27 +289,27 @@ func TestRetryAfterIsReadAsSecondsOrTime(t *testing.T) {
 		now.Add(-time.Minute).Format(http.TimeFormat): 0,
 	} {
 		response := &http.Response{Header: http.Header{"Retry-After": {value}}}
-		if got := retryAfter(response, now); got != want {
+		if got := parseRetryAfter(response, now); got != want {
 			t.Errorf("Retry-After %q is %v, want %v", value, got, want)
 		}
 	}
 }
 
-func TestClockIsComparedWithTheAnswersDate(t *testing.T) {
+func TestClockIsComparedWithDateHeader(t *testing.T) {
 	sent := time.Date(2026, 9, 1, 12, 0, 0, 700e6, time.UTC)
 	const ms = time.Millisecond
 	c := &Client{}
 	for _, tt := range []struct {
 		name        string
-		date        time.Time // the service's clock, whose fraction Date leaves out
+		date        time.Time // the service's clock; Date has no fractions
 		took        time.Duration
 		least, most time.Duration
 	}{
 		{"the same time", sent, 5 * ms, 0, 0},
 		{"a second apart", sent.Add(-time.Second), 5 * ms, 0, 0},
 		{"ten minutes ahead", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
-		{"an answer that takes two minutes says nothing new", sent.Add(-9 * time.Minute), 2 * time.Minute, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
-		{"years ahead is a Date that is wrong", time.Unix(0, 0).UTC(), 5 * ms, 0, 0},
+		{"a response after two minutes changes nothing", sent.Add(-9 * time.Minute), 2 * time.Minute, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
+		{"a Date that is years behind is wrong", time.Unix(0, 0).UTC(), 5 * ms, 0, 0},
 		{"ten minutes ahead again", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
 		{"an hour behind", sent.Add(time.Hour), 5 * ms, -time.Hour - time.Second, -time.Hour + time.Second},
 	} {
@@ -318,7 +318,7 @@ func TestClockIsComparedWithTheAnswersDate(t *testing.T) {
 			t.Errorf("%s: %s ahead, want %s to %s", tt.name, got, tt.least, tt.most)
 		}
 		was := c.ClockAhead()
-		for f := range 100 { // a clock that does not change gives no other difference
+		for f := range 100 { // an unchanged clock gives no other difference
 			shift := time.Duration(f) * 10 * ms
 			c.compareClocks(sent.Add(shift), sent.Add(shift+tt.took), http.Header{"Date": {tt.date.Add(shift).Format(http.TimeFormat)}})
 		}
@@ -334,7 +334,7 @@ func TestClockIsComparedWithTheAnswersDate(t *testing.T) {
 	}
 }
 
-func TestServiceClockIsReadFromItsAnswers(t *testing.T) {
+func TestServiceClockIsReadFromResponses(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		_, _ = io.WriteString(w, `{"DocumentIncarnation":1,"Events":[]}`)

@@ -12,11 +12,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// MaxDocumentSize is the most that is read of an answer, in bytes: ten events of 5,000 machines whose names have 80 bytes. Nothing is done about
-// what a larger document announces.
+// MaxDocumentSize is the most that is read of a response, in bytes: ten events with 5,000 names of 80 bytes. A larger
+// document is ignored.
 const MaxDocumentSize = 4 << 20
 
-// maxProblems limits each list of problems in a snapshot, so that no document can make the agent grow.
+// maxProblems limits each list of problems in a snapshot, so that no document can exhaust the agent's memory.
 const maxProblems = 64
 
 const eventsField = "Events"
@@ -24,39 +24,40 @@ const eventsField = "Events"
 // Document is a Scheduled Events document as the service sent it.
 type Document []byte
 
-// Snapshot reads what the document says about one resource.
+// Snapshot reads the notices for one resource from the document.
 //
-// An error is an [*Error] of class [NotJSON] or [WrongShape]: nothing in the document may be believed, and the caller
-// keeps its last good state. What is wrong with one event does not spoil the others:
+// An error is an [*Error] of class [NotJSON] or [WrongShape]: the whole document is ignored, and the caller keeps its
+// last good state. A problem of one event does not affect the others:
 //
-//   - An event whose Resources can be read and do not name the resource is another machine's and is left out, however
-//     broken the rest of it is.
-//   - EventType and Resources decide what is done and to which machine. An event that lacks one of them, or has it in a
-//     form that is not understood, is listed in Unreadable.
+//   - An event with readable Resources that do not name the resource is for another instance. It is left out, even if
+//     the rest of it is broken.
+//   - EventType and Resources decide the action and the instance. If one of them is missing or unreadable, the event is
+//     listed in Unreadable.
 //   - Every other field is optional: an event of a known type that names the resource is a notice without it. A missing
-//     or unreadable EventStatus is Scheduled, EventSource is Platform, NotBefore and DurationInSeconds are unknown, and
-//     the ID of an event without EventId is made from its type. Warnings lists what was wrong.
-//   - Of several readable events with one EventId the one of the gravest type is taken, and of those the last, with a warning.
+//     or unreadable EventStatus is Scheduled, and EventSource is Platform. NotBefore and DurationInSeconds are unknown.
+//     The ID of an event without EventId is generated from its type. Warnings lists the problems.
+//   - Of several readable events with one EventId the most severe type counts, and of equal types the last event, with
+//     a warning.
 //
 // A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
 func (d Document) Snapshot(resource string, at time.Time) (notice.Snapshot, error) {
-	events, warning, err := d.events()
+	events, warning, err := d.findEvents()
 	if err != nil {
 		return notice.Snapshot{}, err
 	}
-	r := reading{resource: resource, index: map[string]int{}}
+	r := snapshotBuilder{resource: resource, index: map[string]int{}}
 	if warning != nil {
 		r.warnings.add("", false, warning)
 	}
 	if err := r.readAll(events); err != nil {
 		return notice.Snapshot{}, &Error{Class: WrongShape, Err: err}
 	}
-	return r.snapshot(at), nil
+	return r.build(at), nil
 }
 
-// events finds the list of events. The warning is about the incarnation, which nothing hangs on: whether the document
-// has changed is seen from its bytes.
-func (d Document) events() (events json.RawMessage, warning, err error) {
+// findEvents returns the list of events. The warning is about the incarnation, which nothing depends on: the bytes
+// show whether the document has changed.
+func (d Document) findEvents() (findEvents json.RawMessage, warning, err error) {
 	var top struct {
 		DocumentIncarnation json.RawMessage
 		Events              json.RawMessage
@@ -83,7 +84,7 @@ func (d Document) events() (events json.RawMessage, warning, err error) {
 	return top.Events, nil, nil
 }
 
-// event is one entry of Events, each field left as it is until it is known whether it is wanted.
+// event is one entry of Events. Each field is parsed only if it is needed.
 type event struct {
 	EventID           json.RawMessage `json:"EventId"`
 	EventType         json.RawMessage
@@ -95,17 +96,17 @@ type event struct {
 	DurationInSeconds json.RawMessage
 }
 
-// reading gathers a snapshot, event by event.
-type reading struct {
+// snapshotBuilder builds a snapshot, event by event.
+type snapshotBuilder struct {
 	resource   string
 	notices    []notice.Notice
-	index      map[string]int // where in notices an EventId is
+	index      map[string]int // index in notices, by EventId
 	unreadable problems
 	warnings   problems
 }
 
-// readAll steps through the list with one buffer for all entries.
-func (r *reading) readAll(events json.RawMessage) error {
+// readAll reads the list with one buffer for all entries.
+func (r *snapshotBuilder) readAll(events json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(events))
 	if _, err := dec.Token(); err != nil {
 		return fmt.Errorf("%s: %w", eventsField, err)
@@ -116,13 +117,13 @@ func (r *reading) readAll(events json.RawMessage) error {
 		if err := dec.Decode(&raw); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		r.read(path, raw)
+		r.readEvent(path, raw)
 	}
 	return nil
 }
 
-// read takes in one event; path says where it is in the document.
-func (r *reading) read(path string, raw json.RawMessage) {
+// readEvent reads one event; path is its place in the document.
+func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	var e event
 	if raw[0] != '{' {
 		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, compact(raw)))
@@ -132,8 +133,8 @@ func (r *reading) read(path string, raw json.RawMessage) {
 		r.unreadable.add("", false, fmt.Errorf("%s: %w", path, err))
 		return
 	}
-	id, idErr := eventID(path+".EventId", e.EventID)
-	resources, resourcesErr := resourceList(path+".Resources", e.Resources)
+	id, idErr := parseEventID(path+".EventId", e.EventID)
+	resources, resourcesErr := parseResources(path+".Resources", e.Resources)
 	named := slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) })
 	switch {
 	case resourcesErr != nil && !named:
@@ -142,26 +143,26 @@ func (r *reading) read(path string, raw json.RawMessage) {
 	case !named:
 		return
 	}
-	kind, err := oneOf(path+".EventType", e.EventType, notice.Interruptions()...)
+	kind, err := parseOneOf(path+".EventType", e.EventType, notice.Interruptions()...)
 	if err != nil {
 		r.unreadable.add(id, true, err)
 		return
 	}
 	n := notice.Notice{ID: id, Source: Name, Type: kind, Resources: resources}
 	if idErr != nil {
-		n.ID, n.Unnamed = r.unusedID(kind), true
+		n.ID, n.Unnamed = r.newUnusedID(kind), true
 	}
-	for _, err := range append(e.refine(path, &n), idErr, resourcesErr) {
+	for _, err := range append(e.readOptionalFields(path, &n), idErr, resourcesErr) {
 		if err != nil {
 			r.warnings.add(n.ID, true, err)
 		}
 	}
-	r.put(path, n)
+	r.addNotice(path, n)
 }
 
-// unusedID is an ID for an event without one. It is the same in every document in which the event has the same place
-// among those of its type.
-func (r *reading) unusedID(kind notice.Type) string {
+// newUnusedID returns an ID for an event without one. It stays the same while the event has the same place among
+// those of its type.
+func (r *snapshotBuilder) newUnusedID(kind notice.Type) string {
 	id := "unnamed-" + strings.ToLower(string(kind))
 	for i := 2; ; i++ {
 		if _, used := r.index[id]; !used {
@@ -171,10 +172,10 @@ func (r *reading) unusedID(kind notice.Type) string {
 	}
 }
 
-func (r *reading) put(path string, n notice.Notice) {
+func (r *snapshotBuilder) addNotice(path string, n notice.Notice) {
 	if i, twice := r.index[n.ID]; twice {
-		taken := graver(r.notices[i], n)
-		r.warnings.add(n.ID, true, fmt.Errorf("%s.EventId: %q: is there twice; the %s is taken", path, n.ID, taken.Type))
+		taken := moreSevere(r.notices[i], n)
+		r.warnings.add(n.ID, true, fmt.Errorf("%s.EventId: %q: is there twice; the %s counts", path, n.ID, taken.Type))
 		r.notices[i] = taken
 		return
 	}
@@ -182,8 +183,8 @@ func (r *reading) put(path string, n notice.Notice) {
 	r.notices = append(r.notices, n)
 }
 
-// graver returns the notice of the graver type, and b if the types are the same.
-func graver(a, b notice.Notice) notice.Notice {
+// moreSevere returns the notice with the more severe type, and b if the types are equal.
+func moreSevere(a, b notice.Notice) notice.Notice {
 	types := notice.Interruptions()
 	if slices.Index(types, a.Type) > slices.Index(types, b.Type) {
 		return a
@@ -191,9 +192,9 @@ func graver(a, b notice.Notice) notice.Notice {
 	return b
 }
 
-// snapshot ends the reading. An unreadable event beside a readable one of the same EventId is not unknown: what could
-// be read counts, and the other is only warned of.
-func (r *reading) snapshot(at time.Time) notice.Snapshot {
+// build returns the snapshot. If one EventId has a readable and an unreadable event, the readable one counts and the
+// other is a warning.
+func (r *snapshotBuilder) build(at time.Time) notice.Snapshot {
 	s := notice.Snapshot{At: at, Notices: r.notices}
 	for _, p := range r.unreadable.list {
 		if _, readable := r.index[p.ID]; readable {
@@ -209,34 +210,34 @@ func (r *reading) snapshot(at time.Time) notice.Snapshot {
 	return s
 }
 
-// refine reads the fields that a notice can do without and returns what was wrong with them. A missing NotBefore is not
-// wrong: the reason of the agent's decision names it.
-func (e *event) refine(path string, n *notice.Notice) (warnings []error) {
+// readOptionalFields reads the fields that a notice does not need, and returns their problems. A missing NotBefore is
+// not a problem, because the reason of the agent's decision names it.
+func (e *event) readOptionalFields(path string, n *notice.Notice) (warnings []error) {
 	var err error
-	if n.Status, err = oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started); err != nil {
+	if n.Status, err = parseOneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started); err != nil {
 		n.Status = notice.Scheduled
-		warnings = append(warnings, fmt.Errorf("%w; taken to be %s", err, n.Status))
+		warnings = append(warnings, fmt.Errorf("%w; assuming %s", err, n.Status))
 	}
-	if n.NotBefore, err = notBefore(path+".NotBefore", e.NotBefore); err != nil {
+	if n.NotBefore, err = parseNotBefore(path+".NotBefore", e.NotBefore); err != nil {
 		warnings = append(warnings, err)
 	}
-	if n.Duration, err = duration(path+".DurationInSeconds", e.DurationInSeconds); err != nil {
+	if n.Duration, err = parseDuration(path+".DurationInSeconds", e.DurationInSeconds); err != nil {
 		warnings = append(warnings, err)
 	}
-	if n.Description, err = optionalText(path+".Description", e.Description); err != nil {
+	if n.Description, err = parseOptionalText(path+".Description", e.Description); err != nil {
 		warnings = append(warnings, err)
 	}
-	// The service has no field for it: the phrase is what Microsoft's own samples show.
+	// The service has no field for live migrations. The phrase is from Microsoft's samples.
 	n.LiveMigration = n.Type == notice.Freeze && strings.Contains(strings.ToLower(n.Description), "live migration")
-	source, err := oneOf(path+".EventSource", e.EventSource, "Platform", "User")
+	source, err := parseOneOf(path+".EventSource", e.EventSource, "Platform", "User")
 	if err != nil { // missing before api-version 2019-08-01
-		warnings = append(warnings, fmt.Errorf("%w; taken to be Platform", err))
+		warnings = append(warnings, fmt.Errorf("%w; assuming Platform", err))
 	}
 	n.UserInitiated = source == "User"
 	return warnings
 }
 
-// problems is a list with an end: what goes beyond maxProblems is only counted.
+// problems is a limited list: beyond maxProblems, problems are only counted.
 type problems struct {
 	list    []notice.Problem
 	omitted int
@@ -250,7 +251,7 @@ func (p *problems) add(id string, named bool, err error) {
 	p.list = append(p.list, notice.Problem{ID: id, Named: named, Err: err})
 }
 
-// rest stands for what was omitted; having no ID, it keeps every missing notice from being taken to be over.
+// rest returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.
 func (p *problems) rest() []notice.Problem {
 	if p.omitted == 0 {
 		return nil

@@ -31,7 +31,7 @@ func sample(tb testing.TB, name string) Document {
 	return raw
 }
 
-// preemptOf is a document of one Preempt of vm_1, with some fields replaced: a nil value removes one.
+// preemptOf returns a document with one Preempt of vm_1 and some replaced fields; a nil value removes a field.
 func preemptOf(changes map[string]any) Document {
 	fields := map[string]any{
 		"EventId": "E", "EventType": "Preempt", "EventStatus": "Scheduled", "ResourceType": "VirtualMachine",
@@ -51,7 +51,7 @@ func preemptOf(changes map[string]any) Document {
 func documentOf(events ...any) Document {
 	raw, err := json.Marshal(map[string]any{"DocumentIncarnation": 1, "Events": events})
 	if err != nil {
-		panic(err) // of the test's own values
+		panic(err) // cannot happen: the values are the test's own
 	}
 	return raw
 }
@@ -79,7 +79,7 @@ func TestScaleSetDocumentIsReadForOneInstance(t *testing.T) {
 		},
 	}, Warnings: []notice.Problem{{
 		ID: "0A000000-0000-4000-8000-000000000001", Named: true,
-		Err: errors.New("Events[2].EventSource is missing; taken to be Platform"),
+		Err: errors.New("Events[2].EventSource is missing; assuming Platform"),
 	}}}
 	sameText := cmp.Comparer(func(a, b error) bool { return a.Error() == b.Error() })
 	check.Equal(t, want, got, sameText)
@@ -93,19 +93,19 @@ func TestPrefixOfAnotherInstanceMatchesNothing(t *testing.T) {
 	}
 }
 
-func TestLiveMigrationIsToldFromItsDescription(t *testing.T) {
+func TestLiveMigrationIsReadFromDescription(t *testing.T) {
 	s := mustRead(t, sample(t, "live-migration.json"), "vm_1")
 	n := s.Notices[0]
 	if !n.LiveMigration || n.Status != notice.Started || !n.NotBefore.IsZero() || n.Duration != 5*time.Second {
 		t.Errorf("notice %+v", n)
 	}
 	for _, change := range []map[string]any{
-		{"Description": "live migration"}, // but a Preempt
+		{"Description": "live migration"}, // on a Preempt
 		{"EventType": "Freeze", "Description": "Host server is undergoing maintenance."},
 		{"EventType": "Freeze", "Description": nil},
 	} {
 		if n := mustRead(t, preemptOf(change), "vm_1").Notices[0]; n.LiveMigration {
-			t.Errorf("%v taken to be a live migration", change)
+			t.Errorf("%v was read as a live migration", change)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestNotBeforeIsReadInEveryKnownForm(t *testing.T) {
 	}
 }
 
-func TestBlurredNoticeIsKeptWithAWarning(t *testing.T) {
+func TestNoticeWithMalformedFieldIsKeptWithWarning(t *testing.T) {
 	for _, tc := range []struct {
 		field   string
 		value   any
@@ -154,13 +154,13 @@ func TestBlurredNoticeIsKeptWithAWarning(t *testing.T) {
 		{"DurationInSeconds", json.RawMessage("9223372036854775807"), `Events[0].DurationInSeconds: ` +
 			`9223372036854775807: want whole seconds, 0 for no impact, or -1 for unknown`},
 		{"Description", []int{1}, `Events[0].Description: [1]: want a string`},
-		{"EventSource", "Moon", `Events[0].EventSource: "Moon": want one of Platform, User; taken to be Platform`},
-		{"EventSource", "", `Events[0].EventSource is empty; taken to be Platform`},
-		{"EventSource", nil, `Events[0].EventSource is missing; taken to be Platform`},
-		{"EventStatus", "", `Events[0].EventStatus is empty; taken to be Scheduled`},
-		{"EventStatus", nil, `Events[0].EventStatus is missing; taken to be Scheduled`},
-		{"EventStatus", []int{1}, `Events[0].EventStatus: [1]: want a string; taken to be Scheduled`},
-		{"EventStatus", "Completed", `Events[0].EventStatus: "Completed": want one of Scheduled, Started; taken to be Scheduled`},
+		{"EventSource", "Moon", `Events[0].EventSource: "Moon": want one of Platform, User; assuming Platform`},
+		{"EventSource", "", `Events[0].EventSource is empty; assuming Platform`},
+		{"EventSource", nil, `Events[0].EventSource is missing; assuming Platform`},
+		{"EventStatus", "", `Events[0].EventStatus is empty; assuming Scheduled`},
+		{"EventStatus", nil, `Events[0].EventStatus is missing; assuming Scheduled`},
+		{"EventStatus", []int{1}, `Events[0].EventStatus: [1]: want a string; assuming Scheduled`},
+		{"EventStatus", "Completed", `Events[0].EventStatus: "Completed": want one of Scheduled, Started; assuming Scheduled`},
 		{"Resources", "vm_1", `Events[0].Resources: "vm_1": want a list of machine names`},
 		{"Resources", []any{"vm_1", 1}, `Events[0].Resources[1]: 1: want a machine name`},
 		{"Resources", []any{"vm_1", nil}, `Events[0].Resources[1]: null: want a machine name`},
@@ -183,7 +183,7 @@ func TestBlurredNoticeIsKeptWithAWarning(t *testing.T) {
 	}
 }
 
-func TestI7UnreadableEventSpoilsAndEndsNothing(t *testing.T) {
+func TestI7UnreadableEventEndsNoNotice(t *testing.T) {
 	null := json.RawMessage("null")
 	good := map[string]any{
 		"EventId": "GOOD", "EventType": "Reboot", "EventStatus": "Scheduled", "Resources": []string{"vm_1"},
@@ -245,24 +245,24 @@ func TestI7UnreadableEventSpoilsAndEndsNothing(t *testing.T) {
 			}
 			s := mustRead(t, documentOf(event, good), "vm_1")
 			if len(s.Notices) != 1 || s.Notices[0].ID != "GOOD" {
-				t.Errorf("notices %+v, want GOOD alone", s.Notices)
+				t.Errorf("notices %+v, want only GOOD", s.Notices)
 			}
 			if len(s.Unreadable) != 1 || s.Unreadable[0].ID != tc.id || s.Unreadable[0].Err.Error() != tc.problem {
 				t.Errorf("unreadable %v, want %s: %s", s.Unreadable, tc.id, tc.problem)
 			}
 			named := !strings.Contains(tc.problem, "Resources") && !strings.Contains(tc.problem, "want an object")
 			if len(s.Unreadable) == 1 && s.Unreadable[0].Named != named {
-				t.Errorf("it is known that the event names this machine: %t, want %t", !named, named)
+				t.Errorf("Named is %t, want %t", !named, named)
 			}
 			if s.Over("E") {
-				t.Error("E is taken to be over")
+				t.Error("E counts as ended")
 			}
 		})
 	}
 }
 
-func TestEventWithoutIDNotifiesAndEndsNone(t *testing.T) {
-	long := strings.Repeat("E", longestID+1)
+func TestEventWithoutIDIsANoticeAndEndsNone(t *testing.T) {
+	long := strings.Repeat("E", maxIDBytes+1)
 	for value, warning := range map[any]string{
 		nil: "Events[0].EventId is missing", "": "Events[0].EventId is empty", 12: "Events[0].EventId: 12: want a string",
 		long: "Events[0].EventId: has 257 bytes: want at most 256",
@@ -273,7 +273,7 @@ func TestEventWithoutIDNotifiesAndEndsNone(t *testing.T) {
 			t.Errorf("EventId %.20v: %+v", value, s)
 		}
 		if s.Over("E") {
-			t.Errorf("EventId %.20v: E is taken to be over", value)
+			t.Errorf("EventId %.20v: E counts as ended", value)
 		}
 	}
 	entry := map[string]any{"EventType": "Reboot", "EventStatus": "Scheduled", "Resources": []string{"vm_1"}}
@@ -283,7 +283,7 @@ func TestEventWithoutIDNotifiesAndEndsNone(t *testing.T) {
 	}
 }
 
-func TestAnotherMachinesEventIsIgnoredHoweverBroken(t *testing.T) {
+func TestBrokenEventOfAnotherInstanceIsIgnored(t *testing.T) {
 	d := preemptOf(map[string]any{
 		"Resources": []string{"vm_10"}, "EventId": 5, "EventType": "Meltdown", "EventStatus": nil, "NotBefore": "soon",
 	})
@@ -291,7 +291,7 @@ func TestAnotherMachinesEventIsIgnoredHoweverBroken(t *testing.T) {
 	check.Equal(t, notice.Snapshot{At: readAt}, s, cmpopts.EquateErrors())
 }
 
-func TestGravestReadableEventOfAnIDWins(t *testing.T) {
+func TestMostSevereReadableEventOfAnIDWins(t *testing.T) {
 	entry := func(kind string, resources ...string) any {
 		return map[string]any{
 			"EventId": "E", "EventType": kind, "EventStatus": "Scheduled", "EventSource": "Platform", "Resources": resources,
@@ -308,10 +308,10 @@ func TestGravestReadableEventOfAnIDWins(t *testing.T) {
 	}
 }
 
-// odd are values that no field of an event has, and a field that is left out.
-var odd = []any{nil, json.RawMessage("null"), "", " ", "x", 7, -1, 1.5, true, []any{}, []any{"Started"}, map[string]any{"a": 1}, "E-1", strings.Repeat("y", 300)}
+// oddValues are values that no field of an event has, and a missing field.
+var oddValues = []any{nil, json.RawMessage("null"), "", " ", "x", 7, -1, 1.5, true, []any{}, []any{"Started"}, map[string]any{"a": 1}, "E-1", strings.Repeat("y", 300)}
 
-// drawEvent draws an event of these machines with a type that can be read, and anything in the optional fields.
+// drawEvent draws an event with a readable type for these instances, and any values in the optional fields.
 func drawEvent(t *rapid.T, kind notice.Type, machines ...any) map[string]any {
 	event := map[string]any{
 		"EventType": rapid.SampledFrom([]string{string(kind), strings.ToLower(string(kind)), " " + string(kind) + " "}).Draw(t, "type"),
@@ -324,14 +324,14 @@ func drawEvent(t *rapid.T, kind notice.Type, machines ...any) map[string]any {
 		"ResourceType": {"VirtualMachine"},
 	}
 	for _, field := range slices.Sorted(maps.Keys(optional)) {
-		if value := rapid.SampledFrom(slices.Concat(optional[field], odd)).Draw(t, field); value != nil {
+		if value := rapid.SampledFrom(slices.Concat(optional[field], oddValues)).Draw(t, field); value != nil {
 			event[field] = value
 		}
 	}
 	return event
 }
 
-// TestOddDetailHidesNoEventOfThisInstance draws documents of several events, whole and broken ones, this machine's and others'.
+// The documents have several events, whole and broken ones, for this instance and others.
 func TestOddDetailHidesNoEventOfThisInstance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []any
@@ -347,23 +347,23 @@ func TestOddDetailHidesNoEventOfThisInstance(t *testing.T) {
 			case "another's":
 				events = append(events, drawEvent(t, kind, "vm_10"))
 			case "broken":
-				events = append(events, rapid.SampledFrom(odd).Draw(t, "event"))
+				events = append(events, rapid.SampledFrom(oddValues).Draw(t, "event"))
 			}
 		}
 		s, err := documentOf(events...).Snapshot("vm_1", readAt)
 		must.NoError(t, err)
 		if found := slices.ContainsFunc(s.Notices, func(n notice.Notice) bool { return n.Type == gravest }); gravest != "" && !found {
-			t.Errorf("the %s is not among %+v", gravest, s.Notices)
+			t.Errorf("the %s is missing in %+v", gravest, s.Notices)
 		}
 		for _, n := range s.Notices {
-			if n.ID == "" || n.Status != notice.Scheduled && n.Status != notice.Started || n.Duration < -time.Second || n.NotBefore.Year() > lastYear {
+			if n.ID == "" || n.Status != notice.Scheduled && n.Status != notice.Started || n.Duration < -time.Second || n.NotBefore.Year() > maxYear {
 				t.Errorf("notice %+v", n)
 			}
 		}
 	})
 }
 
-func TestSeveralEventsOfThousandsOfMachinesAreRead(t *testing.T) {
+func TestEventsWithThousandsOfInstancesAreRead(t *testing.T) {
 	var events []any
 	for i := range 8 {
 		machines := []any{"vm_1"}
@@ -425,7 +425,7 @@ func TestDocumentWithoutIncarnationIsReadWithAWarning(t *testing.T) {
 	}
 }
 
-func TestProblemsWithoutEndAreCountedNotListed(t *testing.T) {
+func TestExcessProblemsAreCountedNotListed(t *testing.T) {
 	d := Document(`{"DocumentIncarnation":1,"Events":[` + strings.TrimSuffix(strings.Repeat("1,", 100_000), ",") + `]}`)
 	s := mustRead(t, d, "vm_1")
 	last := s.Unreadable[len(s.Unreadable)-1]
@@ -478,7 +478,7 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// FuzzOptionalFields gives every optional field of a Preempt of this machine any JSON value, or leaves it out.
+// FuzzOptionalFields sets each optional field of a Preempt to any JSON value, or removes it.
 func FuzzOptionalFields(f *testing.F) {
 	f.Add(`"E"`, `"Scheduled"`, `"Platform"`, `"Mon, 19 Sep 2016 18:29:47 GMT"`, `""`, "-1", `"VirtualMachine"`, "1")
 	f.Add("", "", "", "", "", "", "", "")
@@ -508,14 +508,14 @@ func FuzzOptionalFields(f *testing.F) {
 			t.Fatalf("%s: %+v, %v", raw, s, err)
 		}
 		n := s.Notices[0]
-		if n.ID == "" || len(n.ID) > longestID || n.Type != notice.Preempt || n.Duration < -time.Second ||
+		if n.ID == "" || len(n.ID) > maxIDBytes || n.Type != notice.Preempt || n.Duration < -time.Second ||
 			n.Status != notice.Scheduled && n.Status != notice.Started {
 			t.Errorf("%s: %+v", raw, n)
 		}
 	})
 }
 
-func BenchmarkDocumentOfThirtyMachines(b *testing.B) {
+func BenchmarkDocumentOfThirtyInstances(b *testing.B) {
 	var events []any
 	for i := range 30 {
 		events = append(events, map[string]any{

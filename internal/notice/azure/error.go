@@ -2,41 +2,40 @@ package azure
 
 import "time"
 
-// Class is the kind of a failure, short and from a small set, so as to serve as a metric's label.
+// Class is the kind of a failure. It is short and from a small set, so it can be a metric label.
 type Class string
 
-// The ways in which asking the service fails.
+// The classes of failures of the service.
 const (
-	// Unreachable is no connection, or one that broke before an answer began.
+	// Unreachable is a failed connection, or a connection that broke before the response.
 	Unreachable Class = "unreachable"
-	// Timeout is an answer that did not come, or not to its end, in time.
+	// Timeout is a response that did not come, or not completely, in time.
 	Timeout Class = "timeout"
-	// CutShort is an answer whose connection ended in its midst.
+	// CutShort is a response with a connection that ended before the end of the body.
 	CutShort Class = "cut_short"
-	// HTTPStatus is an answer with a status other than 200, a redirect among them.
+	// HTTPStatus is a response with a status other than 200, including redirects.
 	HTTPStatus Class = "http_status"
-	// TooLarge is an answer of more than MaxDocumentSize.
+	// TooLarge is a response of more than MaxDocumentSize.
 	TooLarge Class = "too_large"
-	// NotJSON is an answer that is no JSON, such as a web page or half a document.
+	// NotJSON is a response that is not JSON, such as a web page or half a document.
 	NotJSON Class = "not_json"
-	// WrongShape is JSON that is no Scheduled Events document.
+	// WrongShape is JSON that is not a Scheduled Events document.
 	WrongShape Class = "wrong_shape"
-	// Canceled is the caller's own context having ended; the service is not to blame.
+	// Canceled means that the caller's context ended, which is not a failure of the service.
 	Canceled Class = "canceled"
 )
 
-// Classes lists every class that counts against the service.
+// Classes returns every class that counts as a failure of the service.
 func Classes() []Class {
 	return []Class{Unreachable, Timeout, CutShort, HTTPStatus, TooLarge, NotJSON, WrongShape}
 }
 
-// Error is a failure to get or to understand a whole document. Nothing is known from it: the last good state stands
-// (invariant I7).
+// Error is a failure to read a document. It proves nothing, so the last good state stays valid (invariant I7).
 type Error struct {
 	Class Class
-	// Status is the HTTP status when Class is HTTPStatus, else 0.
+	// Status is the HTTP status if Class is HTTPStatus, else 0.
 	Status int
-	// RetryAfter is how long the service asked to be left alone, as it said; 0 when it did not.
+	// RetryAfter is the pause that the service demands; 0 if none.
 	RetryAfter time.Duration
 	Err        error
 }

@@ -11,7 +11,7 @@ import (
 
 const wantNotBefore = `want an RFC 1123 time such as "Mon, 19 Sep 2016 18:29:47 GMT" or empty`
 
-// notBeforeLayouts spell the zone out: time.Parse takes any other zone's abbreviation for an offset of zero, which
+// notBeforeLayouts name the zones, because time.Parse gives any other zone abbreviation an offset of zero, which
 // would be hours wrong. A day of "2" matches one digit and two.
 var notBeforeLayouts = []string{
 	"Mon, 2 Jan 2006 15:04:05 GMT",
@@ -20,20 +20,20 @@ var notBeforeLayouts = []string{
 	time.RFC3339,
 }
 
-// text reads a string that must be there.
-func text(path string, raw json.RawMessage) (string, error) {
+// parseText parses a required string.
+func parseText(path string, raw json.RawMessage) (string, error) {
 	if raw == nil {
 		return "", fmt.Errorf("%s is missing", path)
 	}
-	s, err := optionalText(path, raw)
+	s, err := parseOptionalText(path, raw)
 	if err == nil && s == "" {
 		err = fmt.Errorf("%s is empty", path)
 	}
 	return s, err
 }
 
-// optionalText reads a string that may be absent, null or empty.
-func optionalText(path string, raw json.RawMessage) (string, error) {
+// parseOptionalText parses a string that may be absent, null or empty.
+func parseOptionalText(path string, raw json.RawMessage) (string, error) {
 	if raw == nil {
 		return "", nil
 	}
@@ -44,9 +44,10 @@ func optionalText(path string, raw json.RawMessage) (string, error) {
 	return s, nil
 }
 
-// oneOf reads a string that must be one of those allowed, letter case and spaces around it aside, and returns it as it is spelt there.
-func oneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error) {
-	s, err := text(path, raw)
+// parseOneOf parses a string that must be one of the allowed ones, ignoring case and surrounding spaces. It returns
+// the allowed spelling.
+func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error) {
+	s, err := parseText(path, raw)
 	if err != nil {
 		return "", err
 	}
@@ -60,22 +61,21 @@ func oneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error)
 	return "", fmt.Errorf("%s: %s: want one of %s", path, quote(s), strings.Join(names, ", "))
 }
 
-// longestID is the longest EventId that is taken, in bytes. Azure's are UUIDs.
-const longestID = 256
+// maxIDBytes is the longest EventId that is accepted. Azure's are UUIDs.
+const maxIDBytes = 256
 
-// eventID reads the ID of an event.
-func eventID(path string, raw json.RawMessage) (string, error) {
-	id, err := text(path, raw)
-	if len(id) > longestID {
-		return "", fmt.Errorf("%s: has %d bytes: want at most %d", path, len(id), longestID)
+func parseEventID(path string, raw json.RawMessage) (string, error) {
+	id, err := parseText(path, raw)
+	if len(id) > maxIDBytes {
+		return "", fmt.Errorf("%s: has %d bytes: want at most %d", path, len(id), maxIDBytes)
 	}
 	return id, err
 }
 
-// resourceList reads the machines of an event. An event of no machine at all is not understood rather than taken to
-// be another machine's. The names that come with an error are those that could be read, and an entry that is no name
-// stands for a machine that is not known.
-func resourceList(path string, raw json.RawMessage) ([]string, error) {
+// parseResources parses the instances of an event. An empty list is an error, because the event may be for this
+// instance. With an error it returns the names that could be read. An entry that is not a name stands for an unknown
+// instance.
+func parseResources(path string, raw json.RawMessage) ([]string, error) {
 	if raw == nil {
 		return nil, fmt.Errorf("%s is missing", path)
 	}
@@ -97,12 +97,12 @@ func resourceList(path string, raw json.RawMessage) ([]string, error) {
 	return names, wrong
 }
 
-// lastYear is the last of which a time is believed. The one after it is as far as .NET counts, and stands for no time.
-const lastYear = 9998
+// maxYear is the latest valid year. The next year is the last that .NET supports, and means no time.
+const maxYear = 9998
 
-// notBefore reads the earliest start; zero when blank, as it is once the event has started.
-func notBefore(path string, raw json.RawMessage) (time.Time, error) {
-	s, err := optionalText(path, raw)
+// parseNotBefore parses the earliest start; zero if it is blank, which it is once the event has started.
+func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
+	s, err := parseOptionalText(path, raw)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%s: %s: %s", path, compact(raw), wantNotBefore)
 	}
@@ -110,18 +110,18 @@ func notBefore(path string, raw json.RawMessage) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	for _, layout := range notBeforeLayouts {
-		if t, err := time.Parse(layout, s); err == nil && t.UTC().Year() > 0 && t.UTC().Year() <= lastYear {
+		if t, err := time.Parse(layout, s); err == nil && t.UTC().Year() > 0 && t.UTC().Year() <= maxYear {
 			return t.UTC(), nil
 		}
 	}
 	return time.Time{}, fmt.Errorf("%s: %s: %s", path, quote(s), wantNotBefore)
 }
 
-// unknownDuration is how the service says that it does not know (DurationInSeconds -1).
+// unknownDuration is the service's value for an unknown duration (DurationInSeconds -1).
 const unknownDuration = -time.Second
 
-// duration reads how long the interruption lasts; unknown when absent (api-versions before 2020-07-01).
-func duration(path string, raw json.RawMessage) (time.Duration, error) {
+// parseDuration parses the length of the interruption; unknown if absent (api-versions before 2020-07-01).
+func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 	if raw == nil {
 		return unknownDuration, nil
 	}
@@ -134,25 +134,25 @@ func duration(path string, raw json.RawMessage) (time.Duration, error) {
 	return time.Duration(*seconds) * time.Second, nil
 }
 
-// maxQuote is how much of a foreign value is repeated in an error, in bytes.
-const maxQuote = 120
+// maxQuoteBytes limits how much of a foreign value is repeated in an error.
+const maxQuoteBytes = 120
 
-// compact renders a foreign JSON value for an error, without its line breaks and not at length.
+// compact formats a foreign JSON value for an error, on one line and clipped.
 func compact(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, raw); err != nil {
 		return quote(raw)
 	}
-	if b.Len() > maxQuote {
-		return strings.ToValidUTF8(string(b.Bytes()[:maxQuote]), "") + "…"
+	if b.Len() > maxQuoteBytes {
+		return strings.ToValidUTF8(string(b.Bytes()[:maxQuoteBytes]), "") + "…"
 	}
 	return b.String()
 }
 
-// quote renders a foreign text for an error: on one line, printable, and not at length.
+// quote formats a foreign text for an error: on one line, printable, and clipped.
 func quote[T ~string | ~[]byte](value T) string {
-	if len(value) > maxQuote {
-		return strconv.Quote(strings.ToValidUTF8(string(value[:maxQuote]), "")) + "…"
+	if len(value) > maxQuoteBytes {
+		return strconv.Quote(strings.ToValidUTF8(string(value[:maxQuoteBytes]), "")) + "…"
 	}
 	return strconv.Quote(string(value))
 }

@@ -2,7 +2,7 @@ package azure
 
 import "testing"
 
-func TestResourcesAreTheSameOnlyAsAWhole(t *testing.T) {
+func TestResourceNamesMustMatchCompletely(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string
 		want bool

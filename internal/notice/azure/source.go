@@ -14,62 +14,63 @@ import (
 )
 
 const (
-	// DefaultInterval is the polling interval that Microsoft recommends; a Spot notice may be of 30 s or less.
+	// DefaultInterval is the polling interval that Microsoft recommends. A Spot notice may give 30 s or less.
 	DefaultInterval = time.Second
-	// maxRetryAfter limits how long the service can make us look away, for the same reason.
+	// maxRetryAfter limits how long the service can delay polls, for the same reason.
 	maxRetryAfter = 5 * time.Second
-	// askedEvery is the least time between two polls of which the later was asked for.
-	askedEvery = time.Second
-	// repeatLog is how often a failure that goes on is logged.
-	repeatLog = time.Minute
+	// minRequestedInterval is the least time before a poll that Ask requested.
+	minRequestedInterval = time.Second
+	// repeatLogInterval is how often a lasting failure is logged.
+	repeatLogInterval = time.Minute
 )
 
-// Fetcher reads the current document. [Client] is the one that asks the service.
+// Fetcher reads the current document. [Client] implements it.
 type Fetcher interface {
 	Fetch(ctx context.Context) (Document, error)
 }
 
-// Observer is told of every poll, for metrics. Its methods are called from Run's goroutine and must not block.
+// Observer receives the result of every poll, for metrics. Run calls its methods from its goroutine, so they must not
+// block.
 type Observer interface {
-	// FetchOK follows a document that was read and understood, changed or not; took is the request's duration.
+	// FetchOK reports a poll that was read successfully, changed or not; took is the duration of the request.
 	FetchOK(took time.Duration)
-	// FetchFailed follows a poll that told us nothing; class is one of [Classes].
+	// FetchFailed reports a failed poll; class is one of [Classes].
 	FetchFailed(err error, class Class)
 }
 
-// Source watches the notices of one machine.
+// Source polls the notices of one instance.
 type Source struct {
-	fetcher  Fetcher
-	resource string
-	interval time.Duration
-	observer Observer
-	log      *slog.Logger
-	ahead    func() time.Duration
+	fetcher    Fetcher
+	resource   string
+	interval   time.Duration
+	observer   Observer
+	log        *slog.Logger
+	clockAhead func() time.Duration
 
-	asked    chan struct{}
-	lastRead atomic.Int64 // UnixNano; 0 before the first
+	requested chan struct{}
+	lastRead  atomic.Int64 // UnixNano; 0 before the first read
 }
 
-// SourceOptions configure a [Source]. Fetcher and Resource are required.
+// SourceOptions configures a [Source]. Fetcher and Resource are required.
 type SourceOptions struct {
 	Fetcher Fetcher
-	// Resource is the machine's name in the service's terms; see [ResourceName].
+	// Resource is the instance's name in the service's terms; see [ResourceName].
 	Resource string
 	// Interval is the time from the start of one poll to the start of the next; 0 is DefaultInterval.
 	Interval time.Duration
-	// ClockAhead is how far this machine's clock is ahead of the service's; nil is not at all. See [Client.ClockAhead].
+	// ClockAhead returns how far the instance's clock is ahead of the service's; nil is 0. See [Client.ClockAhead].
 	ClockAhead func() time.Duration
 	Observer   Observer     // may be nil
 	Log        *slog.Logger // may be nil
 }
 
-// NewSource checks the options; its errors name the option, its value and what is allowed.
+// NewSource checks the options. Its errors name the option, its value and what is allowed.
 func NewSource(o SourceOptions) (*Source, error) {
 	switch {
 	case o.Fetcher == nil:
-		return nil, errors.New("fetcher is missing")
+		return nil, errors.New("fetcher: is missing")
 	case o.Resource == "":
-		return nil, errors.New("resource name is empty; want the machine's name as Scheduled Events spell it")
+		return nil, errors.New("resource name: is empty, want the instance's name as in Scheduled Events")
 	case o.Interval < 0:
 		return nil, fmt.Errorf("poll interval: %s: want more than 0", o.Interval)
 	}
@@ -80,25 +81,25 @@ func NewSource(o SourceOptions) (*Source, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = noObserver{}
 	}
 	if o.ClockAhead == nil {
 		o.ClockAhead = func() time.Duration { return 0 }
 	}
 	return &Source{
 		fetcher: o.Fetcher, resource: o.Resource, interval: o.Interval, observer: o.Observer, log: o.Log,
-		ahead: o.ClockAhead, asked: make(chan struct{}, 1),
+		clockAhead: o.ClockAhead, requested: make(chan struct{}, 1),
 	}, nil
 }
 
-// Name is the name of the source in its notices.
+// Name returns the Source field of the notices.
 func (s *Source) Name() string { return Name }
 
-// Resource is the name of the machine that is watched.
+// Resource returns the name of the watched instance.
 func (s *Source) Resource() string { return s.resource }
 
-// LastRead is when a document was last read and understood, changed or not; the zero time before the first. It may be
-// called at any time, from any goroutine.
+// LastRead returns when a document was last read successfully, changed or not; zero before the first. It may be
+// called from any goroutine.
 func (s *Source) LastRead() time.Time {
 	if nanos := s.lastRead.Load(); nanos != 0 {
 		return time.Unix(0, nanos)
@@ -106,53 +107,53 @@ func (s *Source) LastRead() time.Time {
 	return time.Time{}
 }
 
-// Ask has the service polled at once, ahead of the schedule: somebody has heard elsewhere that there may be news. Polls
-// that are asked for are a second apart at least, and none is made while the service has asked to be left alone. It may
-// be called from any goroutine, and does not block.
+// Ask requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are at
+// least a second apart, and none is made while the service demands a pause. Ask may be called from any goroutine, and
+// does not block.
 func (s *Source) Ask() {
 	select {
-	case s.asked <- struct{}{}:
+	case s.requested <- struct{}{}:
 	default:
 	}
 }
 
-// Run polls until the context ends.
+// Run polls until ctx ends.
 //
-// It hands a snapshot to emit when the first document has been read, and then whenever the document or the difference of
-// the clocks has changed: as long as the document is the same byte for byte, nothing is parsed, emitted or allocated for it, and only [Source.LastRead]
-// and the observer tell that it was read. A failure emits nothing, so that the last snapshot stands until a good one
-// follows. emit is called from Run's goroutine: while it blocks, nothing is polled.
+// It emits a snapshot for the first document, and then whenever the document or the clock difference changes. An
+// unchanged document is not parsed, emits nothing and allocates nothing; only [Source.LastRead] and the observer show
+// the read. A failure emits nothing, so the last snapshot stays valid. Run calls emit from its goroutine, and polls
+// nothing while emit blocks.
 //
-// Polls keep to a fixed schedule from start to start. Those that a slow answer overran are left out, not made up for.
+// Polls have a fixed schedule, from start to start. Polls that a slow response delays are skipped.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
-	poll := poll{source: s, emit: emit}
+	poll := poller{source: s, emit: emit}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	due := time.Now()
-	var earliest time.Time // for a poll that is asked for
+	var earliest time.Time // earliest time of a requested poll
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.asked:
+		case <-s.requested:
 			timer.Reset(min(time.Until(due), time.Until(earliest)))
 			continue
 		case <-timer.C:
 		}
-		earliest = time.Now().Add(askedEvery)
-		wait := poll.once(ctx)
+		earliest = time.Now().Add(minRequestedInterval)
+		wait := poll.poll(ctx)
 		now := time.Now()
 		if until := now.Add(wait); wait > 0 && until.After(earliest) {
 			earliest = until
 		}
-		if !due.After(now.Add(wait)) { // else it was asked for, and the schedule stands
+		if !due.After(now.Add(wait)) { // otherwise it was a requested poll, and the schedule stays
 			due = nextDue(due, now, now.Add(wait), s.interval)
 		}
 		timer.Reset(due.Sub(now))
 	}
 }
 
-// nextDue is the first time on the schedule of the last poll that is after now and not before earliest.
+// nextDue returns the first time on the last poll's schedule that is after now and not before earliest.
 func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
 	next := last.Add(interval)
 	if behind := earliest.Sub(next); behind > 0 {
@@ -167,23 +168,23 @@ func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
 	return next
 }
 
-// poll is the state of one Run.
-type poll struct {
-	source  *Source
-	emit    func(notice.Snapshot)
-	last    Document // the last that was understood
-	ahead   time.Duration
-	failure failure
+// poller is the state of one Run.
+type poller struct {
+	source       *Source
+	emit         func(notice.Snapshot)
+	lastDocument Document // the last that was read successfully
+	clockAhead   time.Duration
+	failure      failureLog
 }
 
-// once asks once, and returns how long the service wants to be left alone.
-func (p *poll) once(ctx context.Context) (wait time.Duration) {
+// poll polls once, and returns the pause that the service demands.
+func (p *poller) poll(ctx context.Context) (wait time.Duration) {
 	s := p.source
 	began := time.Now()
 	document, err := s.fetcher.Fetch(ctx)
 	took := time.Since(began)
-	ahead := s.ahead()
-	changed := p.last == nil || !bytes.Equal(document, p.last) || ahead != p.ahead
+	ahead := s.clockAhead()
+	changed := p.lastDocument == nil || !bytes.Equal(document, p.lastDocument) || ahead != p.clockAhead
 	var snapshot notice.Snapshot
 	if err == nil && changed {
 		snapshot, err = document.Snapshot(s.resource, time.Now())
@@ -192,28 +193,28 @@ func (p *poll) once(ctx context.Context) (wait time.Duration) {
 		return 0
 	}
 	if err != nil {
-		return p.failed(err)
+		return p.handleFailure(err)
 	}
 	s.lastRead.Store(time.Now().UnixNano())
-	p.failure.over(s.log)
+	p.failure.logRecovery(s.log)
 	s.observer.FetchOK(took)
 	if changed {
 		for i := range snapshot.Notices {
 			snapshot.Notices[i].ClockAhead = ahead
 		}
-		if ahead != p.ahead {
-			s.log.Warn("this machine's clock differs from the metadata service's; NotBefore is corrected by it", "ahead", ahead.String())
+		if ahead != p.clockAhead {
+			s.log.Warn("this instance's clock differs from the metadata service's; NotBefore is corrected", "ahead", ahead.String())
 		}
-		p.last, p.ahead = document, ahead
+		p.lastDocument, p.clockAhead = document, ahead
 		p.emit(snapshot)
 	}
 	return 0
 }
 
-func (p *poll) failed(err error) (wait time.Duration) {
+func (p *poller) handleFailure(err error) (wait time.Duration) {
 	failed := &Error{Class: Unreachable, Err: err}
 	errors.As(err, &failed)
-	p.failure.goesOn(p.source.log, failed, err)
+	p.failure.logFailure(p.source.log, failed, err)
 	p.source.observer.FetchFailed(err, failed.Class)
 	if failed.Status == http.StatusTooManyRequests || failed.Status == http.StatusServiceUnavailable {
 		return min(failed.RetryAfter, maxRetryAfter)
@@ -221,42 +222,40 @@ func (p *poll) failed(err error) (wait time.Duration) {
 	return 0
 }
 
-// failure logs trouble with the service when it begins, when it changes its kind, each minute that it lasts, and when
-// it is over. Two errors are of one kind when class and status agree: their texts differ at each poll, by port numbers
-// and the like.
-type failure struct {
-	class  Class // empty while all is well
+// failureLog logs a failure when it begins, when it changes, each minute while it lasts, and when it ends. Two
+// failures are the same if class and status agree. Their texts differ at each poll, for example by port numbers.
+type failureLog struct {
+	class  Class // empty without a failure
 	status int
 	since  time.Time
 	logged time.Time
 	polls  int
 }
 
-func (f *failure) goesOn(log *slog.Logger, failed *Error, err error) {
+func (f *failureLog) logFailure(log *slog.Logger, failed *Error, err error) {
 	now := time.Now()
 	if f.class == "" {
 		f.since = now
 	}
 	f.polls++
-	if f.class == failed.Class && f.status == failed.Status && now.Sub(f.logged) < repeatLog {
+	if f.class == failed.Class && f.status == failed.Status && now.Sub(f.logged) < repeatLogInterval {
 		return
 	}
 	f.class, f.status, f.logged = failed.Class, failed.Status, now
-	log.Warn("cannot read notices; what was read last stands", "source", Name, "error", err, "class", failed.Class,
+	log.Warn("cannot read notices, will retry; the last read notices stay valid", "source", Name, "error", err, "class", failed.Class,
 		"failedPolls", f.polls, "since", f.since)
 }
 
-func (f *failure) over(log *slog.Logger) {
+func (f *failureLog) logRecovery(log *slog.Logger) {
 	if f.class == "" {
 		return
 	}
-	log.Info("notices can be read again", "source", Name, "failedPolls", f.polls,
+	log.Info("notices are readable again", "source", Name, "failedPolls", f.polls,
 		"after", time.Since(f.since).Round(time.Millisecond))
-	*f = failure{}
+	*f = failureLog{}
 }
 
-// nobody observes nothing.
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) FetchOK(time.Duration)    {}
-func (nobody) FetchFailed(error, Class) {}
+func (noObserver) FetchOK(time.Duration)    {}
+func (noObserver) FetchFailed(error, Class) {}

@@ -20,22 +20,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// script is a service whose every answer is laid down. It answers the last one for ever.
-type script struct {
-	began   time.Time
-	answers []answer
-	asked   []time.Duration // since began
+// scriptedFetcher returns the listed responses, and then the last one forever.
+type scriptedFetcher struct {
+	began     time.Time
+	answers   []response
+	fetchedAt []time.Duration // since began
 }
 
-type answer struct {
+type response struct {
 	takes    time.Duration
 	document Document
 	err      error
 }
 
-func (s *script) Fetch(ctx context.Context) (Document, error) {
-	s.asked = append(s.asked, time.Since(s.began))
-	a := s.answers[min(len(s.asked), len(s.answers))-1]
+func (s *scriptedFetcher) Fetch(ctx context.Context) (Document, error) {
+	s.fetchedAt = append(s.fetchedAt, time.Since(s.began))
+	a := s.answers[min(len(s.fetchedAt), len(s.answers))-1]
 	select {
 	case <-time.After(a.takes):
 		return bytes.Clone(a.document), a.err
@@ -44,26 +44,26 @@ func (s *script) Fetch(ctx context.Context) (Document, error) {
 	}
 }
 
-// counts is an observer that keeps what it was told.
-type counts struct {
+// countingObserver stores the results of the polls.
+type countingObserver struct {
 	ok     int
 	failed []Class
 }
 
-func (c *counts) FetchOK(time.Duration)            { c.ok++ }
-func (c *counts) FetchFailed(_ error, class Class) { c.failed = append(c.failed, class) }
+func (c *countingObserver) FetchOK(time.Duration)            { c.ok++ }
+func (c *countingObserver) FetchFailed(_ error, class Class) { c.failed = append(c.failed, class) }
 
-// watch runs a source over the script for some time, inside a bubble of synctest.
-type watched struct {
+// pollResult is what a source did in some time of a synctest bubble.
+type pollResult struct {
 	source    *Source
-	counts    counts
+	counts    countingObserver
 	snapshots []notice.Snapshot
 	log       bytes.Buffer
 }
 
-func watch(t *testing.T, s *script, lasts time.Duration) *watched {
+func runSource(t *testing.T, s *scriptedFetcher, lasts time.Duration) *pollResult {
 	t.Helper()
-	w := &watched{}
+	w := &pollResult{}
 	var err error
 	w.source, err = NewSource(SourceOptions{
 		Fetcher: s, Resource: "vm_1", Observer: &w.counts, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
@@ -76,7 +76,7 @@ func watch(t *testing.T, s *script, lasts time.Duration) *watched {
 	return w
 }
 
-func seconds(at ...float64) []time.Duration {
+func toSeconds(at ...float64) []time.Duration {
 	out := make([]time.Duration, len(at))
 	for i, s := range at {
 		out[i] = time.Duration(s * float64(time.Second))
@@ -88,35 +88,35 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 	good := sample(t, "preempt.json")
 	for _, tc := range []struct {
 		name    string
-		answers []answer
+		answers []response
 		asked   []time.Duration
 	}{
-		{"quick answers", []answer{{document: good}}, seconds(0, 1, 2, 3, 4)},
-		{"answers of 300 ms", []answer{{takes: 300 * time.Millisecond, document: good}}, seconds(0, 1, 2, 3, 4)},
+		{"quick responses", []response{{document: good}}, toSeconds(0, 1, 2, 3, 4)},
+		{"answers of 300 ms", []response{{takes: 300 * time.Millisecond, document: good}}, toSeconds(0, 1, 2, 3, 4)},
 		{
 			"one of 2.5 s makes no burst",
-			[]answer{{takes: 2500 * time.Millisecond, document: good}, {document: good}},
-			seconds(0, 3, 4),
+			[]response{{takes: 2500 * time.Millisecond, document: good}, {document: good}},
+			toSeconds(0, 3, 4),
 		},
-		{"one of exactly 1 s", []answer{{takes: time.Second, document: good}, {document: good}}, seconds(0, 2, 3, 4)},
-		{"failures", []answer{{err: &Error{Class: Unreachable, Err: errors.New("refused")}}}, seconds(0, 1, 2, 3, 4)},
-		{"429 that asks for 2 s", []answer{
+		{"one of exactly 1 s", []response{{takes: time.Second, document: good}, {document: good}}, toSeconds(0, 2, 3, 4)},
+		{"failures", []response{{err: &Error{Class: Unreachable, Err: errors.New("refused")}}}, toSeconds(0, 1, 2, 3, 4)},
+		{"429 that asks for 2 s", []response{
 			{err: &Error{Class: HTTPStatus, Status: 429, RetryAfter: 2 * time.Second, Err: errors.New("429")}},
 			{document: good},
-		}, seconds(0, 2, 3, 4)},
-		{"503 that asks for 1.2 s", []answer{
+		}, toSeconds(0, 2, 3, 4)},
+		{"503 that asks for 1.2 s", []response{
 			{err: &Error{Class: HTTPStatus, Status: 503, RetryAfter: 1200 * time.Millisecond, Err: errors.New("503")}},
 			{document: good},
-		}, seconds(0, 2, 3, 4)},
-		{"500 may not ask for a pause", []answer{
+		}, toSeconds(0, 2, 3, 4)},
+		{"500 may not ask for a pause", []response{
 			{err: &Error{Class: HTTPStatus, Status: 500, RetryAfter: 3 * time.Second, Err: errors.New("500")}},
 			{document: good},
-		}, seconds(0, 1, 2, 3, 4)},
+		}, toSeconds(0, 1, 2, 3, 4)},
 	} {
 		t.Run(tc.name, virtual.Time(func(t *testing.T) {
-			s := &script{answers: tc.answers}
-			watch(t, s, 4500*time.Millisecond)
-			check.Equal(t, tc.asked, s.asked)
+			s := &scriptedFetcher{answers: tc.answers}
+			runSource(t, s, 4500*time.Millisecond)
+			check.Equal(t, tc.asked, s.fetchedAt)
 		}))
 	}
 }
@@ -124,19 +124,19 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 func TestServiceCannotDelayPollsPastASpotNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := &Error{Class: HTTPStatus, Status: 429, RetryAfter: time.Hour, Err: errors.New("429")}
-		s := &script{answers: []answer{{err: busy}}}
-		watch(t, s, 11*time.Second)
-		check.Equal(t, seconds(0, 5, 10), s.asked)
+		s := &scriptedFetcher{answers: []response{{err: busy}}}
+		runSource(t, s, 11*time.Second)
+		check.Equal(t, toSeconds(0, 5, 10), s.fetchedAt)
 	})
 }
 
 func TestOnlyChangedDocumentsAreEmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		empty, preempt := sample(t, "empty.json"), preemptOf(nil)
-		s := &script{answers: []answer{
+		s := &scriptedFetcher{answers: []response{
 			{document: empty}, {document: empty}, {document: preempt}, {document: preempt}, {document: empty},
 		}}
-		w := watch(t, s, 6500*time.Millisecond)
+		w := runSource(t, s, 6500*time.Millisecond)
 		var got []int
 		for _, snapshot := range w.snapshots {
 			got = append(got, len(snapshot.Notices))
@@ -148,7 +148,7 @@ func TestOnlyChangedDocumentsAreEmitted(t *testing.T) {
 			t.Errorf("the Preempt was emitted as of %v, want %v", got, want)
 		}
 		if w.counts.ok != 7 || len(w.counts.failed) != 0 {
-			t.Errorf("observed %+v, want 7 good polls", w.counts)
+			t.Errorf("observed %+v, want 7 successful polls", w.counts)
 		}
 		if got, want := w.source.LastRead().Sub(s.began), 6*time.Second; got != want {
 			t.Errorf("last read at %v, want %v", got, want)
@@ -156,10 +156,10 @@ func TestOnlyChangedDocumentsAreEmitted(t *testing.T) {
 	})
 }
 
-func TestI7AFailedReadLeavesTheLastSnapshotStanding(t *testing.T) {
+func TestI7FailedReadKeepsTheLastSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		preempt := preemptOf(nil)
-		s := &script{answers: []answer{
+		s := &scriptedFetcher{answers: []response{
 			{document: preempt},
 			{document: Document("<html>")},
 			{document: Document(`{"error":"x"}`)},
@@ -168,48 +168,48 @@ func TestI7AFailedReadLeavesTheLastSnapshotStanding(t *testing.T) {
 			{err: errors.New("of no class")},
 			{document: preempt},
 		}}
-		w := watch(t, s, 6500*time.Millisecond)
+		w := runSource(t, s, 6500*time.Millisecond)
 		if len(w.snapshots) != 1 {
-			t.Errorf("%d snapshots, want the first one alone", len(w.snapshots))
+			t.Errorf("%d snapshots, want only the first", len(w.snapshots))
 		}
 		want := []Class{NotJSON, WrongShape, NotJSON, Timeout, Unreachable}
 		if diff := cmp.Diff(want, w.counts.failed); diff != "" || w.counts.ok != 2 {
-			t.Errorf("failures (-want +got):\n%s and %d good polls", diff, w.counts.ok)
+			t.Errorf("failures (-want +got):\n%s and %d successful polls", diff, w.counts.ok)
 		}
 	})
 }
 
 func TestLastReadIsZeroUntilTheFirstDocument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := watch(t, &script{answers: []answer{{document: Document("<html>")}}}, 1500*time.Millisecond)
+		w := runSource(t, &scriptedFetcher{answers: []response{{document: Document("<html>")}}}, 1500*time.Millisecond)
 		if at := w.source.LastRead(); !at.IsZero() {
 			t.Errorf("last read %v", at)
 		}
 	})
 }
 
-func TestTroubleIsLoggedOnChangeAndEachMinute(t *testing.T) {
+func TestFailureIsLoggedOnChangeAndEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failing := func(n int, class Class) []answer {
-			var out []answer
+		failing := func(n int, class Class) []response {
+			var out []response
 			for i := range n {
 				err := &Error{Class: class, Err: errors.New("port " + string(rune('a'+i%26)))}
-				out = append(out, answer{err: err})
+				out = append(out, response{err: err})
 			}
 			return out
 		}
-		answers := slices.Concat(failing(130, Unreachable), failing(5, Timeout), []answer{{document: sample(t, "empty.json")}})
-		w := watch(t, &script{answers: answers}, 200*time.Second)
+		answers := slices.Concat(failing(130, Unreachable), failing(5, Timeout), []response{{document: sample(t, "empty.json")}})
+		w := runSource(t, &scriptedFetcher{answers: answers}, 200*time.Second)
 		lines := strings.Split(strings.TrimSpace(w.log.String()), "\n")
 		if len(lines) != 5 {
 			t.Fatalf("%d lines, want 5: at 0 s, 60 s, 120 s, the change, the end:\n%s", len(lines), w.log.String())
 		}
 		for i, part := range []string{
 			"class=unreachable failedPolls=1 ", "failedPolls=61 ", "failedPolls=121 ", "class=timeout failedPolls=131 ",
-			"notices can be read again",
+			"notices are readable again",
 		} {
 			if !strings.Contains(lines[i], part) {
-				t.Errorf("line %d is %q, want it to say %q", i, lines[i], part)
+				t.Errorf("line %d is %q, want it to contain %q", i, lines[i], part)
 			}
 		}
 		check.Contains(t, lines[4], "failedPolls=135 after=2m15s")
@@ -218,7 +218,7 @@ func TestTroubleIsLoggedOnChangeAndEachMinute(t *testing.T) {
 
 func TestContextEndDuringAPollIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := watch(t, &script{answers: []answer{{takes: time.Hour}}}, time.Second)
+		w := runSource(t, &scriptedFetcher{answers: []response{{takes: time.Hour}}}, time.Second)
 		if len(w.counts.failed) != 0 || len(w.snapshots) != 0 || w.log.Len() != 0 {
 			t.Errorf("observed %+v, %d snapshots, log %q", w.counts, len(w.snapshots), w.log.String())
 		}
@@ -226,20 +226,20 @@ func TestContextEndDuringAPollIsNoFailure(t *testing.T) {
 }
 
 func TestI10BadSourceOptionsAreNamedWithTheirValue(t *testing.T) {
-	s := &script{}
+	s := &scriptedFetcher{}
 	for says, options := range map[string]SourceOptions{
-		"fetcher is missing":     {Resource: "vm_1"},
-		"resource name is empty": {Fetcher: s},
+		"fetcher: is missing":     {Resource: "vm_1"},
+		"resource name: is empty": {Fetcher: s},
 		"poll interval: -1s":     {Fetcher: s, Resource: "vm_1", Interval: -time.Second},
 	} {
 		check.ErrorContains(t, check.Err(NewSource(options)), says)
 	}
 }
 
-func TestAChangeOfTheClockIsNews(t *testing.T) {
+func TestClockChangeEmitsASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
-		s := &script{began: time.Now(), answers: []answer{{document: preemptOf(nil)}}}
+		s := &scriptedFetcher{began: time.Now(), answers: []response{{document: preemptOf(nil)}}}
 		source, err := NewSource(SourceOptions{Fetcher: s, Resource: "vm_1", ClockAhead: func() time.Duration { return time.Duration(ahead.Load()) }})
 		must.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -248,27 +248,27 @@ func TestAChangeOfTheClockIsNews(t *testing.T) {
 		var told []time.Duration
 		source.Run(ctx, func(snapshot notice.Snapshot) { told = append(told, snapshot.Notices[0].ClockAhead) })
 		if want := []time.Duration{0, -time.Hour}; !slices.Equal(told, want) {
-			t.Errorf("told of clocks %v ahead, want %v", told, want)
+			t.Errorf("emitted clocks %v ahead, want %v", told, want)
 		}
 	})
 }
 
-type still struct{ document Document }
+type fixedFetcher struct{ document Document }
 
-func (s still) Fetch(context.Context) (Document, error) { return s.document, nil }
+func (s fixedFetcher) Fetch(context.Context) (Document, error) { return s.document, nil }
 
-func TestAnUnchangedDocumentCostsNoAllocation(t *testing.T) {
-	source, err := NewSource(SourceOptions{Fetcher: still{sample(t, "scale-set.json")}, Resource: "vm_1"})
+func TestUnchangedDocumentAllocatesNothing(t *testing.T) {
+	source, err := NewSource(SourceOptions{Fetcher: fixedFetcher{sample(t, "scale-set.json")}, Resource: "vm_1"})
 	must.NoError(t, err)
-	p := poll{source: source, emit: func(notice.Snapshot) {}}
-	p.once(t.Context())
-	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.once(t.Context()) }))
+	p := poller{source: source, emit: func(notice.Snapshot) {}}
+	p.poll(t.Context())
+	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.poll(t.Context()) }))
 }
 
 func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := sample(t, "empty.json")
-		s := &script{began: time.Now(), answers: []answer{
+		s := &scriptedFetcher{began: time.Now(), answers: []response{
 			{document: good},
 			{document: good},
 			{document: good},
@@ -280,14 +280,14 @@ func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		defer cancel()
 		go func() {
-			for _, at := range seconds(20, 20.5, 40, 41) { // the last while the service wants to be left alone
+			for _, at := range toSeconds(20, 20.5, 40, 41) { // the last one while the service demands a pause
 				time.Sleep(time.Until(s.began.Add(at)))
 				source.Ask()
 				source.Ask()
 			}
 		}()
 		source.Run(ctx, func(notice.Snapshot) {})
-		want := seconds(0, 20, 21, 40, 44, 60)
-		check.Equal(t, want, s.asked)
+		want := toSeconds(0, 20, 21, 40, 44, 60)
+		check.Equal(t, want, s.fetchedAt)
 	})
 }

@@ -11,34 +11,35 @@ import (
 
 // Defaults of a [Rule].
 const (
-	// DefaultHoldDown lets a condition that comes and goes come and go.
+	// DefaultHoldDown ignores a condition that is true for a short time.
 	DefaultHoldDown = time.Minute
-	// DefaultRelease keeps a node that has just recovered from being given back and taken away again.
+	// DefaultRelease keeps a node drained if its condition is false only for a short time.
 	DefaultRelease = 5 * time.Minute
-	// longest bounds both; more is a slip of the pen.
-	longest = 24 * time.Hour
+	// maxRuleDuration limits both; a longer time is a mistake.
+	maxRuleDuration = 24 * time.Hour
 )
 
-// Rule says which state of one of the node's conditions makes the node unfit, and what is done then.
+// Rule defines which status of a node condition makes the node unfit, and the action.
 type Rule struct {
-	// Type is the condition's, such as KernelDeadlock.
+	// Type is the type of the condition, such as KernelDeadlock.
 	Type string `json:"type"`
 	// Status that counts: True, False or Unknown; empty is True.
 	Status string `json:"status,omitempty"`
-	// Action is what is done then; see [Actions].
+	// Action is the action for the notice; see [Actions].
 	Action string `json:"action"`
-	// HoldDown is for how long the condition must hold without a break before anything is done; left out it is 1m ([DefaultHoldDown]).
+	// HoldDown is how long the condition must have the status without a break before the action; default 1m
+	// ([DefaultHoldDown]).
 	HoldDown *Duration `json:"holdDown,omitempty"`
-	// Release is for how long it must be gone without a break before the node is given back; left out it is 5m
+	// Release is how long the condition must not have the status before the node is restored; default 5m
 	// ([DefaultRelease]).
 	Release *Duration `json:"release,omitempty"`
 }
 
-// Actions lists what a rule may ask for.
+// Actions returns the valid actions of a rule.
 func Actions() []string { return []string{"ignore", "cordon", "drain-marked", "drain"} }
 
-// Hints lists the condition types by which AKS's node-problem-detector announces what Scheduled Events announce too.
-// They are confirmed with the metadata service, and no rule may name them.
+// Hints returns the condition types of AKS's node-problem-detector that repeat Scheduled Events. They are confirmed
+// with the metadata service, and no rule may name them.
 // (https://learn.microsoft.com/azure/aks/node-problem-detector#node-conditions; PreemptionScheduled is a newer name.)
 func Hints() []string {
 	return []string{
@@ -47,25 +48,25 @@ func Hints() []string {
 	}
 }
 
-// ID is the ID of the notice that the rule makes: the type, and the status where it is not True.
+// ID returns the ID of the rule's notice: the type, with the status appended if it is not True.
 func (r Rule) ID() string {
-	if r.status() == "True" {
+	if r.wantedStatus() == "True" {
 		return r.Type
 	}
-	return r.Type + "-" + r.status()
+	return r.Type + "-" + r.wantedStatus()
 }
 
-func (r Rule) status() string {
+func (r Rule) wantedStatus() string {
 	if r.Status == "" {
 		return "True"
 	}
 	return r.Status
 }
 
-func (r Rule) holdDown() time.Duration { return r.HoldDown.or(DefaultHoldDown) }
-func (r Rule) release() time.Duration  { return r.Release.or(DefaultRelease) }
+func (r Rule) holdDownOrDefault() time.Duration { return r.HoldDown.orDefault(DefaultHoldDown) }
+func (r Rule) releaseOrDefault() time.Duration  { return r.Release.orDefault(DefaultRelease) }
 
-// Validate reports everything that is wrong with the rule; each error names the field, its value and what is allowed.
+// Validate returns all problems of the rule. Each error names the field, its value and what is allowed.
 func (r Rule) Validate() error {
 	var errs []error
 	bad := func(field, value, want string) {
@@ -78,8 +79,8 @@ func (r Rule) Validate() error {
 	case r.Type == "" || len(r.Type) > 316 || strings.ContainsFunc(r.Type, odd):
 		bad("type", fmt.Sprintf("%.80q", r.Type), "the type of a node condition, such as KernelDeadlock")
 	case slices.Contains(Hints(), r.Type):
-		errs = append(errs, fmt.Errorf("type: %q: is confirmed with the metadata service and takes no rule; see the "+
-			"setting for what is unconfirmed", r.Type))
+		errs = append(errs, fmt.Errorf("type: %q: is confirmed with the metadata service, so no rule may name it; see the "+
+			"setting for unconfirmed events", r.Type))
 	}
 	if slices.Contains([]string{"DrainInProgress", "Drained"}, r.Type) {
 		bad("type", fmt.Sprintf("%q", r.Type), "a condition that the agent does not set itself when it drains")
@@ -90,15 +91,15 @@ func (r Rule) Validate() error {
 	if !slices.Contains(Actions(), r.Action) {
 		bad("action", fmt.Sprintf("%.80q", r.Action), "one of "+strings.Join(Actions(), ", "))
 	}
-	for field, d := range map[string]time.Duration{"holdDown": r.holdDown(), "release": r.release()} {
-		if d < 0 || d > longest {
-			bad(field, d.String(), "0 to "+longest.String())
+	for field, d := range map[string]time.Duration{"holdDown": r.holdDownOrDefault(), "release": r.releaseOrDefault()} {
+		if d < 0 || d > maxRuleDuration {
+			bad(field, d.String(), "0 to "+maxRuleDuration.String())
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ValidateAll validates each rule, and that no two are about one state of a condition.
+// ValidateAll validates each rule, and that no two rules match the same status of a condition.
 func ValidateAll(rules []Rule) error {
 	var errs []error
 	for i, r := range rules {
@@ -112,7 +113,7 @@ func ValidateAll(rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Parse reads a rule as a flag spells it: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
+// Parse parses a rule in the syntax of the flag: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
 func Parse(text string) (Rule, error) {
 	const form = "want TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION], such as KernelDeadlock=drain,hold=2m"
 	which, what, found := strings.Cut(text, "=")
@@ -140,21 +141,20 @@ func Parse(text string) (Rule, error) {
 	return r, nil
 }
 
-// Duration is a time.Duration that configuration files spell as Go does, such as "90s" or "5m".
+// Duration is a time.Duration that configuration files write like Go, such as "90s" or "5m".
 type Duration time.Duration
 
-// or is the duration, or another when there is none.
-func (d *Duration) or(standard time.Duration) time.Duration {
+func (d *Duration) orDefault(standard time.Duration) time.Duration {
 	if d == nil {
 		return standard
 	}
 	return time.Duration(*d)
 }
 
-// MarshalText makes Duration an encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText makes Duration an encoding.TextUnmarshaler.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func span(d time.Duration) *Duration { return (*Duration)(&d) }
+func newDuration(d time.Duration) *Duration { return (*Duration)(&d) }
 
 func TestRuleIsReadFromFlagAndFile(t *testing.T) {
 	for flag, tt := range map[string]struct {
@@ -25,12 +25,12 @@ func TestRuleIsReadFromFlagAndFile(t *testing.T) {
 		},
 		"Ready:Unknown=cordon,release=10m,hold=90s": {
 			`{"type": "Ready", "status": "Unknown", "action": "cordon", "holdDown": "90s", "release": "10m"}`,
-			Rule{Type: "Ready", Status: "Unknown", Action: "cordon", HoldDown: span(90 * time.Second), Release: span(10 * time.Minute)},
+			Rule{Type: "Ready", Status: "Unknown", Action: "cordon", HoldDown: newDuration(90 * time.Second), Release: newDuration(10 * time.Minute)},
 			"Ready-Unknown",
 		},
 		"KubeletProblem=ignore,hold=0s": {
 			`{"type": "KubeletProblem", "action": "ignore", "holdDown": "0s"}`,
-			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)},
+			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: newDuration(0)},
 			"KubeletProblem",
 		},
 	} {
@@ -66,7 +66,7 @@ func TestI10BadRuleIsRefusedByFieldAndRange(t *testing.T) {
 		"X=drain,hold=1m,hold=2m":          `"hold=2m": want TYPE`,
 	} {
 		if _, err := Parse(flag); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v does not say %q", flag, err, want)
+			t.Errorf("%s: error %v, want it to contain %q", flag, err, want)
 		}
 	}
 	twice := []Rule{{Type: "A", Action: "drain"}, {Type: "A", Status: "False", Action: "drain"}, {Type: "A", Status: "True", Action: "cordon"}}
@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if err := r.Validate(); err != nil {
-			t.Errorf("%q was read as %+v, which is not valid: %v", text, r, err)
+			t.Errorf("%q was parsed as %+v, which is invalid: %v", text, r, err)
 		}
 		if r.ID() == "" {
 			t.Errorf("%q has no ID", text)

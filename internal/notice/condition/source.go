@@ -1,12 +1,14 @@
-// Package condition reads notices off the conditions of the agent's own Node.
+// Package condition reads notices from the conditions of the agent's own Node.
 //
-// Two kinds of condition are told apart. Those by which AKS's node-problem-detector repeats what Scheduled Events
-// announce ([Hints]) are hints: they are raised by scripts that time out too (https://github.com/Azure/AKS/issues/4757),
-// so that they have the metadata service asked at once and are no notice. Only when that has not answered for a while do
-// they become one, until it answers again: then it knows better. All others are notices by rules ([Rule]), once they have
-// held for a while, and until they have been gone for a while.
+// There are two kinds of conditions. Hints ([Hints]) are conditions of AKS's node-problem-detector that repeat
+// Scheduled Events. Its scripts raise them on timeouts too (https://github.com/Azure/AKS/issues/4757). So a hint only
+// triggers a read of the metadata service. If that service has not answered for a while, the hint becomes a notice,
+// until the service answers again.
 //
-// The package asks nothing of anybody: the Node is handed to it by who follows it.
+// All other conditions become notices by rules ([Rule]). The notice begins once the condition has been true for a
+// while, and ends once it has been false for a while.
+//
+// The package sends no requests. Its caller watches the Node and passes its states.
 package condition
 
 import (
@@ -22,54 +24,54 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// Name is the name of this source in its notices.
+// Name is the Source field of its notices.
 const Name = "condition"
 
-// DefaultUnconfirmedAfter is for how long the metadata service may be away before hints count without it. It bears a
-// restart of the service, and an answer that takes its time.
+// DefaultUnconfirmedAfter is how long the metadata service may be unavailable before hints count without it. It
+// allows for a restart of the service and a slow response.
 const DefaultUnconfirmedAfter = 3 * time.Minute
 
-// readable is for how long after it was last read the metadata service counts as one that can be read.
-const readable = 10 * time.Second
+// metadataFreshness is how long after its last read the metadata service counts as available.
+const metadataFreshness = 10 * time.Second
 
-// lookAgain is how often the metadata service's return is looked for while hints stand unconfirmed.
-const lookAgain = time.Second
+// metadataPollInterval is how often the last read is checked while there are hints.
+const metadataPollInterval = time.Second
 
-// Metadata is the source that hints are confirmed with. *azure.Source is one.
+// Metadata is the source that confirms hints. *azure.Source implements it.
 type Metadata interface {
-	// Ask has it read at once. It does not block.
+	// Ask triggers an immediate read. It does not block.
 	Ask()
-	// LastRead is when it was last read and understood; zero is never.
+	// LastRead returns when it was last read successfully; zero is never.
 	LastRead() time.Time
 }
 
-// Options configure a [Source].
+// Options configures a [Source].
 type Options struct {
 	Rules []Rule
-	// Metadata is needed.
+	// Metadata is required.
 	Metadata Metadata
-	// UnconfirmedAfter is for how long the metadata service must not have answered before hints count; 0 is
+	// UnconfirmedAfter is how long the metadata service must be unavailable before hints count; 0 is
 	// DefaultUnconfirmedAfter.
 	UnconfirmedAfter time.Duration
-	// NeedsMetadata has no rule's notice begin while the metadata service cannot be read.
+	// NeedsMetadata delays the start of every rule's notice while the metadata service is unavailable.
 	NeedsMetadata bool
 }
 
-// Source makes notices of a node's conditions. See and Resume may be called from any goroutine.
+// Source converts a node's conditions to notices. See and Resume may be called from any goroutine.
 type Source struct {
-	o    Options
-	news chan struct{}
+	options Options
+	changed chan struct{}
 
 	mu       sync.Mutex
-	node     *kubeapi.Node // the newest
+	node     *kubeapi.Node // latest state
 	lastRead time.Time
-	resumed  map[string]bool // IDs of the notices that an earlier process made
+	resumed  map[string]bool // IDs of the notices of an earlier process
 }
 
-// New checks the options; its errors name the option, its value and what is allowed.
+// New checks the options. Its errors name the option, its value and what is allowed.
 func New(o Options) (*Source, error) {
 	if o.Metadata == nil {
-		return nil, errors.New("metadata is missing; want the source that hints are confirmed with")
+		return nil, errors.New("metadata: is missing, want the source that confirms hints")
 	}
 	if o.UnconfirmedAfter < 0 {
 		return nil, fmt.Errorf("unconfirmed after: %s: want more than 0", o.UnconfirmedAfter)
@@ -80,21 +82,21 @@ func New(o Options) (*Source, error) {
 	if err := ValidateAll(o.Rules); err != nil {
 		return nil, err
 	}
-	return &Source{o: o, news: make(chan struct{}, 1), resumed: map[string]bool{}}, nil
+	return &Source{options: o, changed: make(chan struct{}, 1), resumed: map[string]bool{}}, nil
 }
 
-// Name is the name of the source in its notices.
+// Name returns the Source field of the notices.
 func (s *Source) Name() string { return Name }
 
-// LastRead is when the node was last seen; the zero time before the first.
+// LastRead returns when the node was last seen; zero is never.
 func (s *Source) LastRead() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lastRead
 }
 
-// Resume tells of the notices that an earlier process made and that were not over: each stands until its condition has
-// been gone for long enough. It must be called before the first See.
+// Resume passes the notices of an earlier process that had not ended. Each stays until its condition has been false
+// for long enough. Call it before the first See.
 func (s *Source) Resume(notices []notice.Notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,21 +105,21 @@ func (s *Source) Resume(notices []notice.Notice) {
 	}
 }
 
-// See takes in a newer state of the Node. It does not block.
+// See passes a newer state of the Node. It does not block.
 func (s *Source) See(node *kubeapi.Node) {
 	s.mu.Lock()
 	s.node, s.lastRead = node, time.Now()
 	s.mu.Unlock()
 	select {
-	case s.news <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Run makes notices until ctx ends. It hands a snapshot to emit when the node has first been seen, and then whenever
-// what it would say has changed. emit is called from Run's goroutine.
+// Run emits snapshots until ctx ends: one when the node was first seen, and one after each change of the notices. It
+// calls emit from its own goroutine.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
-	w := watch{source: s, began: time.Now(), tracks: map[string]*track{}, hints: map[string]string{}}
+	w := evaluator{source: s, started: time.Now(), rules: map[string]*ruleState{}, hints: map[string]string{}}
 	timer := time.NewTimer(0)
 	timer.Stop()
 	defer timer.Stop()
@@ -125,11 +127,11 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.news:
+		case <-s.changed:
 		case <-timer.C:
 		}
-		snapshot, next := w.look(time.Now())
-		if w.isNews(snapshot) {
+		snapshot, next := w.evaluate(time.Now())
+		if w.storeIfChanged(snapshot) {
 			emit(snapshot)
 		}
 		timer.Stop()
@@ -139,111 +141,112 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	}
 }
 
-// watch is the state of one Run.
-type watch struct {
-	source *Source
-	began  time.Time
-	tracks map[string]*track // by the rule's ID
-	hints  map[string]string // what each hint that holds says, by type
-	said   []notice.Notice
-	spoken bool
+// evaluator is the state of one Run.
+type evaluator struct {
+	source      *Source
+	started     time.Time
+	rules       map[string]*ruleState // by rule ID
+	hints       map[string]string     // message and time of each true hint, by type
+	lastNotices []notice.Notice
+	hasEmitted  bool
 }
 
-// track follows one rule.
-type track struct {
+// ruleState tracks one rule.
+type ruleState struct {
 	active bool
-	// turned is since when the condition has been other than active says; zero while it agrees.
-	turned time.Time
+	// changedSince is since when the condition differs from active; zero while it agrees.
+	changedSince time.Time
 }
 
-// look works out what the node's conditions say, and when they may say something else though nothing happens to them;
-// 0 is never.
-func (w *watch) look(now time.Time) (notice.Snapshot, time.Duration) {
+// evaluate returns the snapshot for the node's conditions. It also returns when the snapshot may change without a
+// change of the node; 0 is never.
+func (w *evaluator) evaluate(now time.Time) (notice.Snapshot, time.Duration) {
 	s := w.source
 	s.mu.Lock()
 	node := s.node
 	s.mu.Unlock()
 	snapshot := notice.Snapshot{At: now}
-	next := later(0)
-	for _, r := range s.o.Rules {
-		on := find(node, r.Type)
-		active, wait := w.follow(r, on, now)
-		next = next.or(wait)
+	next := pause(0)
+	for _, r := range s.options.Rules {
+		on := findCondition(node, r.Type)
+		active, wait := w.evaluateRule(r, on, now)
+		next = next.shorter(wait)
 		if active {
-			snapshot.Notices = append(snapshot.Notices, noticeOf(r.ID(), r.Type, on))
+			snapshot.Notices = append(snapshot.Notices, newNotice(r.ID(), r.Type, on))
 		}
 	}
-	unconfirmed, wait := w.hinted(node, now)
+	unconfirmed, wait := w.evaluateHints(node, now)
 	snapshot.Notices = append(snapshot.Notices, unconfirmed...)
-	next = next.or(wait)
+	next = next.shorter(wait)
 	slices.SortFunc(snapshot.Notices, func(a, b notice.Notice) int { return strings.Compare(a.ID, b.ID) })
 	return snapshot, time.Duration(next)
 }
 
-// isNews reports that the snapshot has other notices than the last one, and keeps it. How a detector words its message
-// is no news.
-func (w *watch) isNews(s notice.Snapshot) bool {
-	same := slices.EqualFunc(w.said, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
-	news := !w.spoken || !same
-	w.said, w.spoken = s.Notices, true
+// storeIfChanged stores the snapshot, and reports whether its notices differ from the last ones. A different message
+// of a detector does not count.
+func (w *evaluator) storeIfChanged(s notice.Snapshot) bool {
+	same := slices.EqualFunc(w.lastNotices, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
+	news := !w.hasEmitted || !same
+	w.lastNotices, w.hasEmitted = s.Notices, true
 	return news
 }
 
-// follow says whether a rule's notice stands, and when that may change by itself.
-func (w *watch) follow(r Rule, on *kubeapi.Condition, now time.Time) (active bool, wait time.Duration) {
-	t := w.tracks[r.ID()]
+// evaluateRule returns whether a rule's notice is active, and when that may change without a change of the node.
+func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (active bool, wait time.Duration) {
+	t := w.rules[r.ID()]
 	if t == nil {
 		w.source.mu.Lock()
-		t = &track{active: w.source.resumed[r.ID()]}
+		t = &ruleState{active: w.source.resumed[r.ID()]}
 		w.source.mu.Unlock()
-		w.tracks[r.ID()] = t
+		w.rules[r.ID()] = t
 	}
-	if on != nil && on.Status == "Unknown" && r.status() != "Unknown" {
-		t.turned = time.Time{} // unknown is neither come nor gone (I7), and breaks what was on its way
+	if on != nil && on.Status == "Unknown" && r.wantedStatus() != "Unknown" {
+		t.changedSince = time.Time{} // Unknown neither starts nor ends a notice (I7), but restarts the waiting time
 		return t.active, 0
 	}
-	matches := on != nil && on.Status == r.status()
+	matches := on != nil && on.Status == r.wantedStatus()
 	if matches == t.active {
-		t.turned = time.Time{}
+		t.changedSince = time.Time{}
 		return t.active, 0
 	}
-	if t.turned.IsZero() {
-		t.turned = turnedAt(on, now)
+	if t.changedSince.IsZero() {
+		t.changedSince = findChangeTime(on, now)
 	}
-	patience := r.holdDown()
+	patience := r.holdDownOrDefault()
 	if t.active {
-		patience = r.release()
+		patience = r.releaseOrDefault()
 	}
-	if left := patience - now.Sub(t.turned); left > 0 {
+	if left := patience - now.Sub(t.changedSince); left > 0 {
 		return t.active, left
 	}
-	if s := w.source; matches && s.o.NeedsMetadata && now.Sub(s.o.Metadata.LastRead()) > readable {
-		return false, lookAgain
+	if s := w.source; matches && s.options.NeedsMetadata && now.Sub(s.options.Metadata.LastRead()) > metadataFreshness {
+		return false, metadataPollInterval
 	}
-	t.active, t.turned = matches, time.Time{}
+	t.active, t.changedSince = matches, time.Time{}
 	return t.active, 0
 }
 
-// turnedAt is when a condition came to be as it is: it may have been so before this process began. A clock that is
-// ahead of ours is not believed.
-func turnedAt(on *kubeapi.Condition, now time.Time) time.Time {
+// findChangeTime returns when a condition got its present status, which may be before this process started. A time in
+// the future counts as now, because another clock is ahead.
+func findChangeTime(on *kubeapi.Condition, now time.Time) time.Time {
 	if on == nil || on.LastTransitionTime.IsZero() || on.LastTransitionTime.After(now) {
 		return now
 	}
 	return on.LastTransitionTime
 }
 
-// hinted asks the metadata service about hints that are new, and makes notices of those that it has been away for.
-func (w *watch) hinted(node *kubeapi.Node, now time.Time) (unconfirmed []notice.Notice, wait time.Duration) {
+// evaluateHints triggers a read of the metadata service for new hints. It returns notices for hints if that service
+// has been unavailable for long enough.
+func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirmed []notice.Notice, wait time.Duration) {
 	s := w.source
 	ask, any := false, false
-	lastRead := s.o.Metadata.LastRead()
-	if lastRead.Before(w.began) {
-		lastRead = w.began
+	lastRead := s.options.Metadata.LastRead()
+	if lastRead.Before(w.started) {
+		lastRead = w.started
 	}
-	away := now.Sub(lastRead) >= s.o.UnconfirmedAfter
+	away := now.Sub(lastRead) >= s.options.UnconfirmedAfter
 	for _, kind := range Hints() {
-		on := find(node, kind)
+		on := findCondition(node, kind)
 		if on == nil || on.Status != "True" {
 			delete(w.hints, kind)
 			continue
@@ -253,39 +256,38 @@ func (w *watch) hinted(node *kubeapi.Node, now time.Time) (unconfirmed []notice.
 			w.hints[kind], ask = says, true
 		}
 		if away {
-			unconfirmed = append(unconfirmed, noticeOf(kind, kind, on))
+			unconfirmed = append(unconfirmed, newNotice(kind, kind, on))
 		}
 	}
 	if ask {
-		s.o.Metadata.Ask()
+		s.options.Metadata.Ask()
 	}
 	switch {
 	case !any:
 		return nil, 0
 	case away:
-		return unconfirmed, lookAgain
+		return unconfirmed, metadataPollInterval
 	}
-	return nil, max(s.o.UnconfirmedAfter-now.Sub(lastRead), lookAgain)
+	return nil, max(s.options.UnconfirmedAfter-now.Sub(lastRead), metadataPollInterval)
 }
 
-// longestText bounds what is kept of a condition's message, which goes into the record on the node.
-const longestText = 256
+// maxMessageBytes limits a condition's message in the record on the node.
+const maxMessageBytes = 256
 
-// noticeOf makes a notice of a condition.
-func noticeOf(id, kind string, on *kubeapi.Condition) notice.Notice {
+func newNotice(id, kind string, on *kubeapi.Condition) notice.Notice {
 	n := notice.Notice{ID: id, Source: Name, Type: notice.Condition, Status: notice.Scheduled, Duration: -1, Description: kind}
 	if on == nil {
 		return n
 	}
 	text := on.Message
-	if len(text) > longestText {
-		text = strings.ToValidUTF8(text[:longestText], "") + "…"
+	if len(text) > maxMessageBytes {
+		text = strings.ToValidUTF8(text[:maxMessageBytes], "") + "…"
 	}
 	n.Description = strings.TrimSpace(fmt.Sprintf("%s is %s: %s %s", kind, on.Status, on.Reason, text))
 	return n
 }
 
-func find(node *kubeapi.Node, kind string) *kubeapi.Condition {
+func findCondition(node *kubeapi.Node, kind string) *kubeapi.Condition {
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == kind {
 			return c
@@ -294,13 +296,13 @@ func find(node *kubeapi.Node, kind string) *kubeapi.Condition {
 	return nil
 }
 
-// later is a pause of which 0 is for ever.
-type later time.Duration
+// pause is a duration; 0 is unlimited.
+type pause time.Duration
 
-// or is the shorter pause.
-func (l later) or(d time.Duration) later {
+// shorter returns the shorter of two pauses.
+func (l pause) shorter(d time.Duration) pause {
 	if l == 0 || d > 0 && d < time.Duration(l) {
-		return later(d)
+		return pause(d)
 	}
 	return l
 }

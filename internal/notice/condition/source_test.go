@@ -17,26 +17,26 @@ import (
 
 var _ Metadata = (*azure.Source)(nil)
 
-// metadata is a service that answers each second unless it is away.
-type metadata struct {
+// fakeMetadata is a service that is read each second unless it is away.
+type fakeMetadata struct {
 	mu   sync.Mutex
-	away time.Time // since when; zero is not
+	away time.Time // since when; zero is available
 	asks int
 }
 
-func (m *metadata) Ask() {
+func (m *fakeMetadata) Ask() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asks++
 }
 
-func (m *metadata) asked() int {
+func (m *fakeMetadata) asked() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.asks
 }
 
-func (m *metadata) LastRead() time.Time {
+func (m *fakeMetadata) LastRead() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.away.IsZero() {
@@ -45,19 +45,19 @@ func (m *metadata) LastRead() time.Time {
 	return m.away
 }
 
-// gone since a moment; zero is not.
-func (m *metadata) gone(since time.Time) {
+// setAway makes the service unavailable since a time; zero makes it available.
+func (m *fakeMetadata) setAway(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.away = since
 }
 
-// stage runs a source in a bubble of synctest.
-type stage struct {
+// fixture runs a source in a synctest bubble.
+type fixture struct {
 	*Source
 
 	t         *testing.T
-	metadata  *metadata
+	metadata  *fakeMetadata
 	mu        sync.Mutex
 	now       []string // the IDs of the latest snapshot
 	snapshots int
@@ -65,9 +65,9 @@ type stage struct {
 	status    map[string]string
 }
 
-func newStage(t *testing.T, rules ...Rule) *stage {
+func newFixture(t *testing.T, rules ...Rule) *fixture {
 	t.Helper()
-	s := &stage{t: t, metadata: &metadata{}, since: map[string]time.Time{}, status: map[string]string{}}
+	s := &fixture{t: t, metadata: &fakeMetadata{}, since: map[string]time.Time{}, status: map[string]string{}}
 	var err error
 	if s.Source, err = New(Options{Rules: rules, Metadata: s.metadata}); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func newStage(t *testing.T, rules ...Rule) *stage {
 	return s
 }
 
-func (s *stage) run() {
+func (s *fixture) run() {
 	ctx, stop := context.WithCancel(s.t.Context())
 	s.t.Cleanup(stop)
 	go s.Run(ctx, func(snapshot notice.Snapshot) {
@@ -89,13 +89,13 @@ func (s *stage) run() {
 	})
 }
 
-// set has the node say something from now on; an empty status takes the condition off.
-func (s *stage) set(kind, status string) {
+// setCondition sets a condition of the node; an empty status removes it.
+func (s *fixture) setCondition(kind, status string) {
 	s.status[kind], s.since[kind] = status, time.Now()
-	s.show()
+	s.sendNode()
 }
 
-func (s *stage) show() {
+func (s *fixture) sendNode() {
 	n := &kubeapi.Node{}
 	for kind, status := range s.status {
 		if status != "" {
@@ -108,14 +108,14 @@ func (s *stage) show() {
 	synctest.Wait()
 }
 
-// emitted is how many snapshots there were.
-func (s *stage) emitted() int {
+// emitted returns the number of snapshots.
+func (s *fixture) emitted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.snapshots
 }
 
-func (s *stage) wants(ids ...string) {
+func (s *fixture) wantNotices(ids ...string) {
 	s.t.Helper()
 	synctest.Wait()
 	s.mu.Lock()
@@ -125,186 +125,186 @@ func (s *stage) wants(ids ...string) {
 	}
 }
 
-// pass lets some time go by, and what is due at its end be done.
+// pass lets time pass, and waits for what is due at its end.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-func rule(kind string, hold, release time.Duration) Rule {
+func newRule(kind string, hold, release time.Duration) Rule {
 	return Rule{Type: kind, Action: "drain", HoldDown: (*Duration)(&hold), Release: (*Duration)(&release)}
 }
 
-func TestConditionCountsFromHoldToGap(t *testing.T) {
+func TestNoticeStartsAfterHoldDownAndEndsAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, rule("KernelDeadlock", time.Minute, 5*time.Minute))
+		s := newFixture(t, newRule("KernelDeadlock", time.Minute, 5*time.Minute))
 		s.run()
-		s.set("KernelDeadlock", "False")
-		s.wants()
+		s.setCondition("KernelDeadlock", "False")
+		s.wantNotices()
 		check.Is(t, 1, s.emitted())
-		s.set("KernelDeadlock", "True")
+		s.setCondition("KernelDeadlock", "True")
 		pass(59 * time.Second)
-		s.wants()
+		s.wantNotices()
 		pass(time.Second)
-		s.wants("KernelDeadlock")
-		s.set("KernelDeadlock", "False")
+		s.wantNotices("KernelDeadlock")
+		s.setCondition("KernelDeadlock", "False")
 		pass(4 * time.Minute)
-		s.set("KernelDeadlock", "True") // it flaps
+		s.setCondition("KernelDeadlock", "True") // the condition flaps
 		pass(time.Minute)
-		s.set("KernelDeadlock", "False")
+		s.setCondition("KernelDeadlock", "False")
 		pass(5*time.Minute - time.Second)
-		s.wants("KernelDeadlock")
+		s.wantNotices("KernelDeadlock")
 		pass(time.Second)
-		s.wants()
+		s.wantNotices()
 		check.Is(t, 3, s.emitted())
 	})
 }
 
-// M8: one that comes and goes must not cordon and uncordon the node by turns.
-func TestM8AConditionThatFlapsIsNoNotice(t *testing.T) {
+// M8: a flapping condition must not cordon and uncordon the node repeatedly.
+func TestM8FlappingConditionIsNoNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, rule("KubeletProblem", time.Minute, time.Minute))
+		s := newFixture(t, newRule("KubeletProblem", time.Minute, time.Minute))
 		s.run()
 		for range 20 {
-			s.set("KubeletProblem", "True")
+			s.setCondition("KubeletProblem", "True")
 			pass(50 * time.Second)
-			s.set("KubeletProblem", "False")
+			s.setCondition("KubeletProblem", "False")
 			pass(10 * time.Second)
 		}
 		check.Is(t, 1, s.emitted())
 	})
 }
 
-func TestI7UnknownIsNeitherComeNorGone(t *testing.T) {
+func TestI7UnknownNeitherStartsNorEndsANotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, rule("KernelDeadlock", time.Minute, time.Minute))
+		s := newFixture(t, newRule("KernelDeadlock", time.Minute, time.Minute))
 		s.run()
-		s.set("KernelDeadlock", "Unknown")
+		s.setCondition("KernelDeadlock", "Unknown")
 		pass(time.Hour)
-		s.wants()
-		s.set("KernelDeadlock", "True")
+		s.wantNotices()
+		s.setCondition("KernelDeadlock", "True")
 		pass(time.Minute)
-		s.set("KernelDeadlock", "Unknown")
+		s.setCondition("KernelDeadlock", "Unknown")
 		pass(time.Hour)
-		s.wants("KernelDeadlock")
-		s.set("KernelDeadlock", "")
+		s.wantNotices("KernelDeadlock")
+		s.setCondition("KernelDeadlock", "")
 		pass(time.Minute)
-		s.wants()
+		s.wantNotices()
 	})
 }
 
-func TestConditionHeldBeforeTheStartCountsAtOnce(t *testing.T) {
+func TestConditionTrueBeforeStartCountsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, rule("KernelDeadlock", 10*time.Minute, time.Minute))
+		s := newFixture(t, newRule("KernelDeadlock", 10*time.Minute, time.Minute))
 		s.status["KernelDeadlock"], s.since["KernelDeadlock"] = "True", time.Now().Add(-time.Hour)
 		s.run()
-		s.show()
-		s.wants("KernelDeadlock")
+		s.sendNode()
+		s.wantNotices("KernelDeadlock")
 	})
 }
 
-func TestI8EarlierProcessesNoticeEndsInTime(t *testing.T) {
+func TestI8NoticeOfEarlierProcessEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, rule("KernelDeadlock", time.Minute, 5*time.Minute))
+		s := newFixture(t, newRule("KernelDeadlock", time.Minute, 5*time.Minute))
 		s.Resume([]notice.Notice{{ID: "KernelDeadlock"}})
 		s.status["KernelDeadlock"], s.since["KernelDeadlock"] = "False", time.Now().Add(-2*time.Minute)
 		s.run()
-		s.show()
-		s.wants("KernelDeadlock")
+		s.sendNode()
+		s.wantNotices("KernelDeadlock")
 		pass(3 * time.Minute)
-		s.wants()
+		s.wantNotices()
 	})
 }
 
-func TestAnotherStatusThanTrueCanBeAskedFor(t *testing.T) {
+func TestRuleMayMatchAnotherStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := rule("NetworkReady", 0, 0)
+		r := newRule("NetworkReady", 0, 0)
 		r.Status = "False"
-		s := newStage(t, r)
+		s := newFixture(t, r)
 		s.run()
-		s.set("NetworkReady", "True")
-		s.wants()
-		s.set("NetworkReady", "False")
-		s.wants("NetworkReady-False")
+		s.setCondition("NetworkReady", "True")
+		s.wantNotices()
+		s.setCondition("NetworkReady", "False")
+		s.wantNotices("NetworkReady-False")
 	})
 }
 
-// M14: the detector's scripts raise hints that no event is behind.
+// M14: the detector's scripts raise hints without an event.
 func TestM14HintIsNoNoticeWhileMetadataAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
+		s := newFixture(t)
 		s.run()
-		s.set("Ready", "True")
+		s.setCondition("Ready", "True")
 		if s.metadata.asked() != 0 {
-			t.Error("asked without a hint")
+			t.Error("read the metadata service without a hint")
 		}
-		s.set("VMEventScheduled", "True")
-		s.set("RebootScheduled", "True")
-		s.show()
+		s.setCondition("VMEventScheduled", "True")
+		s.setCondition("RebootScheduled", "True")
+		s.sendNode()
 		if s.metadata.asked() != 2 {
-			t.Errorf("asked %d times, want once for each hint", s.metadata.asked())
+			t.Errorf("%d reads of the metadata service, want one for each hint", s.metadata.asked())
 		}
 		pass(24 * time.Hour)
-		s.wants()
+		s.wantNotices()
 		check.Is(t, 1, s.emitted())
 	})
 }
 
-func TestHintsCountWhileTheMetadataServiceIsAway(t *testing.T) {
+func TestHintsCountWithoutTheMetadataService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
+		s := newFixture(t)
 		s.run()
-		s.set("PreemptionScheduled", "True")
-		s.metadata.gone(time.Now())
+		s.setCondition("PreemptionScheduled", "True")
+		s.metadata.setAway(time.Now())
 		pass(DefaultUnconfirmedAfter - time.Second)
-		s.wants()
+		s.wantNotices()
 		pass(2 * time.Second)
-		s.wants("PreemptionScheduled")
-		s.set("RebootScheduled", "True")
-		s.wants("PreemptionScheduled", "RebootScheduled")
-		s.set("PreemptionScheduled", "False")
-		s.wants("RebootScheduled")
-		s.metadata.gone(time.Time{}) // and says nothing of a reboot
-		pass(lookAgain)
-		s.wants()
+		s.wantNotices("PreemptionScheduled")
+		s.setCondition("RebootScheduled", "True")
+		s.wantNotices("PreemptionScheduled", "RebootScheduled")
+		s.setCondition("PreemptionScheduled", "False")
+		s.wantNotices("RebootScheduled")
+		s.metadata.setAway(time.Time{}) // and lists no reboot
+		pass(metadataPollInterval)
+		s.wantNotices()
 	})
 }
 
 func TestSilentMetadataServiceIsGivenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		s.metadata.gone(time.Unix(0, 0))
+		s := newFixture(t)
+		s.metadata.setAway(time.Unix(0, 0))
 		s.run()
-		s.set("RebootScheduled", "True")
-		s.wants()
+		s.setCondition("RebootScheduled", "True")
+		s.wantNotices()
 		pass(DefaultUnconfirmedAfter)
-		s.wants("RebootScheduled")
+		s.wantNotices("RebootScheduled")
 	})
 }
 
-func TestALongMessageIsCutShort(t *testing.T) {
-	n := noticeOf("X", "X", &kubeapi.Condition{Status: "True", Message: strings.Repeat("é", 10_000)})
-	if len(n.Description) > longestText+40 || !strings.HasSuffix(n.Description, "…") {
+func TestLongMessageIsClipped(t *testing.T) {
+	n := newNotice("X", "X", &kubeapi.Condition{Status: "True", Message: strings.Repeat("é", 10_000)})
+	if len(n.Description) > maxMessageBytes+40 || !strings.HasSuffix(n.Description, "…") {
 		t.Errorf("%d bytes: %.40q", len(n.Description), n.Description)
 	}
 }
 
 func TestRuleWaitsForTheMetadataServiceOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, Rule{Type: "KernelDeadlock", Action: "drain", HoldDown: new(Duration(10 * time.Second))})
-		s.o.NeedsMetadata = true
+		s := newFixture(t, Rule{Type: "KernelDeadlock", Action: "drain", HoldDown: new(Duration(10 * time.Second))})
+		s.options.NeedsMetadata = true
 		s.run()
 		time.Sleep(time.Minute)
-		s.metadata.gone(time.Now())
+		s.metadata.setAway(time.Now())
 		time.Sleep(time.Minute)
-		s.set("KernelDeadlock", "True")
+		s.setCondition("KernelDeadlock", "True")
 		time.Sleep(time.Minute)
-		s.wants()
-		s.metadata.gone(time.Time{})
+		s.wantNotices()
+		s.metadata.setAway(time.Time{})
 		time.Sleep(2 * time.Second)
-		s.wants("KernelDeadlock")
-		s.metadata.gone(time.Now())
+		s.wantNotices("KernelDeadlock")
+		s.metadata.setAway(time.Now())
 		time.Sleep(time.Minute)
-		s.wants("KernelDeadlock") // what has begun does not end by it
+		s.wantNotices("KernelDeadlock") // an active notice does not end
 	})
 }

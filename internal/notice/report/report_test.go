@@ -9,7 +9,7 @@ const preempt = `{"owner":"azure-e1","reason":"r","since":"2026-01-01T00:00:00Z"
 	`"Type":"Preempt","Status":"Scheduled"},"seen":{"first":"2026-01-01T00:00:00Z"},"decision":{"action":"drain",` +
 	`"deadline":"2026-01-01T00:00:30Z"},"phase":"draining","later":"version"}}`
 
-func TestAReportIsReadFromTheAgentsRecord(t *testing.T) {
+func TestReportIsReadFromAgentRecord(t *testing.T) {
 	reports, problems := Of(map[string]string{
 		"cordon.slipway.dev/azure-e1":     preempt,
 		"cordon.slipway.dev/retirement-7": `{"owner":"retirement-7","since":"2026-01-01T00:00:00Z"}`,
@@ -30,15 +30,15 @@ func TestI7NoticeBehindAnUnreadableRecordStays(t *testing.T) {
 		annotations     map[string]string
 		stands, remains bool
 	}{
-		"it is there": {map[string]string{"cordon.slipway.dev/azure-e1": preempt}, true, true},
-		"it is gone":  {map[string]string{}, false, false},
-		"another's is there": {
+		"its record is there": {map[string]string{"cordon.slipway.dev/azure-e1": preempt}, true, true},
+		"its record is gone":  {map[string]string{}, false, false},
+		"another record is there": {
 			map[string]string{"cordon.slipway.dev/request-manual": `{"owner":"request-manual","since":"2026-01-01T00:00:00Z"}`}, false, false,
 		},
-		"its record is garbled":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true, true},
-		"its state is garbled":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true, true},
-		"another's is garbled":    {map[string]string{"cordon.slipway.dev/x": "{"}, true, false},
-		"it says another's owner": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true, true},
+		"its record is unreadable":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true, true},
+		"its state is unreadable":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true, true},
+		"another record is unreadable":    {map[string]string{"cordon.slipway.dev/x": "{"}, true, false},
+		"its owner is wrong": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true, true},
 	} {
 		if got := Remains(tt.annotations, "azure", "e1"); got != tt.remains {
 			t.Errorf("%s: remains: %t, want %t", what, got, tt.remains)
@@ -60,7 +60,7 @@ func FuzzOf(f *testing.F) {
 			}
 		}
 		if len(reports)+len(problems) > 1 {
-			t.Errorf("%v, %v of one record", reports, problems)
+			t.Errorf("%v, %v for one record", reports, problems)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package request makes a notice of what somebody asks of the agent itself: to drain its node, though no machine is
-// about to go. Such a notice has no deadline, and lasts until it is taken back.
+// Package request provides a notice for a request to the agent itself to drain its node, without an interruption. The
+// notice has no deadline, and lasts until it is withdrawn.
 package request
 
 import (
@@ -10,75 +10,75 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// Name is the name of this source in its notices.
+// Name is the Source field of its notice.
 const Name = "request"
 
-// ID is the ID of its one notice.
+// ID is the ID of its only notice.
 const ID = "manual"
 
-// Source tells of the request. Its methods may be called from any goroutine.
+// Source provides the notice of the request. Its methods may be called from any goroutine.
 type Source struct {
-	as    notice.Type
-	began time.Time
-	news  chan struct{}
+	noticeType notice.Type
+	created    time.Time
+	changed    chan struct{}
 
-	mu    sync.Mutex
-	said  bool // something was, so that what an earlier process was asked counts no more
-	asked bool
+	mu        sync.Mutex
+	called    bool // this process was called, so the request of an earlier one is void
+	requested bool
 }
 
-// New returns a source to which nothing has been said. What is asked of it is done as for an interruption of the type as.
+// New returns a source without a request. A request is handled like an interruption of type as.
 func New(as notice.Type) *Source {
-	return &Source{as: as, began: time.Now(), news: make(chan struct{}, 1)}
+	return &Source{noticeType: as, created: time.Now(), changed: make(chan struct{}, 1)}
 }
 
-// Name is the name of the source in its notices.
+// Name returns the Source field of the notice.
 func (s *Source) Name() string { return Name }
 
-// LastRead is when the source was made: it knows at any time all there is to know.
-func (s *Source) LastRead() time.Time { return s.began }
+// LastRead returns when the source was created, because it always knows everything.
+func (s *Source) LastRead() time.Time { return s.created }
 
-// Ask asks for the node to be drained and held.
-func (s *Source) Ask() { s.say(true) }
+// Ask requests that the node is drained and kept empty.
+func (s *Source) Ask() { s.setRequested(true) }
 
-// Withdraw takes back what was asked for, also by an earlier process.
-func (s *Source) Withdraw() { s.say(false) }
+// Withdraw withdraws the request, also one of an earlier process.
+func (s *Source) Withdraw() { s.setRequested(false) }
 
-// Resume has what an earlier process was asked hold, unless something was said to this one.
+// Resume continues a request of an earlier process, unless Ask or Withdraw was called.
 func (s *Source) Resume(notices []notice.Notice) {
 	s.mu.Lock()
-	said := s.said
-	s.asked = s.asked || !said && len(notices) > 0
-	asked := s.asked
+	said := s.called
+	s.requested = s.requested || !said && len(notices) > 0
+	asked := s.requested
 	s.mu.Unlock()
 	if !said && asked {
-		s.tell()
+		s.notifyRun()
 	}
 }
 
-func (s *Source) say(asked bool) {
+func (s *Source) setRequested(asked bool) {
 	s.mu.Lock()
-	s.said, s.asked = true, asked
+	s.called, s.requested = true, asked
 	s.mu.Unlock()
-	s.tell()
+	s.notifyRun()
 }
 
-// tell has Run hand on what is said.
-func (s *Source) tell() {
+// notifyRun makes Run emit a snapshot.
+func (s *Source) notifyRun() {
 	select {
-	case s.news <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Run hands on what is said until ctx ends. As long as nothing is said it emits no snapshot but what Resume brings, so that what
-// was asked of an earlier process holds.
+// Run emits a snapshot after each change until ctx ends. Before the first change it emits nothing, so the request of
+// an earlier process continues.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.news:
+		case <-s.changed:
 			emit(s.snapshot())
 		}
 	}
@@ -88,10 +88,10 @@ func (s *Source) snapshot() notice.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot := notice.Snapshot{At: time.Now()}
-	if s.asked {
+	if s.requested {
 		snapshot.Notices = []notice.Notice{{
-			ID: ID, Source: Name, Type: notice.Condition, As: s.as, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
-			Description: "somebody asked this agent to drain its node",
+			ID: ID, Source: Name, Type: notice.Condition, As: s.noticeType, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
+			Description: "a user requested a drain of this node from the agent",
 		}}
 	}
 	return snapshot

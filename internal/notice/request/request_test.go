@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-func TestNothingIsSaidUntilSomebodyAsks(t *testing.T) {
+func TestNoSnapshotBeforeARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -17,14 +17,14 @@ func TestNothingIsSaidUntilSomebodyAsks(t *testing.T) {
 		go s.Run(ctx, func(n notice.Snapshot) { heard = append(heard, n) })
 		synctest.Wait()
 		if len(heard) > 0 {
-			t.Fatalf("heard %+v before anybody asked: what an earlier process was asked would be over", heard)
+			t.Fatalf("snapshot %+v before a request would end the request of an earlier process", heard)
 		}
 		s.Ask()
 		synctest.Wait()
 		s.Withdraw()
 		synctest.Wait()
 		if len(heard) != 2 || heard[0].Over(ID) || !heard[1].Over(ID) {
-			t.Errorf("heard %+v", heard)
+			t.Errorf("snapshots %+v", heard)
 		}
 	})
 }

@@ -62,7 +62,7 @@ type Packing struct {
 	// Machines lists the instances to launch.
 	Machines []Machine `json:"machines,omitempty"`
 	// Helpless lists the unschedulable pods: no new instance would help them.
-	Helpless []Helpless `json:"helpless,omitempty"`
+	Helpless []Helpless `json:"unschedulable,omitempty"`
 	Cost     float64    `json:"cost"`
 }
 
@@ -274,6 +274,9 @@ func (p *packRun) addOffers() {
 	}
 }
 
+// noPod stands for the UID of a pod that is placed on a new instance. No pod is nominated there, so the UID does not matter.
+const noPod = ""
+
 // maxRounds is the largest number of rounds. Each round tries the plan with all instances so far, and then adds more.
 const maxRounds = 5
 
@@ -443,7 +446,7 @@ func (p *packRun) launchInstance(o offer, left []demand) int {
 		case !p.s.Chain.Placeable(d.class) || d.class.HasEphemeral():
 		case d.class.Social():
 			placed += p.placeInteracting(n, d, placed)
-		case p.s.Fits(d.class, d.pods[0].UID, n):
+		case p.s.Fits(d.class, noPod, n):
 			plain = append(plain, d)
 		}
 	}
@@ -465,7 +468,7 @@ func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) i
 // placeWhileFitting places pods of one class on an instance, one by one, until one does not fit.
 func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 	for i, pod := range d.pods {
-		if !p.s.Fits(d.class, pod.UID, n) {
+		if !p.s.Fits(d.class, noPod, n) {
 			return i
 		}
 		p.fork.Put(pod, n)
@@ -478,7 +481,7 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 	for placed := 0; ; placed++ {
 		var best *demand
 		var furthest float64
-		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.Fits(d.class, d.pods[0].UID, n) })
+		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.Fits(d.class, noPod, n) })
 		for i := range left {
 			if score := p.scoreClass(p, left[i].class, n); best == nil || score > furthest {
 				best, furthest = &left[i], score

@@ -215,7 +215,7 @@ func (a *Advised) applyRequest(ctx context.Context, analyzer advice.Analyzer, po
 		err = a.requestRetirement(ctx, analyzer, w)
 	}
 	if err != nil {
-		a.options.Log.Warn("the request of a plugin was refused", "plugin", analyzer.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		a.options.Log.Warn("the request of a plugin was refused", "plugin", analyzer.Name(), "request", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
 	a.options.Metrics.countRequest(analyzer.Name(), kind, err)
 }

@@ -28,8 +28,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Events of changed or deleted pods for plugins, by result: answered, failed or dropped.",
 		}, []string{"plugin", "event", "result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_plugin_wishes_total", Help: "Requests of plugins, grow or retire, by result: passed or refused.",
-		}, []string{"plugin", "wish", "result"}),
+			Name: "slipway_plugin_requests_total", Help: "Requests of plugins, grow or retire, by result: passed or refused.",
+		}, []string{"plugin", "request", "result"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "slipway_plugin_event_seconds", Help: "Time until a plugin answered an event.", Buckets: prometheus.DefBuckets,
 		}, []string{"plugin"}),

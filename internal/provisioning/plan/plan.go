@@ -105,9 +105,9 @@ type Kind struct {
 const (
 	// Why a template or a group is not launched.
 	DoesNotFit       = "DoesNotFit"             // the pod does not fit on a new instance
-	AtMaximum        = "AtMaximum"              // the maximum of the group, or of its cloud
+	AtMaximum        = "AtMaxSize"              // the maximum of the group, or of its cloud
 	AtLimit          = "AtLimit"                // the group's limits of CPU and memory
-	AtClusterMaximum = "AtClusterMaximum"       // the maximum of the cluster
+	AtClusterMaximum = "AtMaxNodes"             // the maximum of the cluster
 	BackedOff        = "BackedOff"              // it has failed recently
 	ShapeUnknown     = "ShapeUnknown"           // the resources of the template are unknown
 	CloudUnreadable  = "CloudUnreadable"        // the cloud does not list the group's instances
@@ -116,17 +116,17 @@ const (
 	NodeNotSelected  = v1alpha1.NodeNotSelected // the Node of an instance does not match the group's selector
 
 	// Why instances are launched.
-	PodsWait     = "PodsWait"
-	BelowMinimum = "BelowMinimum"
-	SpareRoom    = "HeadRoom"
+	PodsWait     = "UnschedulablePods"
+	BelowMinimum = "BelowMinSize"
+	SpareRoom    = "Headroom"
 
-	MachineOrdered = "MachineOrdered" // the reason in the Event of the pod
+	MachineOrdered = "LaunchRequested" // the reason in the Event of the pod
 
 	// The outcome of a pod that needs no launch.
-	HasRoom    = "HasRoom"    // an existing node would take it
-	OnItsWay   = "OnItsWay"   // a provisioning instance will take it
-	Preempting = "Preempting" // the scheduler preempts other pods for it
-	NoGroup    = "NoGroup"    // no group launches instances
+	HasRoom    = "FitsExistingNode"     // an existing node would take it
+	OnItsWay   = "InstanceProvisioning" // a provisioning instance will take it
+	Preempting = "Preempting"           // the scheduler preempts other pods for it
+	NoGroup    = "NoGroup"              // no group launches instances
 
 	// Why an underutilized node stays. Package nodegroup has more rules.
 	Used          = "Used"          // its pods request too much

@@ -24,7 +24,10 @@ const RequestedBy = nodegroup.UnderusedRequestedBy
 
 // SinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
 // what happened while no manager ran is unknown. It is removed when the node is needed (I3).
-const SinceAnnotation = "nodegroup.slipway.dev/underused-since"
+const SinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
+
+// OldSinceAnnotation is the old name of SinceAnnotation. It is only removed: its time counts for the process that wrote it.
+const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
 // NodeDecision is the decision on a node of a group with the underutilized rule.
 type NodeDecision struct {

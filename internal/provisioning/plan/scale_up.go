@@ -30,11 +30,11 @@ type Outcome string
 
 // The outcomes. The rules of the same name explain them.
 const (
-	Ordered  Outcome = "Ordered"  // an instance is launched for it
-	Awaits   Outcome = "Awaits"   // an instance for it is provisioning
-	Fits     Outcome = "Fits"     // an existing node would take it
-	Waits    Outcome = "Waits"    // the scheduler preempts other pods for it
-	Helpless Outcome = "Helpless" // no instance that may be launched now would take it
+	Ordered  Outcome = "Launching"     // an instance is launched for it
+	Awaits   Outcome = "Provisioning"  // an instance for it is provisioning
+	Fits     Outcome = "Schedulable"   // an existing node would take it
+	Waits    Outcome = "Preempting"    // the scheduler preempts other pods for it
+	Helpless Outcome = "Unschedulable" // no instance that may be launched now would take it
 )
 
 // PodVerdict is the result for one pod.

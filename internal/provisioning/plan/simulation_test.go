@@ -179,7 +179,7 @@ func (m *simulation) must(err error) {
 // run simulates the day.
 func (m *simulation) run() {
 	step := 1
-	for minute := 0; minute < int(day/tick); minute = min(minute+step, m.countChanges(minute)) {
+	for minute := 0; minute < int(day/tick); minute = min(minute+step, m.nextChange(minute)) {
 		m.now, m.happened = start.Add(time.Duration(minute)*tick), false
 		m.applyDemand(minute)
 		m.advanceInstances()
@@ -193,8 +193,8 @@ func (m *simulation) run() {
 	m.checkSettled()
 }
 
-// countChanges returns the next minute of a change of any deployment.
-func (m *simulation) countChanges(minute int) int {
+// nextChange returns the next minute of a change of any deployment.
+func (m *simulation) nextChange(minute int) int {
 	next := int(day / tick)
 	for i := range m.s.loads {
 		for _, v := range m.s.loads[i].levels {

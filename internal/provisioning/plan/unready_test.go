@@ -43,8 +43,8 @@ func TestAnotherProcessesSinceAnnotationDoesNotCount(t *testing.T) {
 		observed time.Duration // ago
 		want     string
 	}{
-		"the node was observed before": {2 * time.Hour, "Leaves"},
-		"it was observed since":        {time.Minute, "Waits"},
+		"the node was observed before": {2 * time.Hour, "Due"},
+		"it was observed since":        {time.Minute, "CoolingDown"},
 	} {
 		g := newNodeGroup("web", 10, func(g *v1alpha1.NodeGroup) {
 			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
@@ -62,7 +62,7 @@ func TestAnotherProcessesSinceAnnotationDoesNotCount(t *testing.T) {
 		if len(all) != 1 || string(all[0].Verdict) != c.want {
 			t.Errorf("%s: %+v, want %s", name, all, c.want)
 		}
-		if c.want == "Waits" && !all[0].Since.Equal(start) {
+		if c.want == "CoolingDown" && !all[0].Since.Equal(start) {
 			t.Errorf("%s: it could go since %s, want now", name, all[0].Since)
 		}
 	}

@@ -397,8 +397,8 @@ func (s *sim) addRetirement(t *testing.T, node string) {
 	}
 }
 
-// updateRetirements changes the retirement that [sim.addRetirement] has added.
-func (s *sim) updateRetirements(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
+// updateAddedRetirement changes the retirement that [sim.addRetirement] has added.
+func (s *sim) updateAddedRetirement(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
 	if err := s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt); err != nil {
@@ -429,7 +429,7 @@ func TestNoticeIsHandledBesideAPendingRetirement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.addRetirement(t, "vm-0")
-		s.updateRetirements(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
+		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, s.newController(t), 10*time.Second)
 		if n := s.countNoticeRetirements(t); n != 1 {
@@ -473,7 +473,7 @@ func TestNoticeThatOutlastsARetirementIsHandledAgain(t *testing.T) {
 		if n := s.countNoticeRetirements(t); n != 1 {
 			t.Errorf("while another client retires the node: %d records, want the one", n)
 		}
-		s.updateRetirements(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
+		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
 		s.run(ctx, c, time.Minute)
 		if n := s.countNoticeRetirements(t); n != 2 {
 			t.Errorf("once the node was given back: %d records, want another", n)
@@ -745,8 +745,8 @@ func TestI8CrashAtAnyRequestLaunchesNothingTwice(t *testing.T) {
 	}
 }
 
-// areReplacementsFinal reports whether both replacements are final.
-func (s *sim) areReplacementsFinal(t *testing.T) bool {
+// areReplacementsReady reports whether both replacements are ready.
+func (s *sim) areReplacementsReady(t *testing.T) bool {
 	n := 0
 	for _, rt := range s.retirementByNode(t) {
 		if r := rt.Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady {
@@ -787,7 +787,7 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 			return nil
 		}
 		live := func(during time.Duration) {
-			for end := time.Now().Add(during); time.Now().Before(end) && !s.areReplacementsFinal(t); time.Sleep(turns) {
+			for end := time.Now().Add(during); time.Now().Before(end) && !s.areReplacementsReady(t); time.Sleep(turns) {
 				s.reconcileAll(ctx, c)
 				if crashed {
 					s.at, crashed = func(string, string) error { return nil }, false

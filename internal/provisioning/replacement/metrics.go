@@ -25,7 +25,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Replacements of instances that their cloud takes away, by each state reached.",
 		}, []string{"group", "state"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_replacement_refusals_total",
+			Name: "slipway_replacement_failed_launches_total",
 			Help: "Launches of replacements that failed, by reason.",
 		}, []string{"group", "code"}),
 		readySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{

@@ -119,7 +119,7 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 				}
 				told := false
 				for len(s.events.Events) > 0 {
-					told = strings.Contains(<-s.events.Events, "ReplacementGivenUp") || told
+					told = strings.Contains(<-s.events.Events, "ReplacementAbandoned") || told
 				}
 				if told != tt.told {
 					t.Errorf("recorded that it is deleted: %t, want %t", told, tt.told)

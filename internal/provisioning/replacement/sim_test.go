@@ -156,8 +156,8 @@ func (s *sim) List(context.Context) ([]v1alpha1.NodeGroup, error) {
 	return append([]v1alpha1.NodeGroup{g}, s.beside...), nil
 }
 
-// record serves one request of the process.
-func (s *sim) record(request string, serve func() error) error {
+// serveRequest records and serves one request of the process.
+func (s *sim) serveRequest(request string, serve func() error) error {
 	s.mu.Lock()
 	s.requests = append(s.requests, request)
 	at := s.at
@@ -173,23 +173,23 @@ func (s *sim) newClient() client.Client {
 	name := func(verb string, o any) string { return fmt.Sprintf("%s %T", verb, o) }
 	return interceptor.NewClient(s.records, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			return s.record(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
+			return s.serveRequest(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			return s.record(name("list", list), func() error { return c.List(ctx, list, opts...) })
+			return s.serveRequest(name("list", list), func() error { return c.List(ctx, list, opts...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID(types.UID("uid-" + o.GetName()))
-			return s.record(name("create", o), func() error { return c.Create(ctx, o, opts...) })
+			return s.serveRequest(name("create", o), func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			return s.record(name("update", o), func() error { return c.Update(ctx, o, opts...) })
+			return s.serveRequest(name("update", o), func() error { return c.Update(ctx, o, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			return s.record(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+			return s.serveRequest(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			return s.record(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+			return s.serveRequest(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
 		},
 	})
 }
@@ -205,7 +205,7 @@ func (s *sim) Name() string { return "sim" }
 func (s *sim) Normalize(id string) (string, error) { return id, nil }
 
 func (s *sim) Group(context.Context, string) (g cloud.Group, err error) {
-	err = s.record("cloud group", func() error {
+	err = s.serveRequest("cloud group", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		g = cloud.Group{Name: "set", Size: s.size, Max: s.maximum}
@@ -215,7 +215,7 @@ func (s *sim) Group(context.Context, string) (g cloud.Group, err error) {
 }
 
 func (s *sim) Instances(context.Context, string) (all []cloud.Instance, err error) {
-	err = s.record("cloud instances", func() error {
+	err = s.serveRequest("cloud instances", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, m := range s.machines {
@@ -227,7 +227,7 @@ func (s *sim) Instances(context.Context, string) (all []cloud.Instance, err erro
 }
 
 func (s *sim) Instance(_ context.Context, id string) (out cloud.Instance, err error) {
-	err = s.record("cloud instance", func() error {
+	err = s.serveRequest("cloud instance", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		m, ok := s.machines[id[len("sim://"):]]
@@ -249,7 +249,7 @@ func (s *sim) Templates(context.Context, string) ([]cloud.Template, error) {
 }
 
 func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operation, err error) {
-	err = s.record("cloud grow", func() error {
+	err = s.serveRequest("cloud grow", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.refuse != nil {
@@ -269,7 +269,7 @@ func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operati
 }
 
 func (s *sim) Status(context.Context, cloud.Operation) (out cloud.Status, err error) {
-	err = s.record("cloud status", func() error {
+	err = s.serveRequest("cloud status", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		out.Done = s.done

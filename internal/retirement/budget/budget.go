@@ -1,5 +1,5 @@
-// Package budget says whether one more node of a group may be taken out of service now (invariant I5). It is pure: it
-// is told of the nodes and the time, and asks nobody.
+// Package budget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
+// send no requests.
 package budget
 
 import (
@@ -14,51 +14,50 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Code is which bound forbids a disruption.
+// Code names the limit that forbids a disruption.
 type Code string
 
-// The bounds.
 const (
 	Allowed    Code = ""
 	Disruption Code = "DisruptionBudget"
-	Minimum    Code = "Minimum"
-	// Invalid: a budget that cannot be read forbids everything that it bounds, rather than nothing.
+	Minimum    Code = "MinSize"
+	// Invalid: an invalid disruption budget forbids all disruptions.
 	Invalid Code = "InvalidBudget"
 )
 
-// Question asks whether one node may leave.
+// Question describes one node to be retired, and its group.
 type Question struct {
 	Group *v1alpha1.NodeGroupSpec
-	// CloudMinimum is the cloud's own minimum, which counts where it is more than the group's.
+	// CloudMinimum is the cloud's own minimum size. The larger one of it and the group's counts.
 	CloudMinimum int32
-	// Nodes are all of the group's, Target among them or not.
+	// Nodes are all nodes of the group, with or without Target.
 	Nodes []Node
-	// Target is the name of the node that is to leave. It is counted as unavailable whatever it is now.
+	// Target is the name of the node to be retired. It counts as unavailable in any case.
 	Target string
-	// Outside reports a target that is none of the group's nodes: a machine without a Node, or a node that has got other labels.
-	// It takes nothing away from the minimum. One that is merely not among Nodes may have gone since it was looked at.
+	// Outside is true if the target is not a node of the group: an instance without a Node, or a node with changed
+	// labels. It does not count towards the minimum size. A target that is only missing in Nodes may have been deleted
+	// since.
 	Outside bool
 	Reason  v1alpha1.Reason
 	Now     time.Time
 }
 
-// Verdict is the answer, in words that can be printed.
+// Verdict is the decision with a readable message.
 type Verdict struct {
 	Code Code
-	// Limit is how many nodes may be unavailable at once, and Unavailable how many others than the target are.
+	// Limit is how many nodes may be unavailable at once. Unavailable is how many are, without the target.
 	Limit, Unavailable int
-	// Others says which nodes those are, and why. Message does without them, so that it does not change with each.
+	// Others lists these nodes and why. Message leaves them out, so that it changes rarely.
 	Others  []string
 	Message string
 }
 
-// Allowed reports that the node may leave.
 func (v Verdict) Allowed() bool { return v.Code == Allowed }
 
-// Evaluate answers the question. Of the budgets that apply the smallest counts; without any, one node may leave at a
-// time.
+// Evaluate decides whether the node may be retired. Of the disruption budgets that apply, the smallest counts. Without
+// any, one node may be unavailable at a time.
 func Evaluate(q Question) Verdict {
-	if v := minimum(q); !v.Allowed() {
+	if v := checkMinSize(q); !v.Allowed() {
 		return v
 	}
 	limit, by, err := Limit(q.Group.DisruptionBudgets, len(q.Nodes), q.Reason, q.Now)
@@ -76,29 +75,30 @@ func Evaluate(q Question) Verdict {
 		return v
 	}
 	v.Code = Disruption
-	v.Message = fmt.Sprintf("%s allows %d unavailable at once, and %d others are", by, v.Limit, v.Unavailable)
+	v.Message = fmt.Sprintf("%s allows %d unavailable nodes, and %d others are unavailable", by, v.Limit, v.Unavailable)
 	return v
 }
 
-// minimum keeps the group at its minimum.
-func minimum(q Question) Verdict {
+// checkMinSize forbids a retirement that would bring the group below its minimum size.
+func checkMinSize(q Question) Verdict {
 	stay := 0
 	for _, n := range q.Nodes {
 		if n.Name != q.Target && !n.Leaving {
 			stay++
 		}
 	}
-	least, whose := q.Group.Minimum, "the group's minimum"
-	if q.CloudMinimum > least {
-		least, whose = q.CloudMinimum, "the cloud's own minimum"
+	minSize, source := q.Group.Minimum, "the group's minSize"
+	if q.CloudMinimum > minSize {
+		minSize, source = q.CloudMinimum, "the cloud's minimum size"
 	}
-	if q.Outside || stay >= int(least) {
+	if q.Outside || stay >= int(minSize) {
 		return Verdict{}
 	}
-	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would stay, and %s is %d", stay, whose, least)}
+	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would remain, and %s is %d", stay, source, minSize)}
 }
 
-// Room is how many more nodes could leave now for a reason, for people to read: each one is asked for by itself.
+// Room returns how many more nodes could be retired now for a reason. It is for display; each retirement is decided
+// separately.
 func Room(group *v1alpha1.NodeGroupSpec, nodes []Node, reason v1alpha1.Reason, now time.Time) int {
 	limit, _, err := Limit(group.DisruptionBudgets, len(nodes), reason, now)
 	if err != nil {
@@ -116,8 +116,8 @@ func Room(group *v1alpha1.NodeGroupSpec, nodes []Node, reason v1alpha1.Reason, n
 	return max(0, min(limit-unavailable, stay-int(group.Minimum)))
 }
 
-// Limit is how many of a group's total nodes may be unavailable at once, and which budget says so. The error names
-// a budget that cannot be read.
+// Limit returns how many of a group's total nodes may be unavailable at once, and which disruption budget decides. The
+// error names an invalid budget.
 func Limit(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
 	limit int, by string, err error,
 ) {
@@ -148,8 +148,8 @@ func Limit(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reaso
 	return limit, by, nil
 }
 
-// Open reports whether a budget applies at the time: always without a schedule, and for its duration after each moment
-// that the schedule names otherwise. The error begins with the field, as in ".schedule: …".
+// Open reports whether a disruption budget applies at the time. Without a schedule it always does. With one, it applies
+// for its duration after each scheduled time. The error begins with the field, as in ".schedule: …".
 func Open(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	if b.Schedule == "" {
 		return true, nil
@@ -168,12 +168,12 @@ func Open(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf(".schedule: %q: %w", b.Schedule, err)
 	}
-	// The latest opening that could still be open is the first one after the window's length ago.
+	// The latest window that can still be open starts first after (now − duration).
 	opening := schedule.Next(now.Add(-b.Duration.Duration).In(zone))
 	return !opening.IsZero() && !opening.After(now), nil
 }
 
-// Check finds what is wrong with a group's budgets, at any time.
+// Check returns an error for the first invalid disruption budget, at any time.
 func Check(budgets []v1alpha1.DisruptionBudget, now time.Time) error {
 	for i, b := range budgets {
 		if _, err := Open(b, now); err != nil {

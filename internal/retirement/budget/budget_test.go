@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // the zones, wherever the test runs
+	_ "time/tzdata" // the time zones, on any machine
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,25 +57,25 @@ func TestI5BudgetCountsWhatOthersMakeUnavailable(t *testing.T) {
 		now     string
 		code    budget.Code
 	}{
-		"no budget, nobody away":       {nil, 0, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"no budget, one away":          {nil, 0, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Disruption},
-		"two, one away":                {[]v1alpha1.DisruptionBudget{of("2")}, 0, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"a third of 4 is 2 rounded up": {[]v1alpha1.DisruptionBudget{of("33%")}, 0, nodes(4, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"a third of 4, two away":       {[]v1alpha1.DisruptionBudget{of("33%")}, 0, nodes(4, 2, 0), "2026-06-01T12:00:00Z", budget.Disruption},
-		"0% forbids all":               {[]v1alpha1.DisruptionBudget{of("0%")}, 0, nodes(9, 0, 0), "2026-06-01T12:00:00Z", budget.Disruption},
-		"the smallest counts":          {[]v1alpha1.DisruptionBudget{of("5"), of("1"), of("50%")}, 0, nodes(9, 1, 0), "2026-06-01T12:00:00Z", budget.Disruption},
-		"of another reason":            {[]v1alpha1.DisruptionBudget{idle}, 0, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"at the minimum":               {nil, 3, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Minimum},
-		"one above the minimum":        {nil, 2, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"one above, but one leaves":    {[]v1alpha1.DisruptionBudget{of("9")}, 2, nodes(3, 0, 1), "2026-06-01T12:00:00Z", budget.Minimum},
-		"cordoned counts for minimum":  {[]v1alpha1.DisruptionBudget{of("9")}, 2, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
-		"window, in summer, inside":    {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T07:00:00Z", budget.Disruption},
-		"window, in summer, before":    {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T06:59:59Z", budget.Allowed},
-		"window, in winter, before":    {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-01-05T07:30:00Z", budget.Allowed},
-		"window, its last second":      {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T14:59:59Z", budget.Disruption},
-		"window, just over":            {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T15:00:00Z", budget.Allowed},
-		"window, on a Sunday":          {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-07T10:00:00Z", budget.Allowed},
-		"schedule that is none":        {[]v1alpha1.DisruptionBudget{broken}, 0, nodes(3, 0, 0), "2026-06-07T10:00:00Z", budget.Invalid},
+		"no budget, all available":            {nil, 0, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"no budget, one unavailable":          {nil, 0, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Disruption},
+		"two, one unavailable":                {[]v1alpha1.DisruptionBudget{of("2")}, 0, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"a third of 4 is 2 rounded up":        {[]v1alpha1.DisruptionBudget{of("33%")}, 0, nodes(4, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"a third of 4, two unavailable":       {[]v1alpha1.DisruptionBudget{of("33%")}, 0, nodes(4, 2, 0), "2026-06-01T12:00:00Z", budget.Disruption},
+		"0% forbids all":                      {[]v1alpha1.DisruptionBudget{of("0%")}, 0, nodes(9, 0, 0), "2026-06-01T12:00:00Z", budget.Disruption},
+		"the smallest counts":                 {[]v1alpha1.DisruptionBudget{of("5"), of("1"), of("50%")}, 0, nodes(9, 1, 0), "2026-06-01T12:00:00Z", budget.Disruption},
+		"for another reason":                  {[]v1alpha1.DisruptionBudget{idle}, 0, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"at the minimum":                      {nil, 3, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Minimum},
+		"one above the minimum":               {nil, 2, nodes(3, 0, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"one above, but one is being removed": {[]v1alpha1.DisruptionBudget{of("9")}, 2, nodes(3, 0, 1), "2026-06-01T12:00:00Z", budget.Minimum},
+		"cordoned counts for minimum":         {[]v1alpha1.DisruptionBudget{of("9")}, 2, nodes(3, 1, 0), "2026-06-01T12:00:00Z", budget.Allowed},
+		"window, in summer, inside":           {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T07:00:00Z", budget.Disruption},
+		"window, in summer, before":           {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T06:59:59Z", budget.Allowed},
+		"window, in winter, before":           {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-01-05T07:30:00Z", budget.Allowed},
+		"window, its last second":             {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T14:59:59Z", budget.Disruption},
+		"window, just over":                   {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-01T15:00:00Z", budget.Allowed},
+		"window, on a Sunday":                 {[]v1alpha1.DisruptionBudget{window}, 0, nodes(3, 0, 0), "2026-06-07T10:00:00Z", budget.Allowed},
+		"invalid schedule":                    {[]v1alpha1.DisruptionBudget{broken}, 0, nodes(3, 0, 0), "2026-06-07T10:00:00Z", budget.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := budget.Evaluate(budget.Question{
@@ -92,7 +92,7 @@ func TestI5BudgetCountsWhatOthersMakeUnavailable(t *testing.T) {
 	}
 }
 
-func TestI5ATargetTakesFromTheMinimumUnlessItIsOutsideTheGroup(t *testing.T) {
+func TestI5TargetOutsideGroupDoesNotCountForMinSize(t *testing.T) {
 	q := budget.Question{Group: &v1alpha1.NodeGroupSpec{Minimum: 3}, Nodes: nodes(2, 0, 0), Target: "gone", Now: at(t, "2026-06-01T12:00:00Z")}
 	if v := budget.Evaluate(q); v.Code != budget.Minimum {
 		t.Errorf("one that has just gone: %q, want %q", v.Code, budget.Minimum)
@@ -103,7 +103,7 @@ func TestI5ATargetTakesFromTheMinimumUnlessItIsOutsideTheGroup(t *testing.T) {
 	}
 }
 
-func TestI10WhatIsWrongWithABudgetIsNamed(t *testing.T) {
+func TestI10InvalidBudgetFieldIsNamed(t *testing.T) {
 	hour := &metav1.Duration{Duration: time.Hour}
 	for want, b := range map[string]v1alpha1.DisruptionBudget{
 		`disruptionBudgets[1].timeZone: "Mars/Olympus"`: {Nodes: intstr.FromInt32(1), Schedule: "@daily", Duration: hour, TimeZone: "Mars/Olympus"},
@@ -120,7 +120,7 @@ func TestI10WhatIsWrongWithABudgetIsNamed(t *testing.T) {
 	}
 }
 
-func TestI6ANodeThatAnotherToolRemovesIsLeavingAndUnavailable(t *testing.T) {
+func TestI6NodeRemovedByOtherToolIsUnavailable(t *testing.T) {
 	for _, key := range []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "remediator.kubernetes.azure.com/unschedulable"} {
 		n := ready("n")
 		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
@@ -140,8 +140,8 @@ func ready(name string) *corev1.Node {
 	}
 }
 
-// TestI5HoweverNodesAreAdmittedNoBoundIsCrossed admits nodes in any order, with others coming and going in between.
-func TestI5HoweverNodesAreAdmittedNoBoundIsCrossed(t *testing.T) {
+// TestI5AnyAdmissionOrderRespectsLimits admits nodes in any order, with other changes in between.
+func TestI5AnyAdmissionOrderRespectsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 12).Draw(t, "nodes")
 		group := &v1alpha1.NodeGroupSpec{Minimum: int32(rapid.IntRange(0, total).Draw(t, "minimum"))}
@@ -180,7 +180,7 @@ func TestI5HoweverNodesAreAdmittedNoBoundIsCrossed(t *testing.T) {
 			t.Fatalf("%d of %d unavailable, %d before, limit %d", unavailable, total, before, limit)
 		}
 		if stay < int(group.Minimum) {
-			t.Fatalf("%d stay, minimum %d", stay, group.Minimum)
+			t.Fatalf("%d remain, minSize %d", stay, group.Minimum)
 		}
 	})
 }

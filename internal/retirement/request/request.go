@@ -15,16 +15,16 @@ import (
 
 // Request says which node is retired, and why.
 type Request struct {
-	// Name is the NodeRetirement's; see [Name]. Without one the API server derives it from the node's.
+	// Name is the name of the NodeRetirement; see [Name]. If empty, the API server derives it from the node's name.
 	Name string
-	// Labels are those by which the manager of the node's group selects NodeRetirements.
+	// Labels let the manager of the node's group select the NodeRetirement.
 	Labels map[string]string
 	// Spec needs NodeName, NodeUID and Reason.
 	Spec v1alpha1.NodeRetirementSpec
 }
 
-// New returns the NodeRetirement of a request. It has no finalizer: the controller sets it, so that a NodeRetirement that no
-// manager selects can be deleted.
+// New returns the NodeRetirement of a request. It has no finalizer. The controller sets it, so that a NodeRetirement
+// that no manager selects can be deleted.
 func New(r Request) *v1alpha1.NodeRetirement {
 	rt := &v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: maps.Clone(r.Labels)},
@@ -36,14 +36,14 @@ func New(r Request) *v1alpha1.NodeRetirement {
 	return rt
 }
 
-// longestName is the API server's limit, in bytes.
-const longestName = 253
+// maxNameLength is the limit of the API server, in bytes.
+const maxNameLength = 253
 
-// Name returns the name of a NodeRetirement that a rule asks for: the node's, the rule's, and a hash of what tells it from
-// others, such as the Node's UID and the previous try. Two managers that decide the same use the same name, so that one
-// NodeRetirement is created. The node's name is cut where the whole would be too long.
+// Name returns the name of a NodeRetirement that a rule requests. It consists of the node's name, the rule, and a hash
+// of the identity, such as the Node's UID and the previous try. Two managers with the same decision use the same name,
+// so that one NodeRetirement is created. A long node name is cut.
 func Name(node, rule string, identity ...any) string {
 	sum := sha256.Sum256(fmt.Appendln(nil, identity...))
 	tail := "-" + rule + "-" + hex.EncodeToString(sum[:4])
-	return strings.TrimRight(node[:min(len(node), longestName-len(tail))], ".-") + tail
+	return strings.TrimRight(node[:min(len(node), maxNameLength-len(tail))], ".-") + tail
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestTheNameOfARetirementFollowsFromWhatIsRetired(t *testing.T) {
+func TestNameDependsOnRetiredNode(t *testing.T) {
 	for _, node := range []string{"aks-ci-1", strings.Repeat("n", 253), strings.Repeat("n", 238) + "." + strings.Repeat("n", 14)} {
 		name := Name(node, "idle", "uid", 17, "")
 		if faults := validation.NameIsDNSSubdomain(name, false); len(faults) > 0 || name != Name(node, "idle", "uid", 17, "") {
@@ -26,7 +26,7 @@ func TestTheNameOfARetirementFollowsFromWhatIsRetired(t *testing.T) {
 	}
 }
 
-func TestARequestIsNamedAfterItsNode(t *testing.T) {
+func TestRequestWithoutNameUsesNodeName(t *testing.T) {
 	set := map[string]string{"group": "ci"}
 	rt := New(Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: "uid"}})
 	if rt.GenerateName != "a-" || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid" {

@@ -49,5 +49,5 @@ func ErrorContains(t T, err error, parts ...string) {
 	Contains(t, err.Error(), parts...)
 }
 
-// Err returns the error of a call with another result.
+// Err drops the result of a call and returns its error.
 func Err[R any](_ R, err error) error { return err }

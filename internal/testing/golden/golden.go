@@ -1,4 +1,4 @@
-// Package golden compares results with files.
+// Package golden compares results with golden files.
 package golden
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// Check reports the differences between the file and got. With -update it writes the file.
+// Check reports the differences between the file and got. With -update it writes the file first.
 func Check[S string | []byte](t *testing.T, file string, got S) {
 	t.Helper()
 	if *update {
@@ -24,6 +24,6 @@ func Check[S string | []byte](t *testing.T, file string, got S) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got, -update writes it anew):\n%s", file, diff)
+		t.Errorf("%s (-want +got, update with -update):\n%s", file, diff)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// Time returns the test in virtual time, for [testing.T.Run].
+// Time wraps a test so that it runs in virtual time, for [testing.T.Run].
 func Time(test func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()

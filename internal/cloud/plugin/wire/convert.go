@@ -182,39 +182,39 @@ func ToOperation(m *pluginv1.Operation) cloud.Operation {
 }
 
 // FromWishes converts the recommendations of an analyzer.
-func FromWishes(wishes []advice.Wish) *pluginv1.Advice {
+func FromWishes(recommendations []advice.Wish) *pluginv1.Advice {
 	m := &pluginv1.Advice{}
-	for _, w := range wishes {
-		wish := &pluginv1.Wish{Reason: toValidUTF8(w.Reason)}
+	for _, w := range recommendations {
+		message := &pluginv1.Wish{Reason: toValidUTF8(w.Reason)}
 		if g := w.Grow; g != nil {
-			wish.What = &pluginv1.Wish_Grow{Grow: &pluginv1.Grow{
+			message.What = &pluginv1.Wish_Grow{Grow: &pluginv1.Grow{
 				Group: toValidUTF8(g.Group), Count: int64(g.Count), Template: toValidUTF8(g.Template),
 			}}
 		}
 		if r := w.Retire; r != nil {
-			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: toValidUTF8(r.Node)}}
+			message.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: toValidUTF8(r.Node)}}
 		}
-		m.Wishes = append(m.Wishes, wish)
+		m.Wishes = append(m.Wishes, message)
 	}
 	return m
 }
 
 // ToWishes converts the recommendations of an analyzer and validates them.
 func ToWishes(m *pluginv1.Advice) ([]advice.Wish, error) {
-	var wishes []advice.Wish
-	for _, wish := range m.GetWishes() {
-		w := advice.Wish{Reason: wish.GetReason()}
-		if g := wish.GetGrow(); g != nil {
+	var recommendations []advice.Wish
+	for _, message := range m.GetWishes() {
+		w := advice.Wish{Reason: message.GetReason()}
+		if g := message.GetGrow(); g != nil {
 			// Clamped, so that int cannot overflow; Validate refuses the value.
 			count := int(min(max(g.GetCount(), 0), advice.MaxMachines+1))
 			w.Grow = &advice.Grow{Group: g.GetGroup(), Count: count, Template: g.GetTemplate()}
 		}
-		if r := wish.GetRetire(); r != nil {
+		if r := message.GetRetire(); r != nil {
 			w.Retire = &advice.Retire{Node: r.GetNode()}
 		}
-		wishes = append(wishes, w)
+		recommendations = append(recommendations, w)
 	}
-	return wishes, advice.Validate(wishes)
+	return recommendations, advice.Validate(recommendations)
 }
 
 func fromTime(t time.Time) *timestamppb.Timestamp {

@@ -196,9 +196,9 @@ func FuzzMessages(f *testing.F) {
 				t.Errorf("accepted: %+v", c)
 			}
 		}
-		var wishes pluginv1.Advice
-		if proto.Unmarshal(raw, &wishes) == nil {
-			if w, err := wire.ToWishes(&wishes); err == nil && advice.Validate(w) != nil {
+		var adviceMessage pluginv1.Advice
+		if proto.Unmarshal(raw, &adviceMessage) == nil {
+			if w, err := wire.ToWishes(&adviceMessage); err == nil && advice.Validate(w) != nil {
 				t.Errorf("accepted: %+v", w)
 			}
 		}

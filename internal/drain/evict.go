@@ -1,0 +1,370 @@
+package drain
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// minRetryPause and maxRetryPause bound the pause after a temporary error.
+	minRetryPause = 200 * time.Millisecond
+	maxRetryPause = 2 * time.Second
+	// manualFixPause is the pause if only a person can remove the obstacle: multiple PDBs on a pod, or a missing
+	// permission.
+	manualFixPause = 10 * time.Second
+	// maxRequestTimeout limits a request; see kubeapi.DefaultTimeout for why it is so long.
+	maxRequestTimeout = kubeapi.DefaultTimeout
+	// minRequestTimeout is what a request gets even if no time is left.
+	minRequestTimeout = 2 * time.Second
+)
+
+const notServedDetail = "requests for other pods of the node fail or hang"
+
+// tryRemove evicts or deletes a waiting pod if that is allowed now. Otherwise it returns when to try again.
+func (d *Drain) tryRemove(ctx context.Context, p *podState, now time.Time) time.Time {
+	if d.options.DisableEviction {
+		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
+	}
+	if !d.terms.Forced() || !p.canDelete {
+		return d.removeIfAllowed(ctx, p, now, Evicted)
+	}
+	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); now.Before(at) {
+		p.forceDeletion = false
+		early := at.Add(-conditionLead)
+		switch {
+		case now.Before(early):
+			at = early
+		case d.activeBackoff(p, now) != nil || len(p.delays) > 0:
+			d.setDisruptionTarget(ctx, p, now)
+			if at.Sub(now) < minRetryPause { // too short for one more eviction
+				return at
+			}
+		}
+		return earlierSet(d.removeIfAllowed(ctx, p, now, Evicted), at)
+	}
+	if !p.forceDeletion {
+		if backoff := d.activeBackoff(p, now); backoff != nil && len(p.delays) == 0 {
+			p.addDelay(backoff.reason, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
+		}
+		p.forceDeletion, p.backoff, p.retryAt, p.pause = true, nil, time.Time{}, 0 // the reasons to wait do not apply to a deletion
+	}
+	hang, since := d.areEvictionsHanging(p, now)
+	if len(p.delays) == 0 && (d.limit.failing || hang) { // requests of other pods fail, so that this pod got no turn
+		p.addDelay(Failing, notServedDetail, now)
+	}
+	if len(p.delays) == 0 { // no eviction of this pod was refused yet
+		return earlierSet(d.removeIfAllowed(ctx, p, now, Evicted), since)
+	}
+	return d.removeIfAllowed(ctx, p, now, Forced)
+}
+
+// removeIfAllowed sends the request unless the pod has to pause, or to wait for a shared backoff or its PDB queue.
+func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method Asked) time.Time {
+	if may, at := d.canSend(p, method, now); !may {
+		return at
+	}
+	if method != Evicted {
+		if at := d.setDisruptionTarget(ctx, p, now); !at.IsZero() {
+			return at
+		}
+	}
+	if method == Evicted {
+		if d.canWatchPDBs(p.pod.Namespace, now) && d.hasManyWaitingPods(p.pod.Namespace) { // in this order: counting reads every pod
+			d.watchPDBs(ctx, p.pod.Namespace, now)
+		}
+		if l, key := d.queueForPod(p); l != nil {
+			if at := l.nextSendAt(d.maxQueueWait(p, key, now)); now.Before(at) {
+				return at
+			}
+			l.recordSent(p, now)
+		}
+	}
+	d.sendRemoval(ctx, p, method, now)
+	return time.Time{} // the answer wakes the engine
+}
+
+// canSend reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
+// answer comes.
+func (d *Drain) canSend(p *podState, method Asked, now time.Time) (bool, time.Time) {
+	if now.Before(p.retryAt) {
+		return false, p.retryAt
+	}
+	for _, backoff := range d.backoffsBefore(p, method) {
+		if open, at := backoff.allowsRequest(now); !open {
+			if method != Shortened && (p.blocked.Reason != backoff.reason || p.blocked.Budget != backoff.pdb) {
+				p.setBlocked(backoff.reason, backoff.pdb, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
+			}
+			return false, at
+		}
+	}
+	return d.trackerFor(method).inFlight < d.limitForPod(p, method, now), time.Time{}
+}
+
+// areEvictionsHanging reports whether the evictions in flight use the whole limit and none was answered within a
+// second. A forced deletion does not wait for them. The result since is when that will be the case without an answer;
+// zero means never.
+func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, since time.Time) {
+	if d.evictions.inFlight < d.limitForPod(p, Evicted, now) {
+		return false, time.Time{}
+	}
+	since = d.evictions.lastSentAt.Add(slowResponse)
+	return !now.Before(since), since
+}
+
+// backoffsBefore returns the backoffs that a request has to respect. Deletions ignore PDB backoffs.
+func (d *Drain) backoffsBefore(p *podState, method Asked) []*sharedBackoff {
+	server := d.trackerFor(method).busyBackoff
+	if p.backoff == nil || (p.backoff.evictionsOnly && method != Evicted) {
+		return []*sharedBackoff{server}
+	}
+	return []*sharedBackoff{server, p.backoff}
+}
+
+// activeBackoff returns the backoff that blocks the eviction of a pod now, or nil. A refusal of another pod's eviction
+// counts too.
+func (d *Drain) activeBackoff(p *podState, now time.Time) *sharedBackoff {
+	for _, backoff := range d.backoffsBefore(p, Evicted) {
+		if open, _ := backoff.allowsRequest(now); !open {
+			return backoff
+		}
+	}
+	return nil
+}
+
+func (d *Drain) sendRemoval(ctx context.Context, p *podState, method Asked, now time.Time) {
+	r, given := d.newRemoval(p, now)
+	send := d.api.DeletePod
+	if method == Evicted {
+		send = d.api.Evict
+	}
+	d.sendRequest(ctx, p, method, send, r, d.requestTimeout(p, method, now), func(answered time.Time) {
+		if l, _ := d.queueForPod(p); l != nil && method == Evicted {
+			l.recordAccepted(p, now, answered)
+		}
+		d.recordAccepted(p, method, given, now)
+	})
+}
+
+// newRemoval returns the request for a pod and the grace that it gives.
+func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.Removal, time.Duration) {
+	given := capGrace(p.wantedGrace, d.terms, now)
+	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
+	if given != p.wantedGrace || d.options.GraceSeconds != nil && *d.options.GraceSeconds >= 0 {
+		seconds := int64(given / time.Second)
+		r.Grace = &seconds
+	}
+	return r, given
+}
+
+// sendRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
+// goroutine.
+func (d *Drain) sendRequest(ctx context.Context, p *podState, method Asked, sendRequest func(context.Context, kubeapi.Removal) error,
+	r kubeapi.Removal, patience time.Duration, accepted func(answered time.Time),
+) {
+	backoffs := d.backoffsBefore(p, method)
+	sent := time.Now()
+	for _, backoff := range backoffs {
+		backoff.inFlight++
+		backoff.lastSentAt = sent
+	}
+	p.requesting = true
+	tracker := d.trackerFor(method)
+	tracker.inFlight++
+	tracker.lastSentAt = sent
+	tracker.inFlightByNamespace[p.pod.Namespace]++
+	p.lastSentAt, d.lastSentByNamespace[p.pod.Namespace] = sent, sent
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
+	d.background.Go(func() {
+		defer cancel()
+		err := sendRequest(bounded, r)
+		answered := time.Now()
+		d.inbox.put(func(now time.Time) {
+			d.finishRequest(p, tracker, backoffs)
+			d.limit.recordResponse(sent, answered, err)
+			if err != nil {
+				d.handleError(ctx, p, method, now, err)
+				return
+			}
+			for _, backoff := range backoffs {
+				backoff.reset()
+			}
+			accepted(now)
+		})
+	})
+}
+
+func (d *Drain) finishRequest(p *podState, tracker *requestTracker, backoffs []*sharedBackoff) {
+	for _, backoff := range backoffs {
+		backoff.inFlight--
+	}
+	p.requesting = false
+	tracker.inFlight--
+	if tracker.inFlightByNamespace[p.pod.Namespace]--; tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
+		delete(tracker.inFlightByNamespace, p.pod.Namespace)
+	}
+}
+
+// requestTimeout returns how long a request may take.
+//
+// Under a deadline, a hanging API server must not cost a pod its forced deletion and its retries. After a timeout the
+// next request gets more time: a timed-out request loses its place in the queue of a slow API server.
+func (d *Drain) requestTimeout(p *podState, method Asked, now time.Time) time.Duration {
+	if !d.terms.Forced() {
+		return maxRequestTimeout
+	}
+	left := d.terms.end().Sub(now) / 3
+	if p.unansweredRequest != NotAsked {
+		left *= 2
+	}
+	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); method == Evicted && at.After(now) {
+		left = at.Sub(now) + extraEvictionWait(p.wantedGrace, d.terms, d.deadlineSince)
+		if len(p.delays) > 0 { // the pod is deleted at that time
+			return min(left, maxRequestTimeout)
+		}
+	}
+	return min(max(left, minRequestTimeout), maxRequestTimeout)
+}
+
+// recordAccepted records that the API server accepted a request.
+func (d *Drain) recordAccepted(p *podState, method Asked, given time.Duration, asked time.Time) {
+	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotAsked
+	p.blocked = Blocked{}
+	if !p.isTerminating() { // otherwise the watch has already reported the real grace
+		p.givenGrace = given
+	}
+	if method == Forced {
+		d.options.Logger.Warn("pod deleted although its eviction is blocked: no time is left before the deadline",
+			"pod", p.name(), "graceSeconds", int64(p.givenGrace/time.Second), "delays", p.delays)
+	}
+}
+
+// handleError decides what a failed request means for the pod, and for other pods with the same obstacle.
+func (d *Drain) handleError(ctx context.Context, p *podState, method Asked, now time.Time, err error) {
+	status := kubeapi.AsStatus(err)
+	if isServerFailure(status) {
+		p.recordUnanswered(method)
+	}
+	if d.ended || p.gone || ctx.Err() != nil {
+		return
+	}
+	d.options.Logger.Debug("pod request failed", "pod", p.name(), "how", method, "err", err)
+	if isAPIServerBusy(err) { // this concerns all pods: keep the longest grace first
+		p.busyCount++
+	} else {
+		p.refusalCount++
+	}
+	tracker, detail := d.trackerFor(method), err.Error()
+	if status != nil && status.Message != "" {
+		detail = status.Message
+	}
+	switch {
+	case status == nil:
+		d.applyBackoff(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
+	case method == Evicted && isPDBDenial(status):
+		d.handlePDBDenial(ctx, p, now, status)
+	case isMultiplePDBError(status):
+		d.watchPDBs(ctx, p.pod.Namespace, now)
+		d.applyBackoff(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
+	case isNamespaceTerminating(status):
+		d.delayPod(p, Failing, namespaceDeletedDetail, now, maxRetryPause)
+	case isWebhookError(status):
+		d.delayPodLonger(p, Webhook, detail, now)
+	case status.Code == http.StatusForbidden && method != Evicted && !d.options.DisableEviction:
+		p.canDelete = false // only eviction is left to try
+		d.delayPod(p, NoRight, detail, now, minRetryPause)
+	case status.Code == http.StatusForbidden:
+		d.applyBackoff(p, d.pdbs.forbiddenBackoff(&p.pod, method), detail, now, manualFixPause, manualFixPause)
+	case isAPIServerBusy(err):
+		d.applyBackoff(p, tracker.busyBackoff, detail, now, addJitter(max(minRetryPause, min(status.RetryAfter, maxRetryPause))), addJitter(maxRetryPause))
+	case status.Code >= http.StatusInternalServerError:
+		d.applyBackoff(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
+	default:
+		// A conflict means that another pod has taken the name. "Not found" can also mean that the PDB was deleted
+		// during the request. The pod counts as present until the watch reports otherwise (I7).
+		d.delayPodLonger(p, Failing, detail, now)
+	}
+	if method != Evicted { // most backoffs do not apply to deletions
+		p.retryAt = laterOf(p.retryAt, now.Add(d.shortenPause(minRetryPause, now)))
+	}
+}
+
+// handlePDBDenial makes a pod wait for the backoff of the PDB that denied its eviction, together with all pods of that
+// PDB.
+func (d *Drain) handlePDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
+	d.watchPDBs(ctx, p.pod.Namespace, now)
+	longest := maxPDBPauseVoluntary
+	if d.terms.Forced() {
+		longest = maxPDBPauseForced
+	}
+	pause := max(minRetryPause, min(status.RetryAfter, longest))
+	d.applyBackoff(p, d.pdbs.pdbBackoff(&p.pod, status), denialMessage(status), now, pause, longest)
+	d.pdbs.assignBackoffs(d.remaining, p.pod.Namespace)
+}
+
+// applyBackoff makes a pod wait for a shared backoff and extends it: by at least pause, and longer each time up to
+// longest.
+func (d *Drain) applyBackoff(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
+	backoff.detail = detail
+	backoff.extend(now, d.shortenPause(pause, now), d.shortenPause(longest, now))
+	if backoff.reason != Busy { // that one applies to every pod anyway
+		p.backoff = backoff
+	}
+	explained := d.pdbs.explainObstacle(backoff.reason, &p.pod, detail)
+	p.setBlocked(backoff.reason, backoff.pdb, explained, now)
+	p.addDelay(backoff.reason, explained, now)
+}
+
+// delayPod makes one pod wait for an obstacle of its own.
+func (d *Drain) delayPod(p *podState, reason Obstacle, detail string, now time.Time, pause time.Duration) {
+	p.setBlocked(reason, "", detail, now)
+	p.addDelay(reason, detail, now)
+	p.retryAt = now.Add(d.shortenPause(pause, now))
+}
+
+// delayPodLonger makes one pod wait for an obstacle of its own, longer each time.
+func (d *Drain) delayPodLonger(p *podState, reason Obstacle, detail string, now time.Time) {
+	p.pause = min(max(2*p.pause, minRetryPause), maxRetryPause)
+	d.delayPod(p, reason, detail, now, p.pause)
+}
+
+// shortenPause limits a pause to one eighth of the time before the deadline.
+func (d *Drain) shortenPause(pause time.Duration, now time.Time) time.Duration {
+	if !d.terms.Forced() {
+		return pause
+	}
+	return min(pause, max(minRetryPause, d.terms.end().Sub(now)/8))
+}
+
+// shortenGrace ends the grace of a terminating pod that would outlive the instance.
+//
+// It waits until the last moment, because the API server counts a shorter grace from the pod's deletion, not from now
+// (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). A pod that was deleted 2 minutes ago would be killed at once if
+// it got the 30 seconds that are left.
+func (d *Drain) shortenGrace(ctx context.Context, p *podState, now time.Time) time.Time {
+	if !d.terms.Forced() || !p.isTerminating() || !p.canDelete || p.graceShortened {
+		return time.Time{}
+	}
+	end := d.terms.end()
+	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) {
+		return time.Time{}
+	}
+	if at := end.Add(-time.Second); now.Before(at) {
+		return at
+	}
+	if may, at := d.canSend(p, Shortened, now); !may {
+		return at
+	}
+	seconds := int64(1)
+	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
+	d.sendRequest(ctx, p, Shortened, d.api.DeletePod, r, minRequestTimeout, func(time.Time) {
+		p.graceShortened = true
+		if p.removal == NotAsked {
+			p.removal, p.removalAt = Shortened, now
+		}
+	})
+	return time.Time{}
+}

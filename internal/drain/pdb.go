@@ -1,0 +1,399 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// maxPDBPauseForced and maxPDBPauseVoluntary limit the pause between two evictions under a denying PDB, with and
+	// without a deadline. A PDB allows evictions again when a replacement pod becomes ready, which takes seconds. One
+	// request per PDB and pause is cheap even if many pods wait.
+	maxPDBPauseForced    = time.Second
+	maxPDBPauseVoluntary = 5 * time.Second
+	// maxSerialWait is how long a hanging request delays the next one under the same backoff.
+	maxSerialWait = 2 * time.Second
+	// pdbWatchRetryPause is the pause before PDBs are watched again after the permission was missing.
+	pdbWatchRetryPause = 10 * time.Second
+)
+
+// pdbState knows the PDBs of the pods, and the backoffs after refusals.
+type pdbState struct {
+	namespaces map[string]*namespacePDBs
+	backoffs   map[string]*sharedBackoff
+}
+
+// namespacePDBs holds the PDBs of one namespace. They are watched from the first denial on, or when many of the
+// namespace's pods are about to be evicted, until the drain ends. So a PDB that allows evictions again is used at once,
+// and not at the next retry.
+type namespacePDBs struct {
+	watching  bool
+	rewatchAt time.Time // earliest time of the next watch after one has failed
+	known     bool
+	byName    map[string]selectorPDB
+}
+
+type selectorPDB struct {
+	pdb     *kubeapi.PodDisruptionBudget
+	matches func(map[string]string) bool
+}
+
+// sharedBackoff makes several pods wait for the same obstacle: a PDB, a missing permission, or a failing API server.
+// While it is active no request is sent. After that one pod tries at a time until a request succeeds. The next pod also
+// tries if a request hangs. So the number of requests depends on obstacles and time, and not on the number of waiting
+// pods.
+type sharedBackoff struct {
+	reason Obstacle
+	pdb    string // namespace/name, if the obstacle is a PDB
+	detail string // the latest message of the API server
+	// serial backoffs always allow only one request at a time: a PDB that allowed one eviction has probably used up its
+	// disruptions.
+	serial bool
+	// evictionsOnly backoffs do not apply to deletions.
+	evictionsOnly bool
+	inFlight      int
+	lastSentAt    time.Time // of the latest request
+	until         time.Time
+	pause         time.Duration
+}
+
+// allowsRequest reports whether a request may be sent. If not, it returns when the next one may be sent. An answer can
+// make that earlier.
+func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
+	switch {
+	case now.Before(b.until):
+		return false, b.until
+	case b.inFlight > 0 && (b.serial || b.pause > 0) && now.Before(b.lastSentAt.Add(maxSerialWait)):
+		return false, b.lastSentAt.Add(maxSerialWait)
+	}
+	return true, time.Time{}
+}
+
+// extend makes the backoff active for at least the given pause, longer each time. Refusals of requests that were in
+// flight together count once.
+func (b *sharedBackoff) extend(now time.Time, least, longest time.Duration) {
+	if now.Before(b.until) {
+		return
+	}
+	b.pause = min(max(2*b.pause, least), longest)
+	b.until = now.Add(b.pause)
+}
+
+func (b *sharedBackoff) reset() { b.pause, b.until = 0, time.Time{} }
+
+func newPDBState() *pdbState {
+	return &pdbState{namespaces: map[string]*namespacePDBs{}, backoffs: map[string]*sharedBackoff{}}
+}
+
+// pdbsCovering returns the PDBs that select the pod, and whether the PDBs of its namespace are known.
+func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget, bool) {
+	ns := b.namespaces[p.Namespace]
+	if ns == nil || !ns.known {
+		return nil, false
+	}
+	var found []*kubeapi.PodDisruptionBudget
+	for _, s := range ns.byName {
+		if s.matches(p.Labels) {
+			found = append(found, s.pdb)
+		}
+	}
+	return found, true
+}
+
+// isUnread reports whether the PDBs of a namespace were not requested yet.
+func (b *pdbState) isUnread(namespace string) bool { return b.namespaces[namespace] == nil }
+
+func (b *pdbState) namespaceState(namespace string) *namespacePDBs {
+	ns := b.namespaces[namespace]
+	if ns == nil {
+		ns = &namespacePDBs{byName: map[string]selectorPDB{}}
+		b.namespaces[namespace] = ns
+	}
+	return ns
+}
+
+// replaceAll records a list of PDBs. After an error, the previous PDBs remain.
+func (ns *namespacePDBs) replaceAll(list []kubeapi.PodDisruptionBudget, err error) {
+	if err != nil {
+		return
+	}
+	ns.known = true
+	clear(ns.byName)
+	for i := range list {
+		ns.addPDB(&list[i])
+	}
+}
+
+// addPDB records one PDB. An invalid selector selects nothing, as in the disruption controller.
+func (ns *namespacePDBs) addPDB(b *kubeapi.PodDisruptionBudget) {
+	sel, err := b.Spec.Selector.Selector()
+	if err != nil {
+		delete(ns.byName, b.Name)
+		return
+	}
+	ns.byName[b.Name] = selectorPDB{b, func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }}
+}
+
+// minPodsToReadPDBs is the number of waiting pods in a namespace that justifies a list and a watch of its PDBs before a
+// denial. Fewer pods conflict on one PDB for half a second at most. A storm of notices must not cause a storm of lists:
+// each pod of a node may be in another namespace.
+const minPodsToReadPDBs = 4
+
+// hasManyWaitingPods reports whether a namespace has enough waiting pods to read its PDBs in advance.
+func (d *Drain) hasManyWaitingPods(namespace string) bool {
+	waiting := 0
+	for _, p := range d.pods {
+		if p.pod.Namespace == namespace && p.isWaiting() {
+			waiting++
+		}
+	}
+	return waiting >= minPodsToReadPDBs
+}
+
+// canWatchPDBs reports whether a namespace's PDBs are not watched yet and may be.
+func (d *Drain) canWatchPDBs(namespace string, now time.Time) bool {
+	ns := d.pdbs.namespaceState(namespace)
+	return !d.ended && !ns.watching && !now.Before(ns.rewatchAt)
+}
+
+// watchPDBs watches the PDBs of a namespace in the background, unless that is done already.
+func (d *Drain) watchPDBs(ctx context.Context, namespace string, now time.Time) {
+	if !d.canWatchPDBs(namespace, now) {
+		return
+	}
+	ns := d.pdbs.namespaceState(namespace)
+	ns.watching = true
+	follow, stop := context.WithCancel(ctx)
+	put := func(n inboxEvent) {
+		d.inbox.put(func(now time.Time) { n(now); d.pdbs.reassignBackoffs(d.remaining, namespace, now) })
+	}
+	handler := kubeapi.Handler[kubeapi.PodDisruptionBudget]{
+		Replaced: func(all []kubeapi.PodDisruptionBudget) {
+			put(func(now time.Time) {
+				ns.replaceAll(all, nil)
+				d.rekeyQueues(namespace)
+				for i := range all {
+					d.handlePDBStatus(&all[i], now)
+				}
+			})
+		},
+		Changed: func(b kubeapi.PodDisruptionBudget) {
+			put(func(now time.Time) { ns.addPDB(&b); d.handlePDBStatus(&b, now) })
+		},
+		Deleted: func(b kubeapi.PodDisruptionBudget) { put(func(time.Time) { delete(ns.byName, b.Name) }) },
+		Failed: func(err error) {
+			d.options.Logger.Debug("cannot watch disruption budgets", "namespace", namespace, "err", err)
+			if kubeapi.IsForbidden(err) { // retrying would not help: use the text of the denials
+				stop()
+			}
+		},
+	}
+	d.background.Go(func() {
+		defer stop()
+		_ = d.api.FollowBudgets(follow, namespace, handler) // it returns only when its context ends
+		d.inbox.put(func(now time.Time) { ns.watching, ns.rewatchAt = false, now.Add(pdbWatchRetryPause) })
+	})
+}
+
+// handlePDBStatus uses a PDB's new status: waiting pods may be evicted, or the last eviction is counted.
+func (d *Drain) handlePDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
+	key := b.Namespace + "/" + b.Name
+	if l := d.pdbQueues[key]; l != nil {
+		l.recordPDBStatus(b)
+	}
+	for _, key := range []string{key, key + notReadySuffix} {
+		if backoff := d.pdbs.backoffs[key]; backoff != nil && backoff.reason == Budget && allowsRetry(b, key) {
+			backoff.until = now
+		}
+	}
+}
+
+// allowsRetry reports whether a PDB's status allows a new try for the pods behind a backoff. For ready pods that is
+// DisruptionsAllowed, for unready ones enough healthy pods (IfHealthyBudget).
+func allowsRetry(b *kubeapi.PodDisruptionBudget, key string) bool {
+	if strings.HasSuffix(key, notReadySuffix) {
+		return b.Status.CurrentHealthy >= b.Status.DesiredHealthy
+	}
+	return b.Status.DisruptionsAllowed > 0
+}
+
+// isExemptFromPDBs reports whether the API server evicts the pod without checking PDBs (canIgnorePDB in the API
+// server).
+func isExemptFromPDBs(p *kubeapi.Pod) bool {
+	return p.Status.Phase == "Pending" || p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
+}
+
+// backoffKey returns the key of the backoff for a pod that these PDBs cover. Unready pods have their own: depending on
+// its unhealthyPodEvictionPolicy, a PDB may allow their eviction while it denies the ready pods.
+func backoffKey(p *kubeapi.Pod, budgets string) string {
+	key := p.Namespace + "/" + budgets
+	if !isReady(p) {
+		key += notReadySuffix
+	}
+	return key
+}
+
+const notReadySuffix = " (not ready)"
+
+// isReady reports whether a pod is ready. A pod without a Ready condition counts as ready.
+func isReady(p *kubeapi.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return true
+}
+
+// pdbBackoff returns the backoff of the PDB that denied a pod's eviction. If the covering PDB is unknown, it is read
+// from the denial.
+func (b *pdbState) pdbBackoff(p *kubeapi.Pod, denial *kubeapi.StatusError) *sharedBackoff {
+	name := parsePDBName(denialMessage(denial))
+	if covering, ok := b.pdbsCovering(p); ok && len(covering) == 1 {
+		name = covering[0].Name
+	}
+	return b.getOrAddBackoff(backoffKey(p, name), sharedBackoff{reason: Budget, pdb: p.Namespace + "/" + name, serial: true, evictionsOnly: true})
+}
+
+// multiplePDBBackoff returns the backoff of the pods that the same PDBs cover.
+func (b *pdbState) multiplePDBBackoff(p *kubeapi.Pod) *sharedBackoff {
+	covering, _ := b.pdbsCovering(p)
+	return b.getOrAddBackoff(backoffKey(p, joinPDBNames(covering)), sharedBackoff{reason: SeveralBudgets, serial: true, evictionsOnly: true})
+}
+
+// forbiddenBackoff returns the backoff of a namespace with a missing permission.
+func (b *pdbState) forbiddenBackoff(p *kubeapi.Pod, how Asked) *sharedBackoff {
+	return b.getOrAddBackoff(p.Namespace+" "+string(how), sharedBackoff{reason: NoRight, evictionsOnly: how == Evicted})
+}
+
+func (b *pdbState) getOrAddBackoff(key string, initial sharedBackoff) *sharedBackoff {
+	backoff := b.backoffs[key]
+	if backoff == nil {
+		backoff = &initial
+		b.backoffs[key] = backoff
+	}
+	return backoff
+}
+
+func joinPDBNames(covering []*kubeapi.PodDisruptionBudget) string {
+	all := make([]string, len(covering))
+	for i, b := range covering {
+		all[i] = b.Name
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// assignBackoff makes a pod wait for the backoff of its PDBs, if they have already denied other pods.
+func (b *pdbState) assignBackoff(p *podState) {
+	if !p.isWaiting() || p.forceDeletion || (p.backoff != nil && !p.backoff.evictionsOnly) {
+		return
+	}
+	covering, ok := b.pdbsCovering(&p.pod)
+	if !ok || len(covering) == 0 {
+		return
+	}
+	if isExemptFromPDBs(&p.pod) {
+		p.backoff = nil
+		return
+	}
+	if backoff := b.backoffs[backoffKey(&p.pod, joinPDBNames(covering))]; backoff != nil || p.backoff != nil && p.backoff.reason == Budget {
+		p.backoff = backoff
+	}
+}
+
+// assignBackoffs assigns a backoff to the namespace's pods that have none.
+func (b *pdbState) assignBackoffs(pods []*podState, namespace string) {
+	for _, p := range pods {
+		if p.backoff == nil && p.pod.Namespace == namespace {
+			b.assignBackoff(p)
+		}
+	}
+}
+
+// reassignBackoffs assigns backoffs to all pods of a namespace after its PDBs were read, and improves the explanations.
+// A pod that no PDB covers any longer does not wait.
+func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time.Time) {
+	for _, p := range pods {
+		if p.pod.Namespace != namespace || !p.isWaiting() {
+			continue
+		}
+		if p.backoff != nil && p.backoff.evictionsOnly && p.backoff.reason != NoRight {
+			b.moveToCoveringPDBs(p)
+		} else {
+			b.assignBackoff(p)
+		}
+		if backoff := p.backoff; backoff != nil && (p.blocked.Reason == Budget || p.blocked.Reason == SeveralBudgets) {
+			p.setBlocked(backoff.reason, backoff.pdb, b.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
+		}
+	}
+}
+
+// moveToCoveringPDBs moves a pod and its pause to the backoff of the PDBs that cover it now.
+func (b *pdbState) moveToCoveringPDBs(p *podState) {
+	covering, _ := b.pdbsCovering(&p.pod)
+	old := p.backoff
+	switch {
+	case len(covering) == 0:
+		p.backoff = nil
+		return
+	case len(covering) == 1:
+		name := covering[0].Name
+		p.backoff = b.getOrAddBackoff(backoffKey(&p.pod, name), sharedBackoff{reason: Budget, pdb: p.pod.Namespace + "/" + name, serial: true, evictionsOnly: true})
+	default:
+		p.backoff = b.multiplePDBBackoff(&p.pod)
+	}
+	if p.backoff != old && p.backoff.until.IsZero() {
+		p.backoff.until, p.backoff.pause, p.backoff.detail = old.until, old.pause, old.detail
+	}
+}
+
+// explainObstacle returns one sentence on what the pod's PDBs would need. If they are unknown or not the obstacle, it
+// returns the API server's message.
+func (b *pdbState) explainObstacle(obstacle Obstacle, p *kubeapi.Pod, serverMessage string) string {
+	covering, _ := b.pdbsCovering(p)
+	switch {
+	case obstacle == SeveralBudgets && len(covering) > 1:
+		return fmt.Sprintf("pod is selected by %d disruption budgets (%s) and the API server cannot evict such a pod: make their "+
+			"selectors disjoint", len(covering), joinPDBNames(covering))
+	case obstacle == Budget && len(covering) == 1 && strings.Contains(serverMessage, " needs "):
+		return explainPDB(covering[0])
+	case obstacle == Budget && len(covering) == 1: // the denial is not about numbers
+		return serverMessage + " (" + explainPDB(covering[0]) + ")"
+	}
+	return serverMessage
+}
+
+func explainPDB(b *kubeapi.PodDisruptionBudget) string {
+	s := b.Status
+	now := fmt.Sprintf("budget %s allows %d disruptions: %d of %d pods are healthy, %d must be", b.Name,
+		s.DisruptionsAllowed, s.CurrentHealthy, s.ExpectedPods, s.DesiredHealthy)
+	if n := len(s.DisruptedPods); n > 0 {
+		now += fmt.Sprintf("; it still counts %d pods as being evicted, for up to two minutes", n)
+	}
+	if isStuckPDB(b) {
+		return now + "; it never allows an eviction, because every pod must be healthy: raise the replicas or relax the budget"
+	}
+	return now
+}
+
+// isStuckPDB reports whether waiting for the PDB is useless: every pod is healthy and not being evicted, and still no
+// disruption is allowed.
+func isStuckPDB(b *kubeapi.PodDisruptionBudget) bool {
+	s := b.Status
+	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&
+		len(s.DisruptedPods) == 0 && NeverAllows(s.DesiredHealthy, s.ExpectedPods)
+}
+
+// NeverAllows reports whether a PDB requires every expected pod to be healthy, or more. Such a PDB allows no eviction
+// even if all pods are healthy.
+func NeverAllows(desiredHealthy, expectedPods int32) bool {
+	return expectedPods > 0 && desiredHealthy >= expectedPods
+}

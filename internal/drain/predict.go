@@ -1,0 +1,220 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Forecast is what a drain would do if it started now. Its pods are sorted by wave, namespace and name.
+type Forecast struct {
+	Node string        `json:"node"`
+	At   time.Time     `json:"at"`
+	Pods []PodForecast `json:"pods"`
+	// Problems lists what could not be read, such as PDBs without permission.
+	Problems []string `json:"problems,omitempty"`
+}
+
+type PodForecast struct {
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	UID       string          `json:"uid"`
+	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
+	Verdict   Verdict         `json:"verdict"`
+	Action    podrules.Action `json:"action"`
+	Wave      int             `json:"wave"`
+	// How is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
+	How Asked `json:"how,omitempty"`
+	// GraceWanted is the grace of the pod or of the caller. GraceGiven is what the pod would get. Both in seconds.
+	GraceWanted int64 `json:"graceWantedSeconds"`
+	GraceGiven  int64 `json:"graceGivenSeconds"`
+	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
+	Obstacle Blocked `json:"obstacle,omitzero"`
+}
+
+// Refused returns the pods that make the drain refuse to start.
+func (f Forecast) Refused() []PodForecast {
+	return f.filterPods(func(p PodForecast) bool { return p.Action == podrules.Refuse })
+}
+
+// Obstructed returns the pods that would be blocked now.
+func (f Forecast) Obstructed() []PodForecast {
+	return f.filterPods(func(p PodForecast) bool { return p.Obstacle.Reason != "" })
+}
+
+func (f Forecast) filterPods(is func(PodForecast) bool) (found []PodForecast) {
+	for _, p := range f.Pods {
+		if is(p) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// Preview predicts what a drain would do now, and changes nothing. It lists the node's pods once and reads the PDBs of
+// their namespaces. With server it also sends each eviction as a dry run, so that the API server reports which it would
+// deny. That needs the permission to evict. The error is about the list of pods; other failures are in Problems.
+func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, error) {
+	d := New(api, o)
+	pods, err := d.listPods(ctx)
+	if err != nil {
+		return Forecast{}, err
+	}
+	now := time.Now()
+	d.deadlineSince = now
+	d.replacePods(pods, now)
+	d.applyTimers(now)
+	f := Forecast{Node: o.Node, At: now}
+	f.Problems = d.readPDBs(ctx)
+	d.predictFromPDBs(now)
+	if server {
+		d.dryRunRequests(ctx, now)
+	}
+	for _, p := range d.sortRemaining() {
+		f.Pods = append(f.Pods, d.predictPod(p, now))
+	}
+	slices.SortStableFunc(f.Pods, func(a, b PodForecast) int {
+		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return f, ctx.Err()
+}
+
+func (d *Drain) predictPod(p *podState, now time.Time) PodForecast {
+	r := p.toReport()
+	f := PodForecast{
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Verdict: r.Verdict,
+		Action: r.Action, Wave: r.Wave, GraceWanted: r.GraceWanted, GraceGiven: r.GraceGiven, Obstacle: p.blocked,
+	}
+	if p.isWaiting() {
+		f.How, f.GraceGiven = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)
+		if d.options.DisableEviction {
+			f.How = DeletedOnRequest
+		}
+	}
+	return f
+}
+
+// readPDBs reads the PDBs of every namespace with pods to evict, and returns the failures.
+func (d *Drain) readPDBs(ctx context.Context) (problems []string) {
+	for _, p := range d.sortRemaining() {
+		ns := p.pod.Namespace
+		if d.options.DisableEviction || !p.isWaiting() || !d.pdbs.isUnread(ns) {
+			continue
+		}
+		list, err := listOnce(ctx, func(ctx context.Context, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+			return d.api.FollowBudgets(ctx, ns, h)
+		})
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("namespace %s: reading its disruption budgets: %v", ns, err))
+		}
+		d.pdbs.namespaceState(ns).replaceAll(list, err)
+	}
+	return problems
+}
+
+// predictFromPDBs marks the pods that the status of their PDBs would block.
+func (d *Drain) predictFromPDBs(now time.Time) {
+	spent := map[*kubeapi.PodDisruptionBudget]int32{}
+	for _, p := range d.sortRemaining() {
+		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || d.options.DisableEviction {
+			continue
+		}
+		covering, _ := d.pdbs.pdbsCovering(&p.pod)
+		switch len(covering) {
+		case 0:
+		case 1:
+			b := covering[0]
+			if !isReady(&p.pod) && b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy {
+				continue // an unready pod does not count against the PDB
+			}
+			if spent[b] >= b.Status.DisruptionsAllowed {
+				p.setBlocked(Budget, b.Namespace+"/"+b.Name, explainPDB(b)+describePodsBefore(spent[b]), now)
+			}
+			spent[b]++
+		default:
+			p.setBlocked(SeveralBudgets, "", d.pdbs.explainObstacle(SeveralBudgets, &p.pod, ""), now)
+		}
+	}
+}
+
+func describePodsBefore(before int32) string {
+	if before == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of this node's pods are evicted first", before)
+}
+
+// dryRunRequests sends each eviction as a dry run. A denial is an obstacle even if the PDB's numbers allow the
+// eviction. A success removes the obstacle, unless other pods of the node would use up the PDB: a dry run uses up
+// nothing.
+func (d *Drain) dryRunRequests(ctx context.Context, now time.Time) {
+	var group sync.WaitGroup
+	slots := make(chan struct{}, d.options.MaxInFlight)
+	answers := make(map[*podState]*error)
+	for _, p := range d.sortRemaining() {
+		if !p.isWaiting() {
+			continue
+		}
+		answer := new(error)
+		answers[p] = answer
+		r, _ := d.newRemoval(p, now)
+		r.DryRun = true
+		send := d.api.Evict
+		if d.options.DisableEviction {
+			send = d.api.DeletePod
+		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			bounded, cancel := context.WithTimeout(ctx, maxRequestTimeout)
+			defer cancel()
+			*answer = send(bounded, r)
+		})
+	}
+	group.Wait()
+	for p, err := range answers {
+		switch {
+		case *err != nil:
+			p.blocked = Blocked{}
+			d.recordDryRunError(p, *err, now)
+		case p.blocked.Reason == Budget && d.isDisruptionAllowed(p): // other pods use up the PDB first
+		default:
+			p.blocked = Blocked{}
+		}
+	}
+}
+
+func (d *Drain) recordDryRunError(p *podState, err error, now time.Time) {
+	status := kubeapi.AsStatus(err)
+	switch {
+	case status == nil:
+		p.setBlocked(Failing, "", err.Error(), now)
+	case isPDBDenial(status):
+		p.setBlocked(Budget, d.pdbs.pdbBackoff(&p.pod, status).pdb, d.pdbs.explainObstacle(Budget, &p.pod, denialMessage(status)), now)
+	case isMultiplePDBError(status):
+		p.setBlocked(SeveralBudgets, "", d.pdbs.explainObstacle(SeveralBudgets, &p.pod, status.Message), now)
+	case isNamespaceTerminating(status):
+		p.setBlocked(Failing, "", namespaceDeletedDetail, now)
+	case isWebhookError(status):
+		p.setBlocked(Webhook, "", status.Message, now)
+	case status.Code == http.StatusForbidden:
+		p.setBlocked(NoRight, "", status.Message, now)
+	case status.Code == http.StatusTooManyRequests:
+		p.setBlocked(Busy, "", status.Message, now)
+	default:
+		p.setBlocked(Failing, "", err.Error(), now)
+	}
+}
+
+// isDisruptionAllowed reports whether the PDB of a pod allows a disruption now, possibly of another pod.
+func (d *Drain) isDisruptionAllowed(p *podState) bool {
+	covering, _ := d.pdbs.pdbsCovering(&p.pod)
+	return len(covering) == 1 && covering[0].Status.DisruptionsAllowed > 0
+}

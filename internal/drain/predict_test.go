@@ -1,0 +1,174 @@
+package drain
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// runPreview runs a preview and checks that it changed nothing.
+func runPreview(t *testing.T, s *sim, o Options, server bool) Forecast {
+	t.Helper()
+	o.Node = node
+	f, err := Preview(t.Context(), s, o, server)
+	must.NoError(t, err)
+	for _, q := range s.requests {
+		if !q.removal.DryRun || q.changedPod {
+			t.Errorf("not a dry run: %+v", q)
+		}
+	}
+	if !server && len(s.requests) > 0 {
+		t.Errorf("%d requests", len(s.requests))
+	}
+	check.Is(t, 1, s.calls["list"])
+	return f
+}
+
+func findPrediction(t *testing.T, f Forecast, p *simPod) PodForecast {
+	t.Helper()
+	for _, q := range f.Pods {
+		if q.UID == p.UID {
+			return q
+		}
+	}
+	t.Fatalf("no prediction for %s", p.Name)
+	return PodForecast{}
+}
+
+func TestPreviewPredictsEachPod(t *testing.T) {
+	for _, server := range []bool{false, true} {
+		simulate(t, func(t *testing.T, s *sim) {
+			app := func(name string) podOption { return withLabel("app", name) }
+			free := s.addPod("free", app("free"), withGrace(90*time.Second))
+			blocked := s.addPod("blocked", app("blocked"))
+			first, second := s.addPod("one-1", app("one")), s.addPod("one-2", app("one"))
+			s.addPod("one-3", app("one"), onNode(otherNode))
+			sick := s.addPod("sick", app("one"), asNotReady)
+			twice := s.addPod("twice", app("twice"))
+			agent := s.addPod("agent", withOwner("DaemonSet"))
+			bare := s.addPod("bare", withoutOwner)
+			dns := s.addPod("dns", withPriority(2_000_000_000), inNamespace("kube-system"))
+			going := s.addPod("going", asDeleted(0, time.Minute))
+			s.addPDB("blocked", 1, 1, map[string]string{"app": "blocked"})
+			s.addPDB("one", 2, 3, map[string]string{"app": "one"})
+			s.addPDB("twice-a", 0, 1, map[string]string{"app": "twice"})
+			s.addPDB("twice-b", 0, 1, map[string]string{"app": "twice"})
+
+			f := runPreview(t, s, Options{}, server)
+			for _, c := range []struct {
+				pod      *simPod
+				rule     podrules.Rule
+				action   podrules.Action
+				how      Asked
+				wave     int
+				obstacle Obstacle
+				budget   string
+				detail   string
+			}{
+				{free, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{blocked, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/blocked", "never allows an eviction"},
+				{first, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{second, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods are evicted first"},
+				{sick, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{twice, podrules.Ordinary, podrules.Evict, Evicted, 0, SeveralBudgets, "", "(twice-a, twice-b)"},
+				{agent, podrules.ByDaemonSet, podrules.Leave, NotAsked, 0, "", "", ""},
+				{bare, podrules.ByUnmanaged, podrules.Refuse, NotAsked, 0, "", "", ""},
+				{dns, podrules.Ordinary, podrules.Evict, Evicted, 1, "", "", ""},
+				{going, podrules.ByTerminating, podrules.Await, NotAsked, 0, "", "", ""},
+			} {
+				p := findPrediction(t, f, c.pod)
+				if p.Verdict.Rule != c.rule || p.Action != c.action || p.How != c.how || p.Wave != c.wave ||
+					p.Obstacle.Reason != c.obstacle || p.Obstacle.Budget != c.budget || !strings.Contains(p.Obstacle.Detail, c.detail) {
+					t.Errorf("server %t: %s: %+v", server, c.pod.Name, p)
+				}
+			}
+			if p := findPrediction(t, f, free); p.GraceWanted != 90 || p.GraceGiven != 90 {
+				t.Errorf("%+v", p)
+			}
+			if len(f.Refused()) != 1 || len(f.Obstructed()) != 3 || len(f.Pods) != 10 || f.Pods[9].Name != "dns" {
+				t.Errorf("refused %d, obstructed %d, pods %d", len(f.Refused()), len(f.Obstructed()), len(f.Pods))
+			}
+		})
+	}
+}
+
+func TestServerPreviewReportsDryRunAnswers(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		pods := map[Obstacle]*simPod{}
+		answers := map[string]error{
+			"denied": newDenial("The disruption budget web is still being processed by the server."),
+			"right":  newForbidden("cannot create pods/eviction"),
+			"away":   errors.New("connection refused"),
+		}
+		pods[Budget], pods[NoRight], pods[Failing] = s.addPod("denied"), s.addPod("right"), s.addPod("away")
+		s.fault = func(c call) *fault {
+			if err := answers[c.Name]; err != nil {
+				return &fault{err: err}
+			}
+			return nil
+		}
+		f := runPreview(t, s, Options{}, true)
+		for reason, p := range pods {
+			o := findPrediction(t, f, p).Obstacle
+			if o.Reason != reason || o.Detail == "" {
+				t.Errorf("%s: %+v", p.Name, o)
+			}
+		}
+		if o := findPrediction(t, f, pods[Budget]).Obstacle; o.Budget != "shop/web" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+func TestPreviewCapsGraceToDeadline(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, bare := s.addPod("web", withGrace(time.Hour)), s.addPod("bare", withoutOwner)
+		f := runPreview(t, s, Options{Terms: deadlineIn(30 * time.Second)}, true)
+		if p := findPrediction(t, f, web); p.GraceGiven != 29 || p.GraceWanted != 3600 {
+			t.Errorf("%+v", p)
+		}
+		if p := findPrediction(t, f, bare); p.Action != podrules.Evict {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+func TestPreviewWithDisabledEvictionReadsNoPDBs(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web := s.addPod("web")
+		s.addPDB("all", 1, 1, nil)
+		f := runPreview(t, s, Options{DisableEviction: true}, true)
+		if p := findPrediction(t, f, web); p.How != DeletedOnRequest || p.Obstacle.Reason != "" {
+			t.Errorf("%+v", p)
+		}
+		if s.calls["budgets"] != 0 || s.calls["evict"] != 0 || s.calls["delete"] != 1 {
+			t.Errorf("%v", s.calls)
+		}
+	})
+}
+
+func TestI7PreviewFailsIfPodListFails(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.fault = func(call) *fault { return &fault{err: errors.New("connection refused")} }
+		f, err := Preview(t.Context(), s, Options{Node: node}, true)
+		if err == nil || !strings.Contains(err.Error(), "node-1: listing its pods: connection refused") || f.Pods != nil {
+			t.Errorf("%+v, %v", f, err)
+		}
+	})
+}
+
+func TestPreviewReportsUnreadablePDBs(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPod("web")
+		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
+		f := runPreview(t, s, Options{}, false)
+		if len(f.Problems) != 1 || !strings.Contains(f.Problems[0], "namespace shop: reading its disruption budgets") {
+			t.Errorf("%q", f.Problems)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package drain
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// redrainOnArrival reports that the node is drained, waits for another pod and drains the node again.
+func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
+	d.options.OnDrained(d.newReport(Drained))
+	d.reportedDrained = true
+	d.removeGonePods()
+	if !d.awaitPodArrival(ctx) {
+		return Cancelled
+	}
+	d.startedAt = time.Now()
+	d.finalList, d.detachWait = finalList{}, &detachWait{}
+	d.reportArrival()
+	return d.runLoop(ctx)
+}
+
+// reportArrival calls OnArrival, once, if a pod that has to be removed is on the drained node.
+func (d *Drain) reportArrival() {
+	first := slices.IndexFunc(d.remaining, (*podState).needsRemoval)
+	if !d.reportedDrained || first < 0 {
+		return
+	}
+	d.reportedDrained = false
+	d.options.Logger.Warn("a pod that has to be removed arrived on a drained node", "node", d.options.Node, "pod", d.remaining[first].name())
+	if d.options.OnArrival != nil {
+		d.options.OnArrival()
+	}
+}
+
+// awaitPodArrival returns true once a pod that has to be removed is on the node, and false when ctx ends.
+func (d *Drain) awaitPodArrival(ctx context.Context) bool {
+	timer := time.NewTimer(idleWait)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		d.processInbox()
+		now := time.Now()
+		d.applyNewTerms(now)
+		next := earlierSet(d.applyTimers(now), now.Add(idleWait))
+		if !d.isEmpty() {
+			return true
+		}
+		timer.Reset(max(0, next.Sub(now)))
+		select {
+		case <-ctx.Done():
+		case <-d.inbox.filled:
+		case <-timer.C:
+		}
+	}
+	return false
+}
+
+// removeGonePods drops the pods that the last report contained.
+func (d *Drain) removeGonePods() {
+	for uid, p := range d.pods {
+		if p.gone {
+			delete(d.pods, uid)
+		}
+	}
+	gone := func(p *podState) bool { return p.gone }
+	d.remaining = slices.DeleteFunc(d.remaining, gone)
+	d.podsByName = slices.DeleteFunc(d.podsByName, gone)
+}

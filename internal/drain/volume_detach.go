@@ -1,0 +1,188 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// VolumeAPI is the part of the API server that waiting for volumes needs. *kubeapi.Client implements it.
+type VolumeAPI interface {
+	GetClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error)
+	ListVolumeAttachments(ctx context.Context) ([]kubeapi.VolumeAttachment, error)
+}
+
+// detachPollInterval is the polling period. VolumeAttachments cannot be watched by node: they have no such selector.
+const detachPollInterval = 2 * time.Second
+
+// VolumeReceipt lists the volumes of the drained pods that the drain waited for.
+type VolumeReceipt struct {
+	Detached []string `json:"detached,omitempty"`
+	Attached []string `json:"stillAttached,omitempty"`
+	Problem  string   `json:"problem,omitempty"`
+}
+
+// detachWait is the wait for the volumes of the drained pods, after the last pod is gone.
+type detachWait struct {
+	volumes      []string
+	volumesKnown bool // a claim may be deleted while its volume is attached: claims are read once
+	pollInFlight bool
+	done         bool
+	nextPollAt   time.Time
+	report       VolumeReceipt
+}
+
+// pollVolumeDetachment reads which volumes of the drained pods are attached to the node, and returns when to poll
+// again. A volume that stays attached delays its next pod by up to 6 minutes, until the attach/detach controller forces
+// it off. The wait starts again if another pod has to be removed.
+func (d *Drain) pollVolumeDetachment(ctx context.Context, now time.Time) time.Time {
+	v := d.detachWait
+	switch {
+	case d.options.Volumes == nil:
+		return time.Time{}
+	case !d.isEmpty():
+		d.detachWait = &detachWait{}
+		return time.Time{}
+	case !d.finalList.done || v.pollInFlight || v.done:
+		return time.Time{}
+	case now.Before(v.nextPollAt):
+		return v.nextPollAt
+	}
+	v.pollInFlight = true
+	was, claims := *v, d.listClaimsOfDrainedPods()
+	d.background.Go(func() {
+		is, err := was.poll(ctx, d.options, claims)
+		d.inbox.put(func(now time.Time) {
+			is.done = err == nil && len(is.report.Attached) == 0 || kubeapi.IsForbidden(err)
+			is.pollInFlight, is.nextPollAt = false, now.Add(detachPollInterval)
+			if is.done && len(claims) > 0 { // that took a while, in which the watch may have missed a pod
+				d.finalList.done, d.finalList.nextAt = false, time.Time{}
+			}
+			*v = is
+		})
+	})
+	return time.Time{}
+}
+
+// poll returns the wait, updated from the API server.
+func (v detachWait) poll(ctx context.Context, o Options, claims []claim) (detachWait, error) {
+	var err error
+	if !v.volumesKnown {
+		v.volumes, err = fetchVolumeNames(ctx, o.Volumes, claims)
+		v.volumesKnown = err == nil
+	}
+	if v.volumesKnown {
+		v.report, err = readVolumeReport(ctx, o.Volumes, o.Node, v.volumes, v.report)
+	}
+	if err != nil {
+		v.report.Problem = err.Error()
+	}
+	return v, err
+}
+
+// isDetachWaitOver reports whether the drain no longer waits for volumes.
+func (d *Drain) isDetachWaitOver(now time.Time) bool {
+	end := earlierSet(d.terms.Deadline, d.terms.GiveUp)
+	return d.options.Volumes == nil || d.detachWait.done || !end.IsZero() && !now.Before(end)
+}
+
+// listClaimsOfDrainedPods returns the claims of the drained pods. It skips claims that a remaining pod uses too.
+func (d *Drain) listClaimsOfDrainedPods() []claim {
+	var drained, staying []kubeapi.Pod
+	for _, p := range d.pods {
+		switch {
+		case p.action != podrules.Leave:
+			drained = append(drained, p.pod)
+		case !p.gone:
+			staying = append(staying, p.pod)
+		}
+	}
+	return listClaims(drained, listClaims(staying, nil))
+}
+
+// readVolumeReport reads which volumes are attached to the node. After an error it returns the previous report.
+func readVolumeReport(ctx context.Context, api VolumeAPI, node string, volumes []string, before VolumeReceipt) (VolumeReceipt, error) {
+	if len(volumes) == 0 {
+		return VolumeReceipt{}, nil
+	}
+	attached, err := listAttachedVolumes(ctx, api, node, volumes)
+	if err != nil {
+		return before, err
+	}
+	return newVolumeReport(volumes, attached), nil
+}
+
+type claim struct{ namespace, name string }
+
+// fetchVolumeNames returns the PersistentVolumes of the claims. It skips a deleted claim, because its volume is
+// unknown.
+func fetchVolumeNames(ctx context.Context, api VolumeAPI, claims []claim) ([]string, error) {
+	var names []string
+	for _, c := range claims {
+		found, err := api.GetClaim(ctx, c.namespace, c.name)
+		if kubeapi.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("claim %s/%s: %w", c.namespace, c.name, err)
+		}
+		if found.Spec.VolumeName != "" {
+			names = append(names, found.Spec.VolumeName)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// listClaims returns the claims that the pods use, without the exceptions.
+func listClaims(pods []kubeapi.Pod, except []claim) []claim {
+	var all []claim
+	for i := range pods {
+		p := &pods[i]
+		for _, v := range p.Spec.Volumes {
+			c := claim{namespace: p.Namespace}
+			switch {
+			case v.PersistentVolumeClaim != nil:
+				c.name = v.PersistentVolumeClaim.ClaimName
+			case v.Ephemeral != nil:
+				c.name = p.Name + "-" + v.Name
+			default:
+				continue
+			}
+			if !slices.Contains(except, c) && !slices.Contains(all, c) {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+func listAttachedVolumes(ctx context.Context, api VolumeAPI, node string, volumes []string) ([]string, error) {
+	all, err := api.ListVolumeAttachments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var attached []string
+	for _, a := range all {
+		name := a.Spec.Source.PersistentVolumeName
+		if a.Spec.NodeName == node && name != nil && slices.Contains(volumes, *name) {
+			attached = append(attached, *name)
+		}
+	}
+	slices.Sort(attached)
+	return slices.Compact(attached), nil
+}
+
+func newVolumeReport(volumes, attached []string) VolumeReceipt {
+	r := VolumeReceipt{Attached: attached}
+	for _, v := range volumes {
+		if !slices.Contains(attached, v) {
+			r.Detached = append(r.Detached, v)
+		}
+	}
+	return r
+}

@@ -1,0 +1,23 @@
+package fromcorev1_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/drainability/drainabilitytest"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+func TestAdaptersReadSamePodFacts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drainabilitytest.AnyPod(t, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+		read := drainabilitytest.ThroughJSON[kubeapi.Pod](t, p)
+		if a, b := fromcorev1.Pod(p), fromkubeapi.Pod(read); a != b {
+			t.Fatalf("%+v\n%+v", a, b)
+		}
+	})
+}

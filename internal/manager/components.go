@@ -1,0 +1,185 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/advice"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/orphans"
+	"github.com/slipway-dev/slipway/internal/provisioning"
+	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// claimCleanupInterval is the period of the Sweeper. Nodes with a stale cordon claim count against their group's
+// disruption budgets, so that other retirements wait.
+const claimCleanupInterval = time.Minute
+
+// components is a manager with what its components share.
+type components struct {
+	manager.Manager
+	Process
+	sharedWatches
+	config   Config
+	groups   *Groups
+	clouds   map[string]cloud.Provider
+	launches *launch.Record
+	wishes   *provisioning.Wishes
+	counters partMetrics
+}
+
+// assembleManager creates a manager with all components. It may be called again after an error.
+func assembleManager(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters partMetrics, ready *readiness) (manager.Manager, error) {
+	m, err := newManager(ctx, c, in, ready)
+	if err != nil {
+		return nil, err
+	}
+	watches, err := startWatches(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	a := &components{
+		Manager: m, Process: in, sharedWatches: watches, config: c, clouds: clouds, counters: counters,
+		groups: &Groups{
+			Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
+		},
+		launches: launch.New(m.GetAPIReader(), m.GetClient()).StoreFiles(m.GetClient(), c.ownNamespace()), wishes: provisioning.NewWishes(),
+	}
+	for _, add := range []func(context.Context) error{
+		a.addRetirement, a.addReplacement, a.addNodeGroups, a.addCASSync, a.addAutoscaler, a.addAdvised, a.addOrphans,
+	} {
+		if err := add(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (a *components) addRetirement(ctx context.Context) error {
+	c := &a.config
+	r := retirement.New(retirement.Options{
+		Client: a.GetClient(), Live: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
+		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.retirement, Log: a.Log, TTL: c.RetirementTTL,
+		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
+	})
+	if err := r.Register(ctx, a); err != nil {
+		return err
+	}
+	return a.Add(&retirement.Sweeper{Nodes: a.GetClient(), Records: a.GetAPIReader(), API: a.API, Every: claimCleanupInterval, Log: a.Log})
+}
+
+// maxNoticePoll is the maximum polling period for a node with a notice, which may leave it 30 s.
+const maxNoticePoll = 2 * time.Second
+
+// addReplacement adds the controller that launches a replacement for each instance that its cloud takes away. It
+// watches the cluster from the start: a notice may leave only 30 s.
+func (a *components) addReplacement(ctx context.Context) error {
+	if _, err := a.GetCache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
+		return fmt.Errorf("watching Namespaces: %w", err)
+	}
+	c := &a.config
+	return replacement.New(replacement.Options{
+		Client: a.GetClient(), Live: a.GetAPIReader(), Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds, Launches: a.launches,
+		Room:   replacement.Room{Cached: a.GetClient(), Live: a.GetAPIReader(), Pods: a.pods},
+		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.replacement, Asked: a.counters.retirement.Cloud, Log: a.Log,
+		Pace: replacement.Pace{Look: min(c.PollInterval, maxNoticePoll), Cloud: c.CloudPoll, Settle: c.OrderSettle},
+	}).Register(a)
+}
+
+func (a *components) addNodeGroups(context.Context) error {
+	owner := nodegroup.New(nodegroup.Options{
+		Client: a.GetClient(), Pods: a.pods, API: a.API, Groups: a.groups, Clouds: a.clouds, Events: a.GetEventRecorder("slipway"),
+		Metrics: a.counters.nodegroup, Log: a.Log, Selector: a.config.parsedSelector, Every: a.config.GroupPoll,
+	})
+	a.groups.Status = owner.Status
+	return owner.Register(a)
+}
+
+// addCASSync adds the synchronization with the cluster autoscaler of AKS, if configured.
+func (a *components) addCASSync(context.Context) error {
+	sync := findCASSync(a.clouds)
+	if sync == nil {
+		return nil
+	}
+	return a.Add(casSyncRunner{sync, a.GetCache(), a.counters.casSync})
+}
+
+// addAutoscaler adds the controller that launches instances for unschedulable pods, and retires underutilized nodes.
+func (a *components) addAutoscaler(context.Context) error {
+	kube, err := kubernetes.NewForConfig(a.Kube)
+	if err != nil {
+		return fmt.Errorf("client of the autoscaler: %w", err)
+	}
+	c := &a.config
+	var maxNodes *int
+	if c.MaxNodes > 0 {
+		maxNodes = &c.MaxNodes
+	}
+	return a.Add(provisioning.New(provisioning.Options{
+		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
+		Events: a.GetEventRecorder("slipway"), Wishes: a.wishes, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, Maximum: maxNodes,
+		Unreadiness: plan.Unreadiness{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll, Settle: c.OrderSettle,
+	}))
+}
+
+// addAdvised adds the controller that passes pod events to the clouds that analyze them.
+func (a *components) addAdvised(context.Context) error {
+	var analyzers []advice.Analyzer
+	for _, name := range slices.Sorted(maps.Keys(a.clouds)) {
+		if analyzer, ok := a.clouds[name].(advice.Analyzer); ok {
+			analyzers = append(analyzers, analyzer)
+		}
+	}
+	if len(analyzers) == 0 {
+		return nil
+	}
+	kube, err := kubernetes.NewForConfig(a.Kube)
+	if err != nil {
+		return fmt.Errorf("client of the pod event analyzers: %w", err)
+	}
+	return a.Add(advised.New(advised.Options{
+		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: analyzers, Wishes: a.wishes, Metrics: a.counters.advised, Log: a.Log,
+		Selector: a.config.parsedSelector,
+	}))
+}
+
+// groupPollsPerOrphanScan is the number of group polls between two scans for orphans, which read every Node.
+const groupPollsPerOrphanScan = 5
+
+// addOrphans adds a controller for each cloud that can identify orphaned instances or Nodes.
+func (a *components) addOrphans(context.Context) error {
+	for _, p := range a.clouds {
+		controller := orphans.New(p, orphans.Options{
+			Client: a.GetClient(), Live: a.GetAPIReader(), Groups: a.groups, Selector: a.config.parsedSelector, Delete: a.config.Strays == CollectStrays,
+			Grace: orphans.DefaultGrace(), Every: groupPollsPerOrphanScan * a.config.GroupPoll, Events: a.GetEventRecorder("slipway"),
+			Metrics: a.counters.orphans, Log: a.Log.With("cloud", p.Name()),
+		})
+		if controller == nil {
+			continue
+		}
+		if err := a.Add(controller); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// registerStateMetrics registers the metrics that are read from the caches at each scrape.
+func registerStateMetrics(r prometheus.Registerer, reader client.Reader) error {
+	return errors.Join(r.Register(retirement.Present{Reader: reader}), r.Register(replacement.Present{Reader: reader}))
+}

@@ -1,0 +1,93 @@
+package manager
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// groupMetrics reports on NodeGroups without an object of their own.
+type groupMetrics struct {
+	file     *prometheus.GaugeVec
+	shadowed *prometheus.GaugeVec
+}
+
+func newGroupMetrics(r prometheus.Registerer) (*groupMetrics, error) {
+	m := &groupMetrics{
+		file: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "slipway_nodegroup_file_applied",
+			Help: "1 when the file of --node-groups is in force as it is, 0 when it is refused and what it said before is. Without a file there is none.",
+		}, nil),
+		shadowed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "slipway_nodegroup_name_conflict",
+			Help: "1 while a group of a file or of a stand-in is not in force, as another one has its name; 0 when it is again.",
+		}, []string{"group"}),
+	}
+	return m, errors.Join(r.Register(m.file), r.Register(m.shadowed))
+}
+
+func (m *groupMetrics) setShadowed(group string, value float64) {
+	if m != nil {
+		m.shadowed.WithLabelValues(group).Set(value)
+	}
+}
+
+func (m *groupMetrics) setFileInForce(value float64) {
+	if m != nil {
+		m.file.WithLabelValues().Set(value)
+	}
+}
+
+// reportFileState records whether the file is valid, and logs a change once.
+func (g *Groups) reportFileState(err error) {
+	message, inForce := "", 1.0
+	if err != nil {
+		message, inForce = err.Error(), 0
+	}
+	g.metrics.setFileInForce(inForce)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case message == g.lastFileError:
+	case err != nil:
+		g.Log.Error("the file of NodeGroups is invalid; its previous content stays valid", "err", err)
+	default:
+		g.Log.Info("the file of NodeGroups is valid again", "file", g.File)
+	}
+	g.lastFileError = message
+}
+
+// reportShadowed records the groups that another one of the same name replaces, and logs each change once. g.mu must be
+// locked.
+func (g *Groups) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
+	for name, other := range by {
+		if !g.shadowed[name] {
+			g.Log.Warn("a NodeGroup of this process is ignored, because another one has the same name", "group", name, "inForce", g.describeOrigin(other))
+			g.metrics.setShadowed(name, 1)
+		}
+	}
+	for name := range g.shadowed {
+		if by[name] == nil {
+			g.Log.Info("a NodeGroup of this process is used again, because the other one of its name is deleted", "group", name)
+			g.metrics.setShadowed(name, 0)
+		}
+	}
+	g.shadowed = map[string]bool{}
+	for name := range by {
+		g.shadowed[name] = true
+	}
+}
+
+// describeOrigin returns where a valid group comes from, and whether this process handles it.
+func (g *Groups) describeOrigin(group *v1alpha1.NodeGroup) string {
+	switch {
+	case group.UID == "":
+		return "that of --node-groups"
+	case g.Selector != nil && !g.Selector.Matches(labels.Set(group.Labels)):
+		return "that of the API server, which this process ignores because of --selector " + g.Selector.String()
+	}
+	return "that of the API server"
+}

@@ -1,0 +1,49 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
+)
+
+// DeleteInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
+// and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
+func DeleteInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.Host, error), findings []Finding,
+	log *slog.Logger,
+) ([]Finding, error) {
+	var begun []Finding
+	var errs []error
+	for _, f := range findings {
+		if f.Kind != OrphanedInstance || !f.Due || f.Kept != "" {
+			continue
+		}
+		asked, err := instances.DeleteWithoutNode(ctx, c, nodes, f.ProviderID, func(i cloud.Instance) bool {
+			return i.Name == f.Name && i.Group == f.Group && i.State != cloud.Deleting
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("orphan %s: %w", f.Name, err))
+		}
+		if asked {
+			log.Warn("deleting an orphaned instance", "instance", f.ProviderID, "name", f.Name, "proofs", f.Proofs)
+			begun = append(begun, f)
+		}
+	}
+	return begun, errors.Join(errs...)
+}
+
+// deleteInstances deletes the orphaned instances that are due (I4, I7). A cloud without marks has none.
+func (s *Controller) deleteInstances(ctx context.Context, seen *snapshot, findings []Finding) error {
+	if s.marking == nil {
+		return nil
+	}
+	begun, err := DeleteInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
+	for _, f := range begun {
+		s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedInstance)).Inc()
+		s.recordGroupEvent(seen, f.Group, eventOrphanDeleted, f.Name, f.String())
+	}
+	return err
+}

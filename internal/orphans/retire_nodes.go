@@ -1,0 +1,41 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
+)
+
+// requestedBy is the requester of the retirement of orphaned Nodes.
+const requestedBy = "slipway manager, strays"
+
+// retireNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
+// reported, because Slipway does not manage it.
+func (s *Controller) retireNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
+	var errs []error
+	for _, f := range findings {
+		n, g := seen.nodeByName[f.Name], seen.groupByName[seen.groupOfNode[f.Name]]
+		if f.Kind != OrphanedNode || !f.Due || n == nil || g == nil || seen.retiringNodes[f.Name] || !s.isOwnGroup(g) {
+			continue
+		}
+		rt := request.New(request.Request{
+			Name: request.Name(n.Name, "ghost", n.UID, f.Since.Unix()), Labels: g.Labels,
+			Spec: v1alpha1.NodeRetirementSpec{
+				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: requestedBy, Group: g.Name,
+			},
+		})
+		switch err := s.options.Client.Create(ctx, rt); {
+		case apierrors.IsAlreadyExists(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err))
+		default:
+			s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedNode)).Inc()
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,221 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// admit waits until the group's minimum size and disruption budgets allow the retirement (I5) and the cloud allows the
+// deletion. It ends the retirement of a protected node before anything is changed. Cleaning up after an instance that
+// is gone needs no admission, because it disrupts nothing.
+func (p *scope) admit(ctx context.Context) error {
+	if p.isAdmitted() {
+		return nil
+	}
+	if err := p.checkInstanceWhileWaiting(ctx); err != nil {
+		return err
+	}
+	if p.rt.Status.MachineGone {
+		return p.recordAdmission(ctx, "the instance is already gone")
+	}
+	if err := p.checkReasonStillHolds(); err != nil {
+		return err
+	}
+	if err := p.checkNodeProtected(); err != nil {
+		return err
+	}
+	if err := p.awaitGroupAccepted(); err != nil {
+		return err
+	}
+	isNew, err := p.reserveAdmission(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.checkAdmission(ctx); err != nil {
+		if isNew { // otherwise an earlier write may have succeeded without an answer
+			p.controller.expectations.removeAdmission(p.rt)
+		}
+		return err
+	}
+	return p.recordAdmission(ctx, "within the group's limits")
+}
+
+// reserveAdmission counts the retirement as admitted, if the limits allow it. It reads caches, which is enough to deny.
+// The reservation keeps other retirements of this process from using the same budget during the remaining checks. It
+// reports whether the reservation is new.
+func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
+	var cached v1alpha1.NodeRetirementList
+	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing NodeRetirements: %w", err)
+	}
+	p.controller.admissionLock.Lock()
+	defer p.controller.admissionLock.Unlock()
+	if err := p.checkLimits(ctx, cached.Items); err != nil {
+		return false, err
+	}
+	return p.controller.expectations.addAdmission(p.rt), nil
+}
+
+// checkAdmission makes the checks that need requests: pods, cloud permissions, and the limits again with live
+// NodeRetirements.
+func (p *scope) checkAdmission(ctx context.Context) error {
+	if p.node != nil {
+		pods, err := p.listPods(ctx)
+		if err != nil {
+			return err
+		}
+		if len(pods.protected) > 0 {
+			return &endError{pods.protected}
+		}
+	}
+	if err := p.checkPermissions(ctx); err != nil {
+		return err
+	}
+	all, err := p.listRetirements(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.checkLimits(ctx, all); err != nil {
+		return err
+	}
+	return p.recheckReason(ctx)
+}
+
+// checkInstanceWhileWaiting checks the instance of a waiting retirement with an unready Node.
+//
+// If the instance is gone, the cleanup may start at once, without admission. If another client has deleted the Node and
+// the instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the
+// deletion (I5). If many retirements wait, as in a zone outage, the cloud is not asked in each reconcile.
+func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
+	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+		return nil
+	}
+	if p.capturedInstance == nil && (p.node == nil || p.controller.expectations.isInstanceCheckDue(p.rt)) { // this reconcile has not read it
+		if err := p.awaitGroupAccepted(); err != nil {
+			return err
+		}
+		if gone, err := p.confirmInstanceGone(ctx); err != nil || gone {
+			return err
+		}
+		p.controller.expectations.recordInstanceSeen(p.rt)
+	}
+	if p.node != nil {
+		return nil
+	}
+	return newEnd(BeingRemoved, "another client has deleted the Node, and its instance still runs: to retire an instance without a "+
+		"Node, set spec.providerID and no spec.nodeUID")
+}
+
+func (p *scope) isAdmitted() bool {
+	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+}
+
+func (p *scope) recordAdmission(ctx context.Context, message string) error {
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admittedReason, message)
+	p.recordState("", "admitted: "+message, nil)
+	p.controller.expectations.addAdmission(p.rt) // before the write, because its answer may get lost
+	return p.saveStatus(ctx)
+}
+
+// checkLimits returns an error if the group's limits do not allow the retirement. The limits count the given
+// retirements.
+func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
+	decision, err := p.evaluateBudget(ctx, retirements)
+	if err != nil || decision.Allowed() {
+		return err
+	}
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, string(decision.Code), decision.Message)
+	return newBlocked(p.controller.options.Pace.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
+}
+
+func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
+	retiring, past := map[string]bool{}, map[types.UID]bool{}
+	leaving := p.controller.expectations.otherAdmissions(p.rt)
+	for i := range retirements {
+		o := &retirements[i]
+		past[o.UID] = isNodeGonePhase(o.Status.Phase)
+		if o.UID != p.rt.UID && Leaving(o) {
+			retiring[o.Spec.NodeName] = true
+		}
+		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
+			leaving = append(leaving, admission{o.UID, o.Spec.NodeName, o.Status.Captured.Group})
+		}
+	}
+	ungrouped := ""
+	for _, l := range leaving {
+		retiring[l.node] = true
+		// A deleted Node disrupts nothing any more, even if its cloud still deletes the instance.
+		if l.group == "" && !past[l.retirementUID] {
+			ungrouped = l.node
+		}
+	}
+	if p.group == nil {
+		if ungrouped != "" {
+			return budget.Verdict{
+				Code: budget.Disruption, Limit: 1, Unavailable: 1,
+				Message: "nodes without a NodeGroup are retired one at a time, and " + ungrouped + " is being retired",
+			}, nil
+		}
+		return budget.Verdict{}, nil
+	}
+	nodes, err := listBudgetNodes(ctx, p.controller.options.Client, p.group, retiring, p.controller.expectations.deletedNodeUIDs(retirements))
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	return budget.Evaluate(budget.Question{
+		Group: &p.group.Spec, CloudMinimum: p.group.Status.CloudMinimum, Nodes: nodes, Target: p.rt.Spec.NodeName,
+		Outside: p.node == nil || !Selects(p.group, p.node.Labels), Reason: p.rt.Spec.Reason, Now: time.Now(),
+	}), nil
+}
+
+// InFlight reports whether the retirement makes its node unavailable: it is admitted and not finished.
+func InFlight(rt *v1alpha1.NodeRetirement) bool {
+	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+}
+
+// Leaving reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
+// takes the instance away.
+func Leaving(rt *v1alpha1.NodeRetirement) bool {
+	ref := rt.Spec.Notice
+	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
+	return InFlight(rt) || taken && !rt.Status.Phase.Finished()
+}
+
+// NodesOf returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
+// retirement that counts; see [Leaving].
+func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
+	return listBudgetNodes(ctx, reader, g, retiring, nil)
+}
+
+// listBudgetNodes skips Nodes that are known to be deleted. A cache may still have them, and the group would seem
+// larger than it is.
+func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
+	[]budget.Node, error,
+) {
+	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
+	if err != nil {
+		return nil, fmt.Errorf("NodeGroup %s: spec.nodeSelector: %w", g.Name, err)
+	}
+	var list corev1.NodeList
+	if err := reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("nodes of NodeGroup %s: %w", g.Name, err)
+	}
+	nodes := make([]budget.Node, 0, len(list.Items))
+	for i := range list.Items {
+		if n := &list.Items[i]; !gone[n.UID] {
+			nodes = append(nodes, budget.NodeOf(n, retiring[n.Name]))
+		}
+	}
+	return nodes, nil
+}

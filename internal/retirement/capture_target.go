@@ -1,0 +1,450 @@
+package retirement
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
+)
+
+// NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
+const NodeNameField = "spec.nodeName"
+
+// captureTarget determines the node, instance and group of the retirement, once (I4).
+func (p *scope) captureTarget(ctx context.Context) error {
+	if err := p.checkReasonStillHolds(); err != nil {
+		return err
+	}
+	if p.rt.Status.Captured != nil {
+		if err := p.loadCaptured(ctx); err != nil {
+			return err
+		}
+		return p.checkProviderIDUnchanged()
+	}
+	captured, err := p.identifyTarget(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.rejectDuplicate(ctx); err != nil {
+		return err
+	}
+	instance, err := p.confirmInstance(ctx, captured.ProviderID)
+	if cloud.IsNotFound(err) {
+		if err := p.confirmNotReady(ctx); err != nil {
+			return err
+		}
+		if p.node != nil && p.node.UID != string(captured.NodeUID) || p.node == nil && captured.NodeUID != p.rt.Spec.NodeUID {
+			return newWait(requeueSoon, "the Node has changed meanwhile")
+		}
+	}
+	switch {
+	case cloud.IsNotFound(err) && p.isNodeWithoutProviderID():
+		return newEnd(NotConfirmed, "spec.providerID: the cloud does not find the instance %s, and the Node has no spec.providerID: "+
+			"whether it was the Node's instance is unknown", captured.ProviderID)
+	case cloud.IsNotFound(err) && isReady(p.node):
+		return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "", "the cloud does not find the instance %s, but the Node is Ready",
+			captured.ProviderID))
+	case cloud.IsNotFound(err):
+		p.rt.Status.MachineGone = true
+	case err != nil:
+		return err
+	default:
+		p.capturedInstance = &instance
+		is := p.checkNoOtherNodeOnInstance
+		if p.node == nil {
+			is = p.checkNoNodeOnInstance
+		}
+		if err := is(ctx, instance); err != nil {
+			return err
+		}
+		if !p.isNamedByNode(instance) {
+			if err := p.checkOwnership(ctx, instance); err != nil {
+				return err
+			}
+		}
+	}
+	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
+	p.rt.Status.Captured = &captured // the next save writes it, before anything is changed
+	p.rt.Status.Phase = v1alpha1.Pending
+	return nil
+}
+
+// loadCaptured finds the group and the cloud that were captured before. Without the group, its protections and drain
+// settings are unknown (I1). So the retirement waits until the group exists again. It may be deleted, or unknown to
+// this manager only.
+func (p *scope) loadCaptured(ctx context.Context) error {
+	captured := p.rt.Status.Captured
+	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
+		return newBlocked(p.controller.options.Pace.Poll, newReason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.controller.describeProviders()))
+	}
+	if captured.Group == "" {
+		return nil
+	}
+	groups, err := p.controller.options.Groups.List(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range groups {
+		if groups[i].Name == captured.Group {
+			p.group = &groups[i]
+			return nil
+		}
+	}
+	p.controller.drains.stop(p.rt.Name)
+	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotFound, "", "the node's NodeGroup %s is unknown to this manager: waiting for it, "+
+		"because its protections and drain settings are needed", captured.Group))
+}
+
+// identifyTarget checks the spec against the Node, and finds the group and the cloud.
+func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
+	spec := p.rt.Spec
+	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // if there is no Node
+	if p.node != nil {
+		captured.NodeUID = types.UID(p.node.UID)
+		captured.ProviderID = cmp.Or(p.node.Spec.ProviderID, spec.ProviderID)
+	}
+	switch {
+	case p.node == nil && spec.ProviderID == "":
+		return captured, newEnd(NodeNotFound, "there is no Node %s; to retire an instance without a Node, set spec.providerID",
+			spec.NodeName)
+	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
+		return captured, newEnd(NodeReplaced, "the Node's UID is %s, and spec.nodeUID is %s: it is another Node of the same name",
+			captured.NodeUID, spec.NodeUID)
+	case p.node != nil && IsControlPlane(p.node.Labels):
+		return captured, newEnd(ControlPlane, "control plane nodes are not retired")
+	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
+		return captured, errNoProviderID
+	}
+	if err := p.findGroup(ctx); err != nil {
+		return captured, err
+	}
+	if captured.ProviderID == "" {
+		if captured.ProviderID = p.providerIDFromSystemUUID(); captured.ProviderID == "" {
+			return captured, errNoProviderID
+		}
+	}
+	if p.group != nil {
+		captured.Group = p.group.Name
+	}
+	if err := p.findProvider(ctx, captured.ProviderID); err != nil {
+		return captured, err
+	}
+	captured.Provider = p.provider.Name()
+	if _, canKeepSize := p.provider.(cloud.SizeKeeper); spec.KeepSize && !canKeepSize {
+		return captured, newEnd(CloudRefused, "spec.keepSize: the provider %s lowers the group's size with each deletion: want a "+
+			"NodeRetirement without keepSize", p.provider.Name())
+	}
+	return captured, p.checkSameInstance(ctx, captured.ProviderID)
+}
+
+var errNoProviderID = newEnd(NoProviderID,
+	"spec.providerID is empty in the Node and in the NodeRetirement: the instance is unknown")
+
+// providerIDFromSystemUUID returns the provider ID of the instance with the Node's system UUID. It is empty without a
+// group, or if the cloud uses other IDs.
+func (p *scope) providerIDFromSystemUUID() string {
+	if p.group == nil {
+		return ""
+	}
+	return cloud.IDOfHost(p.controller.options.Clouds[p.group.Spec.Cloud.Provider], cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
+}
+
+// isNodeWithoutProviderID reports whether the Node has no provider ID, as in a cluster without a cloud controller.
+func (p *scope) isNodeWithoutProviderID() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
+
+// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, no other
+// Node may have the instance's.
+func (p *scope) checkSameInstance(ctx context.Context, providerID string) error {
+	is, err := p.provider.Normalize(providerID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
+	switch {
+	case err != nil && (p.isNodeWithoutProviderID() || p.node == nil):
+		return newEnd(ForeignMachine, "spec.providerID: %s", err)
+	case err != nil:
+		return newEnd(ForeignMachine, "spec.providerID of the Node: %s", err)
+	case p.isNodeWithoutProviderID():
+		return p.checkNoNodeHasInstance(ctx, is)
+	case p.rt.Spec.ProviderID == "":
+		return nil
+	}
+	want, err := p.provider.Normalize(p.rt.Spec.ProviderID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
+	if err != nil {
+		return newEnd(ForeignMachine, "spec.providerID: %s", err)
+	}
+	if is != want {
+		return newEnd(ProviderMismatch, "the Node's instance is %s, and spec.providerID names %s", is, want)
+	}
+	return nil
+}
+
+// checkNoNodeHasInstance checks that no Node has the provider ID of the instance.
+func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) error {
+	var nodes corev1.NodeList
+	if err := p.controller.options.Client.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("other nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Spec.ProviderID == "" {
+			continue
+		}
+		is, err := p.provider.Normalize(n.Spec.ProviderID)
+		if cloud.IsUnanswered(err) {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		if err == nil && is == instance {
+			return newEnd(ProviderMismatch, "spec.providerID: %s is the instance of the Node %s", instance, n.Name)
+		}
+	}
+	return nil
+}
+
+// checkProviderIDUnchanged checks a Node that got its provider ID after the capture, for example because a cloud
+// controller started. It must be the captured one (I4).
+func (p *scope) checkProviderIDUnchanged() error {
+	captured := p.rt.Status.Captured.ProviderID
+	if p.node == nil || p.isNodeWithoutProviderID() || p.node.Spec.ProviderID == captured || p.hasReached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	is, err := p.provider.Normalize(p.node.Spec.ProviderID)
+	want, wantErr := p.provider.Normalize(captured)
+	switch {
+	case cloud.IsUnanswered(err), cloud.IsUnanswered(wantErr):
+		return errors.Join(err, wantErr)
+	case err == nil && wantErr == nil && is == want:
+		return nil
+	}
+	return newEnd(ProviderMismatch, "the Node's provider ID is now %s, but %s was captured", p.node.Spec.ProviderID, captured)
+}
+
+func (p *scope) findGroup(ctx context.Context) error {
+	groups, err := p.controller.options.Groups.List(ctx)
+	if err != nil {
+		return err
+	}
+	var found []v1alpha1.NodeGroup
+	for i := range groups {
+		g := &groups[i]
+		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
+			continue
+		}
+		if err := p.awaitGroupObserved(g); err != nil {
+			return err
+		}
+		found = append(found, *g)
+	}
+	found = Owners(found, p.rt.Spec.Group)
+	if len(found) > 0 {
+		p.group = &found[0]
+	}
+	want := p.rt.Spec.Group
+	switch {
+	case len(found) > 1:
+		return newEnd(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(groupNames(found), ", "))
+	case want != "" && !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == want }):
+		return newEnd(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
+	case want != "" && (p.group == nil || p.group.Name != want):
+		return newEnd(NotInGroup, "spec.group: the NodeGroup %s does not select the node", want)
+	case p.group != nil:
+		return p.checkGroupNotRefused()
+	}
+	return nil
+}
+
+// Selects reports whether a group selects a node with these labels. An invalid selector selects nothing.
+func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
+	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
+}
+
+// Owners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
+// the retirement asks for stays. If none would be left, all stay: the status may be older than the deletion of another
+// group, and the node still belongs to one (I5).
+func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.Of(&g).OwnsNodes() })
+	if len(owners) == 0 {
+		return groups
+	}
+	return owners
+}
+
+func groupNames(groups []v1alpha1.NodeGroup) []string {
+	all := make([]string, 0, len(groups))
+	for i := range groups {
+		all = append(all, groups[i].Name)
+	}
+	return all
+}
+
+// IsControlPlane reports whether the labels mark a control plane Node. It knows kubeadm's label and its predecessor.
+func IsControlPlane(nodeLabels map[string]string) bool {
+	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
+	_, was := nodeLabels["node-role.kubernetes.io/master"]
+	return is || was
+}
+
+// findProvider uses the group's cloud, or else the cloud that has the instance.
+func (p *scope) findProvider(ctx context.Context, providerID string) error {
+	if p.group != nil {
+		name := p.group.Spec.Cloud.Provider
+		if p.provider = p.controller.options.Clouds[name]; p.provider == nil {
+			return newEnd(UnknownCloud, "the NodeGroup %s is in the cloud %q, which is not configured: %s", p.group.Name, name, p.controller.describeProviders())
+		}
+		return nil
+	}
+	return p.resolveProvider(ctx, providerID)
+}
+
+func (c *Controller) describeProviders() string {
+	if len(c.options.Clouds) == 0 {
+		return "no cloud is configured"
+	}
+	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
+}
+
+// rejectDuplicate ends a second retirement of the same node. A retirement that has captured the node continues, or else
+// the older one. A notice's retirement and a user's that has not started may wait at the same time; see
+// [scope.yieldToActiveRetirement] and [scope.admitOrYield].
+func (p *scope) rejectDuplicate(ctx context.Context) error {
+	all, err := p.listRetirements(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		o := &all[i]
+		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.Finished() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
+			continue
+		}
+		if o.Status.Captured != nil || isOlder(o, p.rt) {
+			return newEnd(AlreadyRetiring, "the NodeRetirement %s already retires the node", o.Name)
+		}
+	}
+	return nil
+}
+
+func isOlder(a, b *v1alpha1.NodeRetirement) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}
+
+// confirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
+// (I4).
+//
+// A recreated instance under the captured name means that the captured one is gone. If the Node is deleted, that is the
+// answer. Before that, the retirement ends and the Node is restored, because it may soon belong to the new instance.
+func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
+	instance, err := p.readInstance(ctx, p.provider, providerID)
+	if cloud.IsNotFound(err) {
+		if err := p.awaitTrustedNotFound(providerID); err != nil {
+			return cloud.Instance{}, err
+		}
+		if err := p.checkGoneEverywhere(ctx, providerID); err != nil {
+			return cloud.Instance{}, err
+		}
+	}
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	if p.isRecreated(instance) {
+		if p.hasReached(v1alpha1.NodeDeleted) {
+			return cloud.Instance{}, fmt.Errorf("instance %s with the unique ID %s: %w", providerID, p.rt.Status.Captured.UniqueID,
+				&cloud.NotFoundError{Kind: "instance", Name: providerID})
+		}
+		return instance, newEnd(NotConfirmed, "the instance %s was recreated: its unique ID is %s, and was %s at capture",
+			providerID, instance.UniqueID, p.rt.Status.Captured.UniqueID)
+	}
+	name := p.rt.Spec.NodeName
+	if missing := p.missingIdentity(instance); missing != "" {
+		return instance, newBlocked(p.controller.options.Pace.Poll, newReason(NotConfirmed, "instance "+providerID,
+			"the cloud's answer lacks the instance's %s, which it had at capture: retrying", missing))
+	}
+	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.isConfirmedByID(instance) &&
+		!p.matchesNameWithDomain(instance) {
+		return instance, newEnd(NotConfirmed, "the cloud calls the instance %s %q, with the computer name %q: neither is the node's name",
+			providerID, instance.Name, instance.ComputerName)
+	}
+	return instance, nil
+}
+
+// isConfirmedByID reports whether the provider ID alone confirms the instance, because its cloud need not know the
+// Node's name.
+func (p *scope) isConfirmedByID(instance cloud.Instance) bool {
+	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
+		return instance.AnyName && p.hasCapturedNames(instance)
+	}
+	return instance.AnyName && p.node != nil && !p.isNodeWithoutProviderID()
+}
+
+// matchesNameWithDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
+// name the instance by provider ID or system UUID, or have done so at capture.
+func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
+	name := p.rt.Spec.NodeName
+	if !mayBeSameHost(name, instance.Name) && !mayBeSameHost(name, instance.ComputerName) {
+		return false
+	}
+	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
+		return p.hasCapturedNames(instance)
+	}
+	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
+}
+
+// hasCapturedNames reports whether the instance still has the captured names. Other names mean that it was recreated
+// under the same provider ID.
+func (p *scope) hasCapturedNames(instance cloud.Instance) bool {
+	captured := p.rt.Status.Captured
+	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
+		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
+}
+
+// wasGoneAtCapture reports whether the instance was already gone when it was captured. Then nothing distinguishes it
+// from a new instance of its name.
+func (p *scope) wasGoneAtCapture() bool {
+	captured := p.rt.Status.Captured
+	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
+}
+
+// isRecreated reports whether another instance has the captured one's name. This needs a cloud with unique instance
+// IDs. If one ID is unknown, the names decide.
+func (p *scope) isRecreated(instance cloud.Instance) bool {
+	captured := p.rt.Status.Captured
+	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
+		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
+}
+
+// missingIdentity returns which identifying field of the captured instance the answer lacks, or "". Such an answer
+// proves nothing, and no decision uses it (I7).
+func (p *scope) missingIdentity(instance cloud.Instance) string {
+	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
+	switch {
+	case captured == nil:
+		return ""
+	case captured.UniqueID != "" && instance.UniqueID == "":
+		return "unique ID"
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.matchesNameWithDomain(instance):
+		return ""
+	case captured.ComputerName != "" && instance.ComputerName == "":
+		return "computer name"
+	case captured.InstanceName != "" && instance.Name == "":
+		return "name"
+	}
+	return ""
+}

@@ -1,0 +1,95 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// outOfServiceTaint tells the control plane that the instance is gone for good. It then deletes the pods without their
+// kubelet and detaches the volumes at once
+// (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
+var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
+
+// conditionReason is the reason of our lifecycle conditions.
+const conditionReason = "Slipway"
+
+// cordonNode cordons the node, and repairs a cordon that was removed. Another process may have found long ago that the
+// instance is gone. So that is checked again before the taint that deletes every pod despite PDBs (I2, I7).
+func (p *scope) cordonNode(ctx context.Context) error {
+	if p.hasReached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	if p.node != nil && !p.hasCordonClaim() {
+		if p.rt.Status.MachineGone {
+			if err := p.recheckInstanceGone(ctx); err != nil {
+				return err
+			}
+			if err := p.confirmRecord(ctx); err != nil {
+				return err
+			}
+		}
+		keeper, err := p.newKeeper()
+		if err != nil {
+			return err
+		}
+		keeper.See(p.node)
+		out, err := keeper.Hold(ctx, Owner(p.rt), p.newCordonRequest())
+		if kubeapi.IsNotFound(err) || cordon.IsReplaced(err) {
+			return newWait(requeueSoon, "the Node was just deleted")
+		}
+		if err != nil {
+			return err
+		}
+		for _, problem := range out.Problems {
+			p.log.Warn("invalid annotation on the node", "err", problem)
+		}
+		p.node, p.isNodeLive = out.Node, true
+	}
+	if p.hasReached(v1alpha1.Cordoned) {
+		return nil
+	}
+	p.setPhase(v1alpha1.Cordoned, &p.rt.Status.Times.Cordoned, "", "cordoned", nil)
+	return nil
+}
+
+// hasCordonClaim reports whether our cordon claim is complete on the node.
+func (p *scope) hasCordonClaim() bool {
+	if !p.node.Spec.Unschedulable {
+		return false
+	}
+	records, _ := cordon.List(p.node)
+	for _, r := range records {
+		if r.Owner == Owner(p.rt) {
+			return !p.rt.Status.MachineGone || isOutOfService(p.node)
+		}
+	}
+	return false
+}
+
+func isOutOfService(n *kubeapi.Node) bool {
+	for _, t := range n.Spec.Taints {
+		if t.Key == outOfServiceTaint.Key {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *scope) newCordonRequest() cordon.Request {
+	r := cordon.Request{
+		Reason:        observe.Cut(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
+		Unschedulable: true,
+		Phase:         cordon.Draining,
+	}
+	if p.rt.Status.MachineGone {
+		r.Taints = []cordon.Taint{outOfServiceTaint}
+		return r
+	}
+	r.Conditions = []cordon.Condition{{Type: cordon.DrainInProgress, Reason: conditionReason, Message: r.Reason}}
+	return r
+}

@@ -1,0 +1,327 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// deleteNode deletes the Node object. Until then the node can be restored.
+func (p *scope) deleteNode(ctx context.Context) error {
+	if p.hasReached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	if p.node != nil {
+		if err := p.checkNodeDeletable(ctx); err != nil {
+			return err
+		}
+	}
+	if p.node != nil {
+		if err := p.confirmRecord(ctx); err != nil {
+			return err
+		}
+		// The precondition is the version of the Node that fetchNode checked for other tools (I6).
+		gone, err := p.controller.options.API.DeleteNode(ctx, p.node.Name, p.node.UID, p.node.ResourceVersion)
+		switch {
+		case kubeapi.IsNotFound(err):
+		case kubeapi.IsConflict(err):
+			return newWait(requeueSoon, "the Node has changed meanwhile")
+		case err != nil:
+			return fmt.Errorf("deleting the Node: %w", err)
+		}
+		p.controller.expectations.recordNodeDeleted(p.node.UID)
+		p.recordNodeDeleting()
+		if !gone {
+			if err := p.awaitNodeGone(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return p.savePhase(ctx, v1alpha1.NodeDeleted, &p.rt.Status.Times.NodeDeleted, v1alpha1.RetirementNodeDeleted, "the Node is deleted")
+}
+
+// checkNodeDeletable makes the last checks before the Node's deletion: other tools (I6), the instance (I4, I7),
+// protection of the node, and its pods (I1).
+func (p *scope) checkNodeDeletable(ctx context.Context) error {
+	if err := checkOtherTools(p.node); err != nil {
+		return err
+	}
+	if p.node.DeletionTimestamp != nil { // possibly by us before a crash; it cannot be undone
+		p.recordNodeDeleting()
+	}
+	if p.rt.Status.MachineGone {
+		return p.recheckInstanceGone(ctx)
+	}
+	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err) && isReady(p.node):
+		return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "", "the cloud does not find the instance, but the Node is Ready"))
+	case err != nil && !cloud.IsNotFound(err):
+		return err
+	case err == nil:
+		if err := p.checkNodeProtected(); err != nil {
+			return err
+		}
+		if !p.isNodeDeleting() { // another Node on the instance is found again before its deletion
+			if err := p.checkNoOtherNodeOnInstance(ctx, instance); err != nil {
+				return err
+			}
+		}
+	}
+	if time.Since(p.podsListedAt) < podListMaxAge {
+		return nil
+	}
+	on, err := p.listPods(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(on.protected) > 0:
+		return &endError{on.protected}
+	case len(on.toEvict) > 0: // bound without the scheduler
+		p.rt.Status.Phase = v1alpha1.Draining
+		return newWait(requeueSoon, "%d pods have arrived: draining again", len(on.toEvict))
+	}
+	return nil
+}
+
+// podListMaxAge is how long the final pod list of a drain is valid for the deletion of the Node.
+const podListMaxAge = 2 * time.Second
+
+// recordNodeDeleting records that the Node is being deleted. Finalizers may delay that for long.
+func (p *scope) recordNodeDeleting() {
+	p.setCondition(v1alpha1.RetirementNodeDeleted, metav1.ConditionFalse, deletingReason, "the Node is being deleted")
+}
+
+// isNodeDeleting reports whether the Node is being deleted or gone. It cannot be restored any more.
+func (p *scope) isNodeDeleting() bool {
+	return meta.FindStatusCondition(p.rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
+}
+
+// isOnlyDelayed reports whether an error that would otherwise end the retirement only delays it, because the Node is
+// being deleted. Its instance would be forgotten otherwise.
+func (p *scope) isOnlyDelayed(over *endError) bool {
+	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
+		return false
+	}
+	switch over.reasons[0].Code {
+	case ProtectedPod, KeepingPod, DrainTimeout, VolumesAttached:
+		return true
+	}
+	return false
+}
+
+func (p *scope) awaitNodeGone(ctx context.Context) error {
+	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
+	switch {
+	case kubeapi.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case node.UID != string(p.rt.Status.Captured.NodeUID):
+		p.sameNamedNode = node
+		return nil
+	}
+	return newWait(p.controller.options.Pace.Cloud, "the Node is being deleted: waiting for its finalizers")
+}
+
+// deleteInstance requests the deletion of the instance and polls it until it is done.
+func (p *scope) deleteInstance(ctx context.Context) error {
+	if p.hasReached(v1alpha1.InstanceDeleted) {
+		return nil
+	}
+	id := p.rt.Status.Captured.ProviderID
+	var status cloud.Status
+	var pollErr error
+	if p.isDeletionRequested() {
+		if status, pollErr = p.pollDeletion(ctx); asWaitError(pollErr) != nil {
+			return pollErr
+		}
+	}
+	instance, err := p.confirmInstance(ctx, id)
+	switch {
+	case cloud.IsNotFound(err):
+		p.isInstanceGone = true
+		p.setPhase(v1alpha1.InstanceDeleted, &p.rt.Status.Times.InstanceDeleted, v1alpha1.RetirementInstanceDeleted, "the instance is deleted", nil)
+		return nil
+	case err != nil:
+		return err
+	case p.sameNamedNode != nil && instance.State != cloud.Deleting && !p.isDeletionRequested():
+		return newEnd(NodeReplaced, "the instance %s now belongs to another Node of the same name, with the UID %s: retire that Node "+
+			"with its own NodeRetirement", id, p.sameNamedNode.UID)
+	case p.wasGoneAtCapture() && instance.UniqueID != "":
+		return newEnd(MachineBack, "the instance %s was gone at capture and exists now, with the unique ID %s: it is kept, because it "+
+			"may be a new one; delete it in its cloud if it is not needed", id, instance.UniqueID)
+	}
+	if p.isDeletionRequested() {
+		return p.checkDeletionResult(instance, status, pollErr)
+	}
+	if at := p.rt.Status.Times.NodeDeleted; instance.State == cloud.Deleting && p.rt.Status.Operation == nil &&
+		(p.sameNamedNode != nil || at == nil || !elapsed.Over(at.Time, time.Now(), otherDeletionWait)) {
+		return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted")
+	}
+	// An instance that is already being deleted is requested too: its cloud may keep it until then.
+	return p.requestInstanceDeletion(ctx, instance)
+}
+
+// otherDeletionWait is how long the deletion of an instance by another client is awaited.
+const otherDeletionWait = 10 * time.Minute
+
+// isDeletionRequested reports whether a deletion was requested and has not failed.
+func (p *scope) isDeletionRequested() bool {
+	op := p.rt.Status.Operation
+	return op != nil && op.RetryAfter == nil
+}
+
+// requestInstanceDeletion requests the deletion of the instance. Right before, it checks for a Node of another name on
+// it (I4) and for protected pods (I1).
+func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Instance) error {
+	var attempts int32
+	if op := p.rt.Status.Operation; op != nil {
+		attempts = op.Attempts
+		if left := elapsed.Left(op.RetryAfter.Time, time.Now(), maxRetryPause); left > 0 {
+			return &waitError{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+		}
+	}
+	if err := p.confirmRecord(ctx); err != nil {
+		return err
+	}
+	if err := p.checkNoNodeOnInstance(ctx, instance); err != nil {
+		return err
+	}
+	if p.rt.Status.Captured.NodeUID == "" || p.wasGoneAtCapture() { // no Node has proven that the cluster owns the instance
+		if err := p.checkOwnership(ctx, instance); err != nil {
+			return err
+		}
+	}
+	on, err := p.listPods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(on.protected) > 0 {
+		return newBlocked(p.controller.options.Pace.Poll, on.protected...)
+	}
+	if on.overridden {
+		p.announceOverride()
+	}
+	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
+	defer cancel()
+	op, err := cloud.Delete(within, p.provider, p.rt.Status.Captured.ProviderID, cloud.DeleteOptions{KeepSize: p.rt.Spec.KeepSize})
+	p.controller.options.Metrics.Cloud(p.provider.Name(), "Delete", err)
+	switch {
+	case cloud.IsNotFound(err):
+		return newWait(requeueSoon, "the instance is gone")
+	case cloud.IsThrottled(err):
+		return err // the error has the time of the next try
+	case err != nil:
+		return p.recordDeletionFailure(attempts+1, err)
+	}
+	if op.Started.IsZero() {
+		op.Started = time.Now()
+	}
+	p.rt.Status.Operation = &v1alpha1.CloudOperation{ID: op.ID, Started: *toStatusTime(op.Started), Attempts: attempts + 1}
+	p.controller.expectations.schedulePoll(p.rt, p.controller.options.Pace.Cloud)
+	return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted")
+}
+
+// pollDeletion reads the state of the deletion, if that is due, and waits until the cloud reports it as done. Earlier
+// reconciles send no request.
+func (p *scope) pollDeletion(ctx context.Context) (cloud.Status, error) {
+	const message = "the instance is being deleted"
+	op, pause := p.rt.Status.Operation, p.controller.options.Pace.Cloud
+	if left := p.controller.expectations.timeUntilPoll(p.rt); left > 0 {
+		return cloud.Status{}, newWait(left, message)
+	}
+	p.controller.expectations.schedulePoll(p.rt, pause)
+	if op.ID == "" { // the state of the instance tells it
+		return cloud.Status{}, nil
+	}
+	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	status, err := p.provider.Status(within, cloud.Operation{ID: op.ID, Started: op.Started.Time})
+	p.controller.options.Metrics.Cloud(p.provider.Name(), "Status", err)
+	switch {
+	case err != nil:
+		return status, fmt.Errorf("reading the deletion of the instance: %w", err)
+	case !status.Done:
+		pause = max(status.After, pause)
+		p.controller.expectations.schedulePoll(p.rt, pause)
+		return status, newWait(pause, message)
+	}
+	return status, nil
+}
+
+// checkDeletionResult evaluates a deletion that the cloud reports as done, together with the current instance.
+func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.Status, pollErr error) error {
+	op := p.rt.Status.Operation
+	if op.ID == "" {
+		status.Done = instance.State != cloud.Deleting
+	}
+	if pollErr != nil {
+		return pollErr
+	}
+	switch {
+	case !status.Done:
+		return newWait(status.Pause(p.controller.options.Pace.Cloud), "the instance is being deleted")
+	case status.Err != nil:
+		return p.recordDeletionFailure(op.Attempts, status.Err)
+	case instance.State == cloud.Deleting || !elapsed.Over(op.Started.Time, time.Now(), p.controller.options.Pace.Cloud):
+		return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted") // the instance's state lags behind the operation's
+	}
+	return p.recordDeletionFailure(op.Attempts, fmt.Errorf("the cloud reports the deletion as done, but the instance is %s", instance.State))
+}
+
+// recordDeletionFailure records a failed deletion and the time of the next one. The deletion is retried forever,
+// because the instance costs money.
+func (p *scope) recordDeletionFailure(attempts int32, err error) error {
+	code := CloudFailed
+	if refusal := cloud.RefusalOf(err); refusal != "" {
+		code = CloudRefused
+	}
+	pause := p.controller.options.Pace.Retry << min(attempts-1, 8)
+	if pause > maxRetryPause || pause <= 0 {
+		pause = maxRetryPause
+	}
+	now := time.Now()
+	p.rt.Status.Operation = &v1alpha1.CloudOperation{
+		Started: *toStatusTime(now), Attempts: attempts, RetryAfter: toStatusTime(now.Add(pause)),
+	}
+	p.controller.events.recordDeletionFailed(p.rt, err, pause)
+	return newBlocked(pause, newReason(code, "instance "+p.rt.Status.Captured.ProviderID, "deletion attempt %d failed, retry in %s: %s",
+		attempts, pause, err))
+}
+
+// verifyGone checks once more that both Node and instance are gone.
+func (p *scope) verifyGone(ctx context.Context) error {
+	if err := p.awaitNodeGone(ctx); err != nil {
+		return err
+	}
+	if p.isInstanceGone {
+		return nil
+	}
+	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	p.rt.Status.Phase = v1alpha1.NodeDeleted
+	p.rt.Status.Times.InstanceDeleted = nil
+	return newWait(requeueSoon, "the instance was gone, but its cloud finds it again (%s)", instance.State)
+}
+
+func (p *scope) successMessage() string {
+	s := "the Node and its instance are deleted"
+	if p.sameNamedNode != nil {
+		s += fmt.Sprintf("; another Node of the same name exists, with the UID %s", p.sameNamedNode.UID)
+	}
+	return s
+}

@@ -1,0 +1,316 @@
+package retirement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// drainNode drains the node with package drain. It also notices if the instance disappears meanwhile.
+func (p *scope) drainNode(ctx context.Context) error {
+	if p.hasReached(v1alpha1.Drained) {
+		return nil
+	}
+	if p.isNodeDeleting() && p.node == nil {
+		return nil // it was deleted with the pods that had arrived
+	}
+	if p.rt.Status.MachineGone {
+		return p.awaitPodRelease(ctx)
+	}
+	if !p.hasReached(v1alpha1.Draining) {
+		if err := p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "draining"); err != nil {
+			return err
+		}
+	}
+	gone, unknown := p.confirmInstanceGone(ctx)
+	if gone {
+		if unknown != nil { // the status is not saved
+			return unknown
+		}
+		return newWait(requeueSoon, "the instance is gone")
+	}
+	if err := p.checkNodeProtected(); err != nil {
+		return err
+	}
+	run := p.controller.drains.find(p.rt, p.newDrainTerms(time.Now()))
+	if run == nil {
+		var err error
+		if run, err = p.startDrain(ctx); err != nil {
+			return err
+		}
+	}
+	if run.isDone() {
+		return p.handleDrainResult(ctx, run)
+	}
+	going := p.reportDrainProgress(run)
+	if unknown != nil { // the drain continues, and ends at its timeout
+		return unknown
+	}
+	return going
+}
+
+// confirmInstanceGone asks the cloud if the Node is not Ready, and records if both proofs agree that the instance is
+// gone (I7). With an error, true means gone but not saved, and false means unknown.
+func (p *scope) confirmInstanceGone(ctx context.Context) (bool, error) {
+	if isReady(p.node) {
+		return false, nil
+	}
+	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	if !cloud.IsNotFound(err) {
+		return false, err
+	}
+	if err := p.confirmNotReady(ctx); err != nil || isReady(p.node) {
+		return false, err
+	}
+	p.controller.drains.stop(p.rt.Name)
+	p.rt.Status.MachineGone = true
+	p.recordState("", "the cloud does not find the instance, and the Node is not Ready", nil)
+	return true, p.saveStatus(ctx)
+}
+
+func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
+	if err := p.confirmRecord(ctx); err != nil {
+		return nil, err
+	}
+	marks, err := p.podSelection()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	policy := p.podPolicy(now)
+	terms := p.newDrainTerms(now)
+	if !terms.overrideUntil.IsZero() {
+		p.announceOverride()
+	}
+	d := p.groupDrainPolicy()
+	return p.controller.drains.start(ctx, p.rt, p.controller.options.API, drain.Options{
+		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
+		Mark:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
+		Terms:  drain.Terms{GiveUp: p.drainTimeoutAt()},
+		Logger: p.log,
+	}, terms), nil
+}
+
+// newDrainTerms returns the settings for a drain that starts now.
+func (p *scope) newDrainTerms(now time.Time) drainTerms {
+	terms := drainTerms{policy: p.groupDrainPolicy()}
+	if p.group != nil && p.group.Spec.ScaleDown != nil {
+		terms.idleRule = p.group.Spec.ScaleDown.IdleByLabel
+	}
+	if p.isProtectionOverridden(now) { // after its end, a new drain uses the other policy
+		terms.overrideUntil = p.rt.Spec.OverrideProtection.Until.Time
+	}
+	return terms
+}
+
+// drainTimeoutAt returns when the drain times out, counted across restarts.
+func (p *scope) drainTimeoutAt() time.Time {
+	return p.rt.Status.Times.Draining.Add(p.drainTimeout())
+}
+
+// reportDrainProgress records the progress once in each poll interval, and when the drain becomes blocked or unblocked.
+func (p *scope) reportDrainProgress(run *drainRun) error {
+	progress := run.currentProgress()
+	stuck := toBlockedReasons(progress.Obstructed())
+	if !run.shouldReport(p.controller.options.Pace.Poll, len(stuck) > 0) {
+		return &waitError{after: p.controller.options.Pace.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+	}
+	p.rt.Status.Drain = toDrainProgress(progress)
+	message := "draining: " + progress.String()
+	if len(stuck) > 0 {
+		return &waitError{after: p.controller.options.Pace.Poll, message: message, reasons: stuck}
+	}
+	return newWait(p.controller.options.Pace.Poll, "%s", message)
+}
+
+// handleDrainResult evaluates a finished drain.
+func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
+	p.rt.Status.Drain = toDrainProgress(run.currentProgress())
+	var refused *drain.Refused
+	var unfinished *drain.Unfinished
+	switch err := run.err; {
+	case err == nil:
+		p.podsListedAt = run.endedAt
+		return nil
+	case errors.As(err, &refused):
+		var kept []v1alpha1.RetirementReason
+		switch on, err := p.listPods(ctx); {
+		case err != nil:
+			return err
+		case len(on.protected) > 0:
+			return &endError{on.protected}
+		}
+		for _, pod := range refused.Pods { // they are gone now
+			kept = append(kept, toProtectedReason(pod.Namespace, pod.Name, pod.Verdict.Rule, pod.Verdict.Detail))
+		}
+		return &endError{kept}
+	case errors.As(err, &unfinished) && unfinished.Outcome == drain.GaveUp:
+		why := fmt.Sprintf("the drain took longer than %s", p.drainTimeout())
+		if unfinished.Unknown != nil {
+			why += ": " + unfinished.Unknown.Error()
+		}
+		return &endError{append([]v1alpha1.RetirementReason{newReason(DrainTimeout, "", "%s", why)}, toBlockedReasons(unfinished.Blocked)...)}
+	default: // cancelled: an override has ended, or the process ends
+		p.controller.drains.stop(p.rt.Name)
+		return newWait(requeueSoon, "restarting the drain: %s", err)
+	}
+}
+
+func toDrainProgress(p drain.Progress) *v1alpha1.DrainProgress {
+	return &v1alpha1.DrainProgress{
+		Total: int32(p.Total), Gone: int32(p.Gone), Stopping: int32(p.Asked), Waiting: int32(p.Waiting),
+		Summary: observe.Cut(p.String(), maxDetail),
+	}
+}
+
+func toBlockedReasons(blocked []drain.Blocked) []v1alpha1.RetirementReason {
+	var all []v1alpha1.RetirementReason
+	for _, b := range blocked {
+		all = append(all, newReason(PodBlocked, "pod "+b.Namespace+"/"+b.Pod, "%s: %s", b.Reason, b.Detail))
+	}
+	return all
+}
+
+// awaitVolumeDetach waits, if configured, until only volumes of skipped pods are attached to the instance. It reads the
+// attachments and not this process's drain, so that a restart forgets none.
+func (p *scope) awaitVolumeDetach(ctx context.Context) error {
+	if p.hasReached(v1alpha1.Drained) {
+		return nil
+	}
+	if p.groupDrainPolicy().WaitForDetach && !p.rt.Status.MachineGone {
+		attached, err := p.listAttachedVolumes(ctx)
+		inTime := time.Now().Before(p.drainTimeoutAt())
+		switch {
+		case err != nil && !inTime:
+			return newEnd(DrainTimeout, "the drain took longer than %s: the attached volumes are unknown: %s", p.drainTimeout(), err)
+		case err != nil:
+			return err
+		case len(attached) == 0:
+		case inTime:
+			return newBlocked(p.controller.options.Pace.Cloud, attached...)
+		default:
+			return &endError{attached}
+		}
+	}
+	p.controller.drains.stop(p.rt.Name) // its result is saved now
+	message := "drained"
+	if p.rt.Status.MachineGone {
+		message = "the instance is gone, and its pods are deleted"
+	}
+	return p.savePhase(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
+}
+
+// listAttachedVolumes returns the volumes that are attached to the instance and not used by a skipped pod.
+func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementReason, error) {
+	attachments, err := p.controller.options.API.ListVolumeAttachments(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("volume attachments: %w", err)
+	}
+	on, err := p.listPods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	staying := map[string]bool{}
+	for _, pod := range on.skipped {
+		for _, v := range pod.Spec.Volumes {
+			if v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
+				continue
+			}
+			name := pod.Name + "-" + v.Name
+			if v.PersistentVolumeClaim != nil {
+				name = v.PersistentVolumeClaim.ClaimName
+			}
+			claim, err := p.controller.options.API.GetClaim(ctx, pod.Namespace, name)
+			if kubeapi.IsNotFound(err) {
+				continue // it names no volume any more
+			}
+			if err != nil {
+				return nil, fmt.Errorf("claim %s/%s: %w", pod.Namespace, name, err)
+			}
+			staying[claim.Spec.VolumeName] = true
+		}
+	}
+	var attached []v1alpha1.RetirementReason
+	for _, a := range attachments {
+		volume := a.Spec.Source.PersistentVolumeName
+		if a.Spec.NodeName != p.rt.Spec.NodeName || volume == nil || staying[*volume] {
+			continue
+		}
+		attached = append(attached, newReason(VolumesAttached, "volume "+*volume, "is still attached to the instance"))
+	}
+	return attached, nil
+}
+
+// awaitPodRelease waits until the control plane has deleted the pods of an instance that is gone. Its kubelet cannot do
+// that. The taint set by cordonNode triggers the deletion. Pods that tolerate the taint are deleted with the Node.
+func (p *scope) awaitPodRelease(ctx context.Context) error {
+	if err := p.recordReleaseStart(ctx); err != nil {
+		return err
+	}
+	if p.node == nil {
+		return nil
+	}
+	if err := p.recheckInstanceGone(ctx); err != nil {
+		return err
+	}
+	on, err := p.listPods(ctx)
+	if err != nil {
+		return err
+	}
+	// Protected pods cannot be protected any more: their instance is gone.
+	left := len(on.toEvict) + len(on.protected)
+	if left == 0 || elapsed.Over(p.rt.Status.Times.Releasing.Time, time.Now(), p.controller.options.Pace.Release) {
+		return nil
+	}
+	return newWait(min(p.controller.options.Pace.Cloud, p.controller.options.Pace.Release), "the instance is gone: %d pods are being deleted", left)
+}
+
+// recordReleaseStart records when the release of the pods starts, possibly long after the drain. From the taint on, the
+// control plane has time to detach the volumes properly.
+func (p *scope) recordReleaseStart(ctx context.Context) error {
+	if p.rt.Status.Times.Releasing != nil {
+		return nil
+	}
+	p.rt.Status.Times.Releasing = toStatusTime(time.Now())
+	const message = "the instance is gone: its pods are being deleted"
+	if !p.hasReached(v1alpha1.Draining) {
+		return p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", message)
+	}
+	p.recordState("", message, nil)
+	return p.saveStatus(ctx)
+}
+
+// recheckInstanceGone checks both proofs again: the instance may have been unreachable only (I7).
+func (p *scope) recheckInstanceGone(ctx context.Context) error {
+	if err := p.confirmNotReady(ctx); err != nil {
+		return err
+	}
+	if isReady(p.node) {
+		return newEnd(MachineBack, "the instance counted as gone, but its Node is Ready again")
+	}
+	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case err == nil:
+		return newEnd(MachineBack, "the instance counted as gone, but its cloud finds it again")
+	case cloud.IsNotFound(err):
+		return nil
+	}
+	return err
+}
+
+// toStatusTime returns the time in the precision of the API server.
+func toStatusTime(t time.Time) *metav1.Time {
+	at := metav1.NewTime(t).Rfc3339Copy()
+	return &at
+}

@@ -1,0 +1,145 @@
+package retirement
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drain"
+)
+
+// drainRegistry holds the running drains of this process. They need no persistence: after a restart, a new drain finds
+// the remaining pods.
+type drainRegistry struct {
+	mu   sync.Mutex
+	runs map[string]*drainRun // by name of the retirement
+	// endedRuns passes retirements with a finished drain back to the controller.
+	endedRuns chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
+}
+
+// drainTerms holds the settings that users may change during a drain. A change starts a new drain: a withdrawn override
+// protects the remaining pods.
+type drainTerms struct {
+	policy v1alpha1.DrainPolicy
+	// idleRule says which pods keep the node; nil is none.
+	idleRule *v1alpha1.IdleByLabel
+	// overrideUntil is the end of an active override; zero is none.
+	overrideUntil time.Time
+}
+
+type drainRun struct {
+	retirementUID types.UID
+	terms         drainTerms
+	cancel        context.CancelFunc
+	done          chan struct{}
+
+	mu       sync.Mutex
+	progress drain.Progress
+	// reportedAt is when the progress was last reported, and wasBlocked whether the drain was blocked then.
+	reportedAt time.Time
+	wasBlocked bool
+
+	// report, err and endedAt are the result. They are valid once done is closed.
+	report  drain.Receipt
+	err     error
+	endedAt time.Time
+}
+
+// shouldReport reports whether the progress is due to be recorded, and assumes that the caller does so.
+func (r *drainRun) shouldReport(every time.Duration, isStuck bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if isStuck == r.wasBlocked && time.Since(r.reportedAt) < every {
+		return false
+	}
+	r.reportedAt, r.wasBlocked = time.Now(), isStuck
+	return true
+}
+
+func newDrainRegistry() *drainRegistry {
+	return &drainRegistry{
+		runs:      map[string]*drainRun{},
+		endedRuns: make(chan event.TypedGenericEvent[*v1alpha1.NodeRetirement], 1024),
+	}
+}
+
+// find returns the retirement's drain with these terms, or nil. It stops a drain with other terms, or of an earlier
+// retirement with the same name.
+func (d *drainRegistry) find(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
+	d.mu.Lock()
+	run := d.runs[rt.Name]
+	d.mu.Unlock()
+	if run != nil && (run.retirementUID != rt.UID || !run.terms.equals(terms)) {
+		d.stop(rt.Name)
+		return nil
+	}
+	return run
+}
+
+func (t drainTerms) equals(o drainTerms) bool {
+	return t.overrideUntil.Equal(o.overrideUntil) && equality.Semantic.DeepEqual(t.policy, o.policy) && equality.Semantic.DeepEqual(t.idleRule, o.idleRule)
+}
+
+// start starts a drain that ends with ctx, or when an override ends.
+func (d *drainRegistry) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
+	terms.policy, terms.idleRule = *terms.policy.DeepCopy(), terms.idleRule.DeepCopy()
+	run := &drainRun{retirementUID: rt.UID, terms: terms, done: make(chan struct{}), reportedAt: time.Now()}
+	o.OnProgress = func(p drain.Progress) {
+		run.mu.Lock()
+		defer run.mu.Unlock()
+		run.progress = p
+	}
+	var work context.Context
+	if terms.overrideUntil.IsZero() {
+		work, run.cancel = context.WithCancel(ctx)
+	} else {
+		work, run.cancel = context.WithDeadline(ctx, terms.overrideUntil)
+	}
+	d.mu.Lock()
+	d.runs[rt.Name] = run
+	d.mu.Unlock()
+	name := rt.DeepCopy()
+	go func() {
+		defer run.cancel()
+		run.report, run.err = drain.Run(work, api, o)
+		run.endedAt = time.Now()
+		close(run.done)
+		select {
+		case d.endedRuns <- event.TypedGenericEvent[*v1alpha1.NodeRetirement]{Object: name}:
+		default: // the channel is full: the next poll finds the rest
+		}
+	}()
+	return run
+}
+
+// stop ends the drain of a retirement and waits until it sends no more requests.
+func (d *drainRegistry) stop(name string) {
+	d.mu.Lock()
+	run := d.runs[name]
+	delete(d.runs, name)
+	d.mu.Unlock()
+	if run != nil {
+		run.cancel()
+		<-run.done
+	}
+}
+
+func (r *drainRun) currentProgress() drain.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.progress
+}
+
+func (r *drainRun) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,221 @@
+package retirement
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// expectations holds what this process knows from its own requests. An API server that lags behind its etcd can answer
+// with an older state. So answers that are older than our own writes are rejected, and our own writes count before they
+// can be read (I5, I7).
+//
+// Resource versions of one kind can be compared as numbers (https://kep.k8s.io/5504). Other versions are not compared.
+type expectations struct {
+	mu sync.Mutex
+	// latestVersions has the newest version seen of each NodeRetirement, by name. lastWritten is the newest version
+	// that we wrote.
+	latestVersions map[string]uint64
+	lastWritten    uint64
+	// staleReads has the NodeRetirements that were last read in an older version than before, by name.
+	staleReads map[string]staleRead
+	// admitted has our own admissions that are not known to be finished, by name of the retirement.
+	admitted map[string]admission
+	// deletedNodes has the Nodes that we deleted, and when. A cache may still have them.
+	deletedNodes map[types.UID]time.Time
+	// overrides has the announced overrides, by name of the retirement.
+	overrides map[string]v1alpha1.OverrideProtection
+	// instanceSeenAt is when the cloud last had the instance of a waiting retirement with an unready Node, by name.
+	instanceSeenAt map[string]time.Time
+	// nextPolls is when the deletion of an instance is polled next, by name of the retirement.
+	nextPolls map[string]time.Time
+}
+
+// instanceCheckInterval is the pause between two reads of a waiting retirement's instance.
+const instanceCheckInterval = time.Minute
+
+// deletedNodeTTL is how long a deleted Node is remembered. A usable cache is not further behind.
+const deletedNodeTTL = 10 * time.Minute
+
+// staleRead counts successive stale reads of a record, and whether a warning was logged.
+type staleRead struct {
+	count  int
+	warned bool
+}
+
+type admission struct {
+	retirementUID types.UID
+	node, group   string
+}
+
+func newExpectations() *expectations {
+	return &expectations{
+		latestVersions: map[string]uint64{}, admitted: map[string]admission{}, deletedNodes: map[types.UID]time.Time{},
+		overrides: map[string]v1alpha1.OverrideProtection{}, staleReads: map[string]staleRead{},
+		instanceSeenAt: map[string]time.Time{}, nextPolls: map[string]time.Time{},
+	}
+}
+
+// recordRead records a NodeRetirement that was read. It returns false if the record is older than one read before.
+func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := kubeapi.Version(rt.ResourceVersion)
+	if v < k.latestVersions[rt.Name] {
+		return v == 0
+	}
+	k.latestVersions[rt.Name] = v
+	delete(k.staleReads, rt.Name)
+	k.dropFinishedAdmission(rt)
+	return true
+}
+
+// countStaleRead counts a stale read of a record and returns how many preceded it.
+func (k *expectations) countStaleRead(name string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.staleReads[name]
+	k.staleReads[name] = staleRead{l.count + 1, l.warned}
+	return l.count
+}
+
+// shouldWarnStale reports whether a warning about stale reads is due, and assumes that the caller logs it.
+func (k *expectations) shouldWarnStale(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.staleReads[name]
+	k.staleReads[name] = staleRead{l.count, true}
+	return !l.warned
+}
+
+// dropFinishedAdmission drops an admission that is finished, or belongs to another record of the same name.
+func (k *expectations) dropFinishedAdmission(rt *v1alpha1.NodeRetirement) {
+	if a, ok := k.admitted[rt.Name]; ok && (a.retirementUID != rt.UID || rt.Status.Phase.Finished()) {
+		delete(k.admitted, rt.Name)
+	}
+}
+
+// recordWrite records a NodeRetirement as the API server returned it after a write.
+func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := kubeapi.Version(rt.ResourceVersion)
+	k.latestVersions[rt.Name] = max(k.latestVersions[rt.Name], v)
+	k.lastWritten = max(k.lastWritten, v)
+	k.dropFinishedAdmission(rt)
+}
+
+// forgetRecord drops everything about a deleted record.
+func (k *expectations) forgetRecord(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.latestVersions, name)
+	delete(k.admitted, name)
+	delete(k.overrides, name)
+	delete(k.staleReads, name)
+	delete(k.instanceSeenAt, name)
+	delete(k.nextPolls, name)
+}
+
+func (k *expectations) recordInstanceSeen(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.instanceSeenAt[rt.Name] = time.Now()
+}
+
+// isInstanceCheckDue reports whether a read of the instance is due.
+func (k *expectations) isInstanceCheckDue(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Since(k.instanceSeenAt[rt.Name]) >= instanceCheckInterval
+}
+
+// schedulePoll sets the pause before the next poll of the deletion.
+func (k *expectations) schedulePoll(rt *v1alpha1.NodeRetirement, pause time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.nextPolls[rt.Name] = time.Now().Add(pause)
+}
+
+// timeUntilPoll returns the time until the next poll of the deletion. After a restart it is due.
+func (k *expectations) timeUntilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Until(k.nextPolls[rt.Name])
+}
+
+// recordOverride records that an override is announced, and reports whether it is new.
+func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := *rt.Spec.OverrideProtection
+	before, announced := k.overrides[rt.Name]
+	k.overrides[rt.Name] = now
+	return !announced || before.By != now.By || before.Why != now.Why || !before.Until.Equal(&now.Until)
+}
+
+// addAdmission records that a retirement is about to be admitted. If the answer gets lost, it may have been. It reports
+// whether that is new.
+func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	previous, existed := k.admitted[rt.Name]
+	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName, rt.Status.Captured.Group}
+	return !existed || previous.retirementUID != rt.UID
+}
+
+// removeAdmission drops an admission that was never sent to the API server.
+func (k *expectations) removeAdmission(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.admitted, rt.Name)
+}
+
+func (k *expectations) recordNodeDeleted(node string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.deletedNodes, func(_ types.UID, at time.Time) bool { return time.Since(at) > deletedNodeTTL })
+	k.deletedNodes[types.UID(node)] = time.Now()
+}
+
+// otherAdmissions returns the admissions of this process except the one of caller.
+func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admission {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var others []admission
+	for _, a := range k.admitted {
+		if a.retirementUID != caller.UID {
+			others = append(others, a)
+		}
+	}
+	return others
+}
+
+// deletedNodeUIDs returns the Nodes that are known to be deleted: from the records, and by us.
+func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[types.UID]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gone := map[types.UID]bool{}
+	for uid := range k.deletedNodes {
+		gone[uid] = true
+	}
+	for i := range records {
+		status := &records[i].Status
+		if status.Captured != nil && (isNodeGonePhase(status.Phase) || status.Phase == v1alpha1.Failed) {
+			gone[status.Captured.NodeUID] = true
+		}
+	}
+	return gone
+}
+
+// minVersion returns the minimum version of a valid list of NodeRetirements.
+func (k *expectations) minVersion(rt *v1alpha1.NodeRetirement) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return max(k.lastWritten, kubeapi.Version(rt.ResourceVersion))
+}

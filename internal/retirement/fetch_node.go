@@ -1,0 +1,126 @@
+package retirement
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// fetchNode reads the Node. It ends the retirement if that is another Node of the same name, or if another tool removes
+// it (I6). The cache is enough, since every later write has a precondition. A missing or different Node is confirmed by
+// a live read (I7), unless the Node is already deleted.
+func (p *scope) fetchNode(ctx context.Context) error {
+	n := &corev1.Node{}
+	err := p.controller.options.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("node %s: %w", p.rt.Spec.NodeName, err)
+	}
+	there := err == nil
+	if !p.hasReached(v1alpha1.NodeDeleted) && (!there || !p.isExpectedUID(n.UID)) {
+		return p.fetchNodeLive(ctx)
+	}
+	if !there {
+		return p.setNode(nil)
+	}
+	node, err := toKubeapi(n)
+	if err != nil {
+		return err
+	}
+	return p.setNode(node)
+}
+
+// isExpectedUID reports whether the UID belongs to the retirement's Node, as far as that is known.
+func (p *scope) isExpectedUID(uid types.UID) bool {
+	if captured := p.rt.Status.Captured; captured != nil {
+		return uid == captured.NodeUID
+	}
+	return p.rt.Spec.NodeUID == "" || uid == p.rt.Spec.NodeUID
+}
+
+// fetchNodeLive reads the Node from the API server and not from the cache.
+func (p *scope) fetchNodeLive(ctx context.Context) error {
+	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
+	if err != nil && !kubeapi.IsNotFound(err) {
+		return err
+	}
+	if err != nil {
+		node = nil
+	}
+	p.node, p.isNodeLive = nil, true
+	return p.setNode(node)
+}
+
+// confirmNotReady reads an unready Node from the API server, unless this reconcile already has. A proof that the
+// instance is gone needs the current Node (I7).
+func (p *scope) confirmNotReady(ctx context.Context) error {
+	if isReady(p.node) || p.isNodeLive {
+		return nil
+	}
+	return p.fetchNodeLive(ctx)
+}
+
+// toKubeapi converts a Node to the type that package cordon uses.
+func toKubeapi(n *corev1.Node) (*kubeapi.Node, error) {
+	raw, err := json.Marshal(n)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	out := &kubeapi.Node{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return out, nil
+}
+
+// setNode checks a Node that was read, and stores it.
+func (p *scope) setNode(node *kubeapi.Node) error {
+	captured := p.rt.Status.Captured
+	if node != nil && captured != nil && node.UID != string(captured.NodeUID) {
+		p.sameNamedNode = node
+		if !p.hasReached(v1alpha1.Drained) {
+			return newEnd(NodeReplaced, "another Node has the same name: its UID is %s, want %s", node.UID, captured.NodeUID)
+		}
+		return nil // the Node is deleted as it should be; the state of its instance decides
+	}
+	p.node = node
+	if node == nil || p.hasReached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	if err := checkOtherTools(node); err != nil {
+		return err
+	}
+	if node.DeletionTimestamp != nil && !p.hasReached(v1alpha1.Drained) && !p.isNodeDeleting() {
+		return newEnd(BeingRemoved, "another client is deleting the Node")
+	}
+	return nil
+}
+
+// checkOtherTools ends the retirement if another tool is removing the node.
+func checkOtherTools(n *kubeapi.Node) error {
+	if others := cordon.Others(n); len(others) > 0 {
+		return newEnd(BeingRemoved, "the node is being removed by %s", strings.Join(others, ", "))
+	}
+	return nil
+}
+
+// isReady reports whether the Node has the condition Ready. A missing Node is not ready.
+func isReady(n *kubeapi.Node) bool {
+	if n == nil {
+		return false
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}

@@ -1,0 +1,76 @@
+package retirement
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
+)
+
+// groupObservedPoll is the pause while a group's status does not reflect its generation. After a restart that takes a
+// moment.
+const groupObservedPoll = time.Second
+
+// awaitGroupObserved waits until the group's status reflects its current generation. Before that, the group's faults
+// and the minimum size of its cloud are unknown (I5). Groups from a file lose their status with the process. The wait
+// writes no Event. A group outside this process's selector is accepted as it is.
+func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
+	if acceptance.Of(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
+		return nil
+	}
+	blockedReason := newReason(GroupNotJudged, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
+	return &waitError{after: groupObservedPoll, message: blockedReason.Message, reasons: []v1alpha1.RetirementReason{blockedReason}, noEvent: true}
+}
+
+// checkGroupNotRefused ends the retirement if the group is refused. If the group's cloud refuses to answer, it waits
+// instead, before it trusts what that cloud reports: a credential may have expired and be renewed. A group that lacks
+// permissions is not refused here. They may be granted, and admission waits for the permissions that this instance
+// needs.
+func (p *scope) checkGroupNotRefused() error {
+	switch a := acceptance.Of(p.group); a.State {
+	case acceptance.Refused:
+		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
+	case acceptance.CloudRefused:
+		return newBlocked(p.controller.options.Pace.Poll, newReason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+	}
+	return nil
+}
+
+// awaitGroupAccepted waits until the group may retire nodes. A group that lacks permissions passes, because admission
+// checks which of them this instance needs.
+func (p *scope) awaitGroupAccepted() error {
+	if p.group == nil {
+		return nil
+	}
+	if err := p.awaitGroupObserved(p.group); err != nil {
+		return err
+	}
+	a := acceptance.Of(p.group)
+	if a.MayRetire() {
+		return nil
+	}
+	blockedReason := newReason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, blockedReason.Code, blockedReason.Message)
+	return newBlocked(p.controller.options.Pace.Poll, blockedReason)
+}
+
+// awaitTrustedNotFound waits until a "not found" of the group's cloud can be trusted; see
+// [acceptance.Acceptance.TrustsNotFound].
+func (p *scope) awaitTrustedNotFound(providerID string) error {
+	if p.group == nil {
+		return nil
+	}
+	deleted := p.hasReached(v1alpha1.NodeDeleted)
+	if err := p.awaitGroupObserved(p.group); err != nil && !deleted {
+		return err
+	}
+	a := acceptance.Of(p.group)
+	if a.TrustsNotFound(deleted) {
+		return nil
+	}
+	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
+		"trusted while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+}

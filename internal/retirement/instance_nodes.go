@@ -1,0 +1,105 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
+)
+
+// checkNoNodeOnInstance checks that no Node runs on the instance (I4). The kubelet may have registered under another
+// name: its host's, or a changed one.
+func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+	all, err := p.controller.nodes.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return p.isSameNamedNode(h, m) })
+	switch node, err := p.findNodeOnInstance(m, all); {
+	case err != nil:
+		return err
+	case node == p.rt.Spec.NodeName: // it has just registered: the next reconcile decides
+		return newWait(p.controller.options.Pace.Cloud, "there is a Node %s again", node)
+	case node != "":
+		return newEnd(NodeReplaced, "the instance %s belongs to the Node %s and is kept: retire that Node with its own NodeRetirement",
+			m.ProviderID, node)
+	}
+	return nil
+}
+
+// checkNoOtherNodeOnInstance checks that only the retirement's Node runs on the instance. Otherwise the instance would
+// be kept in the end, and the node drained for nothing. Caches are enough for that.
+func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+	var nodes corev1.NodeList
+	if err := p.controller.options.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	var others []cloud.Host
+	for i := range nodes.Items {
+		if n := &nodes.Items[i]; n.Name != p.rt.Spec.NodeName {
+			others = append(others, instances.HostOf(n))
+		}
+	}
+	node, err := p.findNodeOnInstance(m, others)
+	if err != nil || node == "" {
+		return err
+	}
+	return newEnd(NotConfirmed, "the instance %s also belongs to the Node %s: delete the outdated one of the two Nodes",
+		m.ProviderID, node)
+}
+
+// findNodeOnInstance returns the name of the Node that runs on the instance, or "".
+func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.Host) (string, error) {
+	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return isOnOtherInstance(h, m, p.provider.Normalize) })
+	node, err := cloud.NewHosts(p.provider.Normalize, hosts).Of(m)
+	if err != nil {
+		return "", fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
+	}
+	return node, nil
+}
+
+// isOnOtherInstance reports whether the Node runs on another instance, although its name may begin like this one's.
+// Either its provider ID names another instance of the cloud, or the cloud does not know its ID and its domain differs.
+// Some distributions derive the provider ID from the host's name, as k3s:// does; such an ID says nothing.
+func isOnOtherInstance(h cloud.Host, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
+	if hasSystemUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
+		return false
+	}
+	if h.ProviderID != "" {
+		switch id, err := normalize(h.ProviderID); {
+		case err == nil:
+			return id != m.ProviderID
+		case cloud.IsUnanswered(err):
+			return false
+		}
+	}
+	return !mayBeSameHost(h.Name, m.Name) && !mayBeSameHost(h.Name, m.ComputerName)
+}
+
+// isSameNamedNode reports whether the Node belongs to a new instance with the name of the deleted one. Some clouds keep
+// an instance for a while after its deletion.
+func (p *scope) isSameNamedNode(h cloud.Host, m cloud.Instance) bool {
+	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
+		return false
+	}
+	id, err := p.provider.Normalize(h.ProviderID)
+	return h.ProviderID != "" && err == nil && id != m.ProviderID
+}
+
+// hasSystemUUID reports whether the Node's system UUID is the instance's.
+func hasSystemUUID(h cloud.Host, m cloud.Instance) bool {
+	return h.SystemUUID != "" && strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(h.SystemUUID))
+}
+
+// mayBeSameHost reports whether two names may belong to one host, because they differ only by a domain.
+func mayBeSameHost(a, b string) bool {
+	a, domainOfA, _ := strings.Cut(strings.ToLower(a), ".")
+	b, domainOfB, _ := strings.Cut(strings.ToLower(b), ".")
+	return a == b && (domainOfA == "" || domainOfB == "")
+}

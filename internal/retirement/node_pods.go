@@ -1,0 +1,101 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// nodePods holds the pods bound to the node, by the policy's decision.
+type nodePods struct {
+	// protected are the pods that forbid the retirement, each with its rule.
+	protected []v1alpha1.RetirementReason
+	// toEvict are the pods that must be removed. skipped are the pods that are deleted with the instance.
+	toEvict, skipped []kubeapi.Pod
+	// overridden is true if spec.overrideProtection makes protected pods evictable.
+	overridden bool
+}
+
+// listPods reads the node's pods from the API server.
+func (p *scope) listPods(ctx context.Context) (nodePods, error) {
+	all, err := p.controller.options.API.ListPodsOn(ctx, p.rt.Spec.NodeName)
+	if err != nil {
+		return nodePods{}, fmt.Errorf("listing the node's pods: %w", err)
+	}
+	marks, err := p.podSelection()
+	if err != nil {
+		return nodePods{}, err
+	}
+	now := time.Now()
+	policy := p.podPolicy(now)
+	var on nodePods
+	for i := range all {
+		pod := &all[i]
+		facts := fromkubeapi.Pod(pod)
+		marks.Mark(&facts, pod.Namespace, pod.Labels)
+		switch v := policy.Judge(&facts, now); v.Action {
+		case podrules.Refuse:
+			on.protected = append(on.protected, toProtectedReason(pod.Namespace, pod.Name, v.Rule, v.Text(&facts)))
+		case podrules.Leave:
+			on.skipped = append(on.skipped, *pod)
+		default:
+			on.overridden = on.overridden || v.Rule == podrules.ByProtected && p.groupDrainPolicy().Protection != v1alpha1.EvictProtected
+			on.toEvict = append(on.toEvict, *pod)
+		}
+	}
+	return on, nil
+}
+
+// toProtectedReason returns why a pod forbids the retirement.
+func toProtectedReason(namespace, name string, rule podrules.Rule, text string) v1alpha1.RetirementReason {
+	code := ProtectedPod
+	if rule == podrules.ByKeepsNode {
+		code = KeepingPod
+	}
+	return newReason(code, "pod "+namespace+"/"+name, "%s (%s)", text, rule)
+}
+
+func (p *scope) podPolicy(now time.Time) podrules.Policy {
+	return grouppolicy.For(p.group, p.isProtectionOverridden(now))
+}
+
+// podSelection returns which pods the group selects. Only a retirement for idleness stops for pods that keep a node:
+// one may have arrived after the node was found idle.
+func (p *scope) podSelection() (grouppolicy.Selection, error) {
+	read := grouppolicy.Placeholders
+	if p.rt.Spec.Reason == v1alpha1.Idle {
+		read = grouppolicy.Idle
+	}
+	s, err := read(p.group)
+	s.SystemLocalStorage = p.controller.options.SystemLocalStorage
+	return s, err
+}
+
+func (p *scope) groupDrainPolicy() v1alpha1.DrainPolicy {
+	if p.group == nil {
+		return v1alpha1.DrainPolicy{}
+	}
+	return p.group.Spec.Drain
+}
+
+// isProtectionOverridden reports whether a user's override of protections is active.
+func (p *scope) isProtectionOverridden(now time.Time) bool {
+	o := p.rt.Spec.OverrideProtection
+	return o != nil && now.Before(o.Until.Time)
+}
+
+func (p *scope) drainTimeout() time.Duration { return DrainTime(p.group) }
+
+// DrainTime returns the drain timeout of a group's nodes. A nil group means the default.
+func DrainTime(g *v1alpha1.NodeGroup) time.Duration {
+	if g != nil && g.Spec.Drain.Timeout != nil && g.Spec.Drain.Timeout.Duration > 0 {
+		return g.Spec.Drain.Timeout.Duration
+	}
+	return defaultDrainTimeout
+}

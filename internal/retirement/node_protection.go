@@ -1,0 +1,35 @@
+package retirement
+
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drainability"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+)
+
+// HeldBy returns the key of the annotation that protects the Node, or "".
+func HeldBy(annotations map[string]string, created, now time.Time) string {
+	by, _ := noderules.Policy{}.ProtectedBy(&noderules.Facts{Protections: drainability.OfNode(annotations, created)}, now)
+	return by.Key
+}
+
+// checkNodeProtected ends the retirement of a protected node, also during the drain. It does not if the protection is
+// overridden, the instance is gone, or the Node is being deleted.
+func (p *scope) checkNodeProtected() error {
+	now := time.Now()
+	if p.node == nil || p.rt.Status.MachineGone || p.isNodeDeleting() || p.isProtectionOverridden(now) {
+		return nil
+	}
+	if by := HeldBy(p.node.Annotations, p.node.CreationTimestamp, now); by != "" {
+		return newEnd(ProtectedNode, "the Node is protected by its annotation %s: remove it, or set spec.overrideProtection", by)
+	}
+	return nil
+}
+
+// announceOverride writes an Event when an active override is used: once per process, however often drain and deletion
+// are repeated.
+func (p *scope) announceOverride() {
+	if p.rt.Spec.OverrideProtection != nil && p.controller.expectations.recordOverride(p.rt) {
+		p.controller.events.recordOverride(p.rt)
+	}
+}

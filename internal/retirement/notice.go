@@ -1,0 +1,143 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice/report"
+)
+
+// awaitInstanceGone leaves a noticed node to its agent until the instance is really gone: its cloud reports so, and its
+// Node is not Ready (I7). If the notice ends and the instance still runs, the retirement ends.
+func (p *scope) awaitInstanceGone(ctx context.Context) error {
+	ref := p.rt.Spec.Notice
+	if ref == nil || p.rt.Status.MachineGone || p.isAdmitted() {
+		return nil
+	}
+	if err := p.yieldToActiveRetirement(ctx); err != nil {
+		return err
+	}
+	if gone, err := p.confirmInstanceGone(ctx); err != nil || gone {
+		return err
+	}
+	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
+		return p.checkInstanceWithoutNode(ctx, ref)
+	}
+	if p.node != nil && isReady(p.node) && !report.Stands(p.node.Annotations, ref.Source, ref.ID) {
+		return newEnd(NoticeOver, "the notice has ended, and the instance still runs")
+	}
+	return p.newInstanceGoneWait(ref)
+}
+
+func (p *scope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) error {
+	return newWait(p.controller.options.Pace.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
+}
+
+// checkInstanceWithoutNode ends the wait if another client has deleted the Node and the instance still runs. The notice
+// was recorded on the Node, so that its end would never be known.
+func (p *scope) checkInstanceWithoutNode(ctx context.Context, ref *v1alpha1.NoticeReference) error {
+	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err), err == nil && instance.State == cloud.Deleting:
+		return p.newInstanceGoneWait(ref)
+	case err != nil:
+		return err
+	}
+	return newEnd(BeingRemoved, "another client has deleted the Node, and its instance still runs")
+}
+
+// yieldToActiveRetirement ends a retirement that waits for a notice if another retirement of the node has started.
+func (p *scope) yieldToActiveRetirement(ctx context.Context) error {
+	o, err := p.findOtherRetirement(ctx, UnderWay)
+	if err != nil || o == nil {
+		return err
+	}
+	return newEnd(AlreadyRetiring, "the NodeRetirement %s has already started", o.Name)
+}
+
+// admitOrYield admits a retirement without a notice at once or ends it, if a notice's retirement of the node exists.
+// Otherwise it could wait until the instance is gone, and the notice's retirement handles that.
+func (p *scope) admitOrYield(ctx context.Context) error {
+	if p.rt.Spec.Notice != nil || p.isAdmitted() {
+		return p.admit(ctx)
+	}
+	var cached v1alpha1.NodeRetirementList // enough to find none
+	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return fmt.Errorf("listing NodeRetirements: %w", err)
+	}
+	if i := slices.IndexFunc(cached.Items, p.isActiveNoticeRetirement); i >= 0 {
+		return newEnd(AlreadyRetiring, "the NodeRetirement %s of the cloud's notice cleans up after the node", cached.Items[i].Name)
+	}
+	err := p.admit(ctx)
+	if w := asWaitError(err); w == nil || len(w.reasons) == 0 {
+		return err
+	}
+	o, readErr := p.findOtherRetirement(ctx, func(o *v1alpha1.NodeRetirement) bool {
+		return p.isSameNode(o) && !o.Status.Phase.Finished() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
+	})
+	switch {
+	case readErr != nil:
+		return readErr
+	case o != nil:
+		return newEnd(AlreadyRetiring, "the NodeRetirement %s waits until the cloud removes the instance, and this one cannot start: %s",
+			o.Name, err)
+	}
+	return err
+}
+
+// isActiveNoticeRetirement reports whether o is a notice's retirement of the node that has started.
+func (p *scope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bool {
+	return p.isSameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
+}
+
+// isSameNode reports whether o is another retirement of this Node, and not of a Node that had its name before.
+func (p *scope) isSameNode(o *v1alpha1.NodeRetirement) bool {
+	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
+}
+
+// isNoticeOnNode reports whether the retirement's notice is still recorded on its Node. If its record were deleted, a
+// new one would be created. That one would not know of the launched replacement and of the cancellation.
+func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+	ref := rt.Spec.Notice
+	if ref == nil {
+		return false, nil
+	}
+	uid := rt.Spec.NodeUID
+	if captured := rt.Status.Captured; captured != nil {
+		uid = captured.NodeUID
+	}
+	node, err := c.options.API.GetNode(ctx, rt.Spec.NodeName)
+	switch {
+	case kubeapi.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return node.UID == string(uid) && report.Remains(node.Annotations, ref.Source, ref.ID), nil
+}
+
+// isAwaitingInstanceGone reports whether the retirement only waits until its instance is gone. It blocks no other
+// retirement.
+func isAwaitingInstanceGone(rt *v1alpha1.NodeRetirement) bool {
+	return rt.Spec.Notice != nil && !rt.Status.MachineGone && !InFlight(rt)
+}
+
+// UnderWay reports whether the retirement is removing its node now: it is in flight, or about to clean up after an
+// instance that is gone.
+func UnderWay(rt *v1alpha1.NodeRetirement) bool {
+	return InFlight(rt) || rt.Status.MachineGone && !rt.Status.Phase.Finished()
+}
+
+// EndedBy returns the reason code of a retirement that ended early, or "".
+func EndedBy(rt *v1alpha1.NodeRetirement) string {
+	if !rt.Status.Phase.Finished() || rt.Status.Phase == v1alpha1.Succeeded || len(rt.Status.Reasons) == 0 {
+		return ""
+	}
+	return rt.Status.Reasons[0].Code
+}

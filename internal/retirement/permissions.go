@@ -1,0 +1,79 @@
+package retirement
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// checkDeletionProtection waits while the cloud protects the instance from deletion. Otherwise its node would be
+// drained and deleted, and the instance would stay. It waits instead of ending: the protection may have just been
+// removed, and the cloud may report that later.
+func (p *scope) checkDeletionProtection(ctx context.Context) error {
+	if _, canProtect := p.provider.(cloud.Keeper); !canProtect {
+		return nil
+	}
+	id := p.rt.Status.Captured.ProviderID
+	instance, err := p.readCapturedInstance(ctx, id)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		p.log.Debug("cannot read whether the instance is protected from deletion", "instance", id, "err", err)
+		return nil
+	case !instance.Kept:
+		return nil
+	}
+	protectedReason := newReason(CloudRefused, "instance "+id, "its cloud protects it from deletion%s: remove the protection there, or delete the NodeRetirement",
+		formatCause(instance.KeptReason))
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, protectedReason.Code, protectedReason.Message)
+	return newBlocked(p.controller.options.Pace.Poll, protectedReason)
+}
+
+// readCapturedInstance returns the instance that this reconcile has captured, or reads it.
+func (p *scope) readCapturedInstance(ctx context.Context, id string) (cloud.Instance, error) {
+	if p.capturedInstance != nil {
+		return *p.capturedInstance, nil
+	}
+	return p.confirmInstance(ctx, id)
+}
+
+func formatCause(clause string) string {
+	if clause == "" {
+		return ""
+	}
+	return ", since " + clause
+}
+
+// checkPermissions waits until the credential may delete the instance, as far as the cloud can tell. Otherwise the node
+// would be drained for nothing. Unknown permissions delay nothing (I7): the cloud may still refuse the deletion, which
+// is then retried.
+func (p *scope) checkPermissions(ctx context.Context) error {
+	if err := p.checkDeletionProtection(ctx); err != nil {
+		return err
+	}
+	checker, canCheck := p.provider.(cloud.RightsChecker)
+	if !canCheck {
+		return nil
+	}
+	id := p.rt.Status.Captured.ProviderID
+	readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	missing, err := checker.MissingToDelete(readCtx, id)
+	p.controller.options.Metrics.Cloud(p.provider.Name(), "MissingToDelete", err)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		p.log.Debug("cannot check the permissions of the credential", "instance", id, "err", err)
+		return nil
+	case len(missing) == 0:
+		return nil
+	}
+	missingReason := newReason(CloudRights, "", "the credential lacks %s", missing)
+	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, missingReason.Code, missingReason.Message)
+	return newBlocked(p.controller.options.Pace.Poll, missingReason)
+}

@@ -1,0 +1,33 @@
+package retirement
+
+import (
+	"context"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: the node is
+// Ready, or the cloud has the instance. The requester decided earlier, and the retirement may have waited for long.
+func (p *scope) checkReasonStillHolds() error {
+	switch {
+	case p.isAdmitted():
+		return nil
+	case p.rt.Spec.Reason == v1alpha1.NeverReady && isReady(p.node):
+		return newEnd(NodeReady, "the Node is Ready, and was to be retired because it never was")
+	case p.rt.Spec.Reason == v1alpha1.MachineGone && p.rt.Status.Captured != nil && !p.rt.Status.MachineGone:
+		return newEnd(MachineBack, "the cloud finds the instance, and the Node was to be retired because it was gone")
+	}
+	return nil
+}
+
+// recheckReason checks the reason against a live read of the Node, which may have become Ready since this reconcile
+// started.
+func (p *scope) recheckReason(ctx context.Context) error {
+	if p.rt.Spec.Reason != v1alpha1.NeverReady {
+		return nil
+	}
+	if err := p.fetchNodeLive(ctx); err != nil {
+		return err
+	}
+	return p.checkReasonStillHolds()
+}

@@ -1,0 +1,27 @@
+package retirement
+
+import (
+	"testing"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+func TestRecordStateReportsChangedObstacles(t *testing.T) {
+	p := &scope{rt: &v1alpha1.NodeRetirement{}}
+	for i, step := range []struct {
+		code string
+		news bool
+	}{
+		{"", false},
+		{GroupNotJudged, true},
+		{GroupNotJudged, false},
+		{CloudBusy, true}, // something else blocked it before
+		{CloudBusy, false},
+		{"", true},
+		{CloudBusy, true},
+	} {
+		if news := p.recordState(step.code, "message", nil); news != step.news {
+			t.Errorf("step %d, %q: changed is %t, want %t", i, step.code, news, step.news)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// maxReplacementRetention limits how long the record of a finished retirement is kept because its replacement has not
+// joined. A shortage may last for days; after a week, people have to act.
+const maxReplacementRetention = 7 * 24 * time.Hour
+
+// replacementRetention returns how much longer a record is kept for its replacement, and whether it waits for one. Only
+// the record knows that a replacement has to be launched, or is provisioning (see package replacement). A deleted group
+// gets no replacements.
+func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
+	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
+		return 0, false, nil
+	}
+	g, err := c.findGroupByName(ctx, rt.Spec.Group)
+	if g == nil || err != nil {
+		return 0, false, err
+	}
+	return maxReplacementRetention - time.Since(rt.Status.Times.Finished.Time), true, nil
+}
+
+// findGroupByName returns nil if the group does not exist.
+func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
+	groups, err := c.options.Groups.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("finding NodeGroup %s: %w", name, err)
+	}
+	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
+	if i < 0 {
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	}
+	return &groups[i], nil
+}
+
+// cooldownRetention returns how much longer the record of a retirement that ended early is kept. It prevents that its
+// node is retired again too soon.
+func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
+	group := rt.Spec.Group
+	if rt.Status.Captured != nil {
+		group = rt.Status.Captured.Group
+	}
+	if rt.Status.Phase == v1alpha1.Succeeded || rt.Status.Times.Finished == nil || group == "" {
+		return 0, nil
+	}
+	g, err := c.findGroupByName(ctx, group)
+	if g == nil || err != nil {
+		return 0, err
+	}
+	return AfterFailure(g) - time.Since(rt.Status.Times.Finished.Time), nil
+}
+
+// defaultFailureCooldown is the default of the CRD.
+const defaultFailureCooldown = 5 * time.Minute
+
+// AfterFailure returns how long no rule of a group retires a node after its retirement ended early.
+func AfterFailure(g *v1alpha1.NodeGroup) time.Duration {
+	if d := g.Spec.Cooldowns.AfterFailure; d != nil {
+		return d.Duration
+	}
+	return defaultFailureCooldown
+}
+
+// Replacements returns the provider IDs of the instances of a group that are replacements. They belong to no other
+// launch.
+func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
+	ids := map[string]bool{}
+	for i := range all {
+		if r := all[i].Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady && all[i].Spec.Group == group {
+			ids[r.Instance] = true
+		}
+	}
+	return ids
+}
+
+// isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
+// existed at the end, it awaits a replacement only if one was launched.
+func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.Finished() {
+		return false
+	}
+	if r := rt.Status.Replacement; r != nil && r.State != v1alpha1.ReplacementWaiting {
+		return !r.State.Final()
+	}
+	return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
+}
+
+// ReplacementWaits reports whether it is still open if a replacement is launched.
+func ReplacementWaits(rt *v1alpha1.NodeRetirement) bool {
+	r := rt.Status.Replacement
+	return r == nil || r.State == "" || r.State == v1alpha1.ReplacementWaiting
+}
+
+// IsUnreplaced reports whether a replacement may still be launched after a notice. No other retirement of the same Node
+// may have one.
+func IsUnreplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !ReplacementWaits(rt) {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !ReplacementWaits(&o) &&
+			o.Status.Replacement.State != v1alpha1.ReplacementNotNeeded
+	})
+}

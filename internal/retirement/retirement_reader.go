@@ -1,0 +1,78 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/sharedread"
+)
+
+// retirementReader lists all NodeRetirements from the API server. Concurrent callers share an answer and must not
+// change it.
+type retirementReader struct {
+	reader client.Reader
+
+	shared sharedread.Reader[*v1alpha1.NodeRetirementList]
+}
+
+// list returns the NodeRetirements as they were at the call, or later.
+func (r *retirementReader) list(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
+	return r.shared.Read(ctx, func(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
+		list := &v1alpha1.NodeRetirementList{}
+		if err := r.reader.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("listing NodeRetirements: %w", err)
+		}
+		return list, nil
+	})
+}
+
+// listMaxAge is how long a reconcile reuses its list. Later admissions of this process count by their reservation.
+const listMaxAge = 2 * time.Second
+
+// listRetirements returns live NodeRetirements, at least as new as our own last write.
+func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+	if p.retirements != nil && time.Since(p.retirementsAt) < listMaxAge {
+		return p.retirements.Items, nil
+	}
+	floor := p.controller.expectations.minVersion(p.rt) // before the request: later writes may be missing in the answer
+	at := time.Now()
+	list, err := p.controller.retirementReader.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if v := kubeapi.Version(list.ResourceVersion); v != 0 && v < floor {
+		return nil, newWait(requeueSoon, "the API server lags behind: its list of NodeRetirements has version %d, "+
+			"want at least %d", v, floor)
+	}
+	p.retirements, p.retirementsAt = list, at
+	return list.Items, nil
+}
+
+// findOtherRetirement returns another matching retirement of the node, or nil. The cache is enough to find none,
+// because callers retry. A match is confirmed by a live read.
+func (p *scope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
+	is := func(o v1alpha1.NodeRetirement) bool {
+		return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && matches(&o)
+	}
+	var cached v1alpha1.NodeRetirementList
+	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return nil, fmt.Errorf("listing NodeRetirements: %w", err)
+	}
+	if !slices.ContainsFunc(cached.Items, is) {
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	}
+	all, err := p.listRetirements(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return &all[i], nil
+	}
+	return nil, nil //nolint:nilnil // that there is none is an answer
+}

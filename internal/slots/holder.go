@@ -1,0 +1,475 @@
+// Package slots limits how many nodes of a cluster are drained at once, without a central controller. There are as
+// many Leases (coordination.k8s.io) as concurrent drains are allowed, and each drain holds one.
+//
+// A holder renews its Lease, and releases it when it is done. If a holder dies, another takes over the slot once the
+// Lease has not changed for its duration. The waiting process measures this time by its own clock, from when it last
+// saw the Lease change. So clocks need not agree. A holder that cannot renew gives up its slot well before another
+// can take it. So there are never more holders than slots, even after failures. Each write carries the resourceVersion
+// that it is based on, so only one of two competitors gets a slot.
+//
+// Of the waiting processes, the one with the least time left goes first: a process with more time yields a free slot
+// for a while. Waiting is not recorded anywhere, so it costs no writes. If two processes both have more than about
+// two minutes left, either may be first.
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// leaseDuration is the duration in each Lease: how long after its last change it belongs to its holder.
+	leaseDuration = 30 * time.Second
+	// ownershipTimeout is how long after its last renewal a holder relies on the slot. It counts from before the
+	// request was sent, but others count from after they saw the change. An eviction that is running when the slot is
+	// lost may take the difference.
+	ownershipTimeout = 15 * time.Second
+	// maxLeaseDuration limits the duration that is read from a Lease, so that a wrong value does not block a slot.
+	maxLeaseDuration = 2 * time.Minute
+	// renewInterval leaves time to retry a failed renewal.
+	renewInterval = 6 * time.Second
+	// retryInterval is the mean pause between two tries to get a slot, and after a failure.
+	retryInterval = 3 * time.Second
+	// yieldFraction is the part of its remaining time during which a waiting process yields a free slot to those with
+	// less time. maxYieldTime limits it.
+	yieldFraction = 1.0 / 100
+	maxYieldTime  = 4 * time.Second
+	// minRetryInterval is the retryInterval of a process with almost no time left.
+	minRetryInterval = time.Second
+	// requestTimeout limits each request.
+	requestTimeout = 4 * time.Second
+
+	purposeLabel   = "slipway.dev/slot"
+	defaultPurpose = "drain"
+)
+
+// MaxLimit is the largest number of slots. The agent's RBAC rules name each Lease, so that it can change no other.
+const MaxLimit = 16
+
+// API lists the requests of this package. *kubeapi.Client implements it.
+type API interface {
+	ListLeases(ctx context.Context, namespace, labelSelector string) ([]kubeapi.Lease, error)
+	CreateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error)
+	UpdateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error)
+}
+
+// Options configures a [Keeper]. Purpose and Log are optional.
+type Options struct {
+	API API
+	// Namespace is the namespace of the Leases.
+	Namespace string
+	// Holder names the holder of a slot, such as a node. A holder that restarts under the same name still has its
+	// slot.
+	Holder string
+	// Limit is the number of slots, 1 to MaxLimit. All holders in a namespace should use the same limit.
+	Limit int
+	// Purpose separates the slots of one kind from others in the namespace. The Leases are named slipway-PURPOSE-0,
+	// slipway-PURPOSE-1, and so on. It is a DNS label of at most 40 characters; empty is "drain".
+	Purpose string
+	Log     *slog.Logger
+}
+
+// Keeper competes for one slot. It sends no request while no slot is wanted. Its methods may be called from any
+// goroutine.
+type Keeper struct {
+	options Options
+	wake    chan struct{}
+
+	mu          sync.Mutex
+	wanted      bool
+	usefulUntil time.Time // until when the slot is useful; zero is no limit
+	heldUntil   time.Time // the slot is certainly ours until then
+	mayBeHolder bool      // a Lease may name this holder
+	holders     []string
+
+	// The fields below belong to the goroutine of Run.
+	lease           *kubeapi.Lease
+	observations    map[string]observation
+	lastFailure     string    // the last failure that was logged
+	lastState       string    // the public state when changed was last called
+	releaseDeadline time.Time // when releasing the slot stops being useful
+	foundNoneFree   bool      // at the last try every slot was taken
+	freeSince       time.Time // since when a slot is free, as of the last try; zero is none
+}
+
+// observation is when a Lease was first seen with its present resourceVersion.
+type observation struct {
+	resourceVersion string
+	firstSeen       time.Time
+}
+
+// New checks the options. Its errors name the option, its value and what is allowed.
+func New(o Options) (*Keeper, error) {
+	switch {
+	case o.Namespace == "":
+		return nil, errors.New("namespace: is empty, want the namespace of the Leases")
+	case o.Holder == "":
+		return nil, errors.New("holder: is empty, want a name such as the node's")
+	case o.Limit < 1 || o.Limit > MaxLimit:
+		return nil, fmt.Errorf("limit: %d: want 1 to %d", o.Limit, MaxLimit)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Purpose == "" {
+		o.Purpose = defaultPurpose
+	}
+	return &Keeper{options: o, wake: make(chan struct{}, 1), observations: map[string]observation{}}, nil
+}
+
+// Want sets whether a slot is wanted, and until when it is useful; a zero due is no limit. With wanted false, Held is
+// false at once, even if the Lease is released later.
+func (k *Keeper) Want(wanted bool, due time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.usefulUntil = due
+	if k.wanted == wanted {
+		return
+	}
+	k.wanted = wanted
+	if !wanted {
+		k.heldUntil, k.holders = time.Time{}, nil
+	}
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Held reports whether this holder has a slot now.
+func (k *Keeper) Held() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Now().Before(k.heldUntil)
+}
+
+// GivenBack reports that no Lease names this holder any more, as far as is known.
+func (k *Keeper) GivenBack() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.wanted && !k.mayBeHolder
+}
+
+// Holders returns the holders of the slots when none was free at the last try.
+func (k *Keeper) Holders() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.holders)
+}
+
+// Run competes for a slot until ctx ends. It calls changed whenever Held, Holders or GivenBack may return something
+// else. It keeps the slot at the end: a process that restarts during a drain continues with it. Otherwise the Lease
+// expires.
+func (k *Keeper) Run(ctx context.Context, changed func()) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		case <-timer.C:
+		}
+		k.notifyIfChanged(changed) // before a request that may hang, because the slot may have expired
+		next := k.runOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		k.notifyIfChanged(changed)
+		timer.Stop()
+		if next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// notifyIfChanged calls changed if the public state has changed.
+func (k *Keeper) notifyIfChanged(changed func()) {
+	if state := fmt.Sprint(k.Held(), k.Holders(), k.GivenBack()); state != k.lastState {
+		k.lastState = state
+		changed()
+	}
+}
+
+// runOnce takes the next action, and returns when to run again; 0 is when a slot is wanted.
+func (k *Keeper) runOnce(ctx context.Context) time.Duration {
+	k.mu.Lock()
+	wanted, until := k.wanted, k.heldUntil
+	k.mu.Unlock()
+	var err error
+	next := renewInterval
+	switch {
+	case !wanted && k.lease == nil:
+		clear(k.observations)
+		k.foundNoneFree = false
+		return 0
+	case !wanted:
+		err = k.release(ctx)
+		next = 0
+	case k.lease != nil:
+		err = k.renew(ctx)
+	default:
+		var got bool
+		if got, err = k.acquire(ctx); !got {
+			next = k.retryDelay()
+		}
+	}
+	k.logFailure(err)
+	if err != nil {
+		next = retryInterval/2 + rand.N(retryInterval/2)
+	}
+	if left := time.Until(until); next > 0 && left > 0 {
+		next = min(next, left) // to report the loss when it happens
+	}
+	return next
+}
+
+// logFailure logs a failure when it begins and when it changes.
+func (k *Keeper) logFailure(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == k.lastFailure {
+		return
+	}
+	k.lastFailure = text
+	if err != nil {
+		k.options.Log.Warn("cannot read or write the slots, will retry", "for", k.options.Purpose, "err", err)
+	}
+}
+
+// acquire takes this holder's own slot, a free slot, or the slot of a dead holder.
+func (k *Keeper) acquire(ctx context.Context) (bool, error) {
+	leases, err := k.listLeases(ctx)
+	if err != nil {
+		return false, err
+	}
+	if own := k.findOwn(leases); own != nil {
+		return k.writeHolder(ctx, *own)
+	}
+	k.clearHeld()
+	if k.shouldYield(leases) {
+		return false, nil
+	}
+	var holders []string
+	first := rand.IntN(k.options.Limit)
+	for i := range k.options.Limit {
+		name := k.leaseName((first + i) % k.options.Limit)
+		lease, there := leases[name]
+		if there && !k.isFree(lease) {
+			holders = append(holders, lease.Spec.HolderIdentity)
+			continue
+		}
+		if !there {
+			lease = kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{Name: name, Namespace: k.options.Namespace}}
+		}
+		if got, err := k.writeHolder(ctx, lease); got || err != nil {
+			k.foundNoneFree = k.foundNoneFree && !got
+			return got, err
+		}
+	}
+	k.foundNoneFree = true
+	slices.Sort(holders)
+	k.mu.Lock()
+	k.holders = holders
+	k.mu.Unlock()
+	return false, nil
+}
+
+// shouldYield reports that a slot is free but left to processes with less time. A process that found a free slot at
+// its first try does not yield.
+func (k *Keeper) shouldYield(leases map[string]kubeapi.Lease) bool {
+	k.freeSince = time.Time{}
+	if !k.foundNoneFree {
+		return false
+	}
+	for i := range k.options.Limit {
+		lease := leases[k.leaseName(i)]
+		lease.Name = k.leaseName(i)
+		since, free := k.checkFree(lease)
+		if free && (k.freeSince.IsZero() || since.Before(k.freeSince)) {
+			k.freeSince = since
+		}
+	}
+	return !k.freeSince.IsZero() && time.Since(k.freeSince) < k.yieldTime()
+}
+
+// yieldTime returns how long a free slot is yielded to others.
+func (k *Keeper) yieldTime() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.usefulUntil.IsZero() {
+		return maxYieldTime
+	}
+	return min(max(0, time.Duration(yieldFraction*float64(time.Until(k.usefulUntil)))), maxYieldTime)
+}
+
+// retryDelay returns the time until the next try. A process with little time tries more often.
+func (k *Keeper) retryDelay() time.Duration {
+	every := min(max(k.yieldTime(), minRetryInterval), retryInterval)
+	next := every/2 + rand.N(every)
+	if !k.freeSince.IsZero() {
+		next = min(next, max(k.yieldTime()-time.Since(k.freeSince), minRetryInterval/10))
+	}
+	return next
+}
+
+// findOwn returns the Lease that names this holder, from before a restart or from a request without an answer.
+func (k *Keeper) findOwn(leases map[string]kubeapi.Lease) *kubeapi.Lease {
+	for i := range k.options.Limit {
+		if l, ok := leases[k.leaseName(i)]; ok && l.Spec.HolderIdentity == k.options.Holder {
+			return &l
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) isFree(l kubeapi.Lease) bool {
+	_, free := k.checkFree(l)
+	return free
+}
+
+// checkFree reports whether a slot is free, and since when it is known to be. A slot that was taken and released in
+// between counts from its release.
+func (k *Keeper) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
+	now := time.Now()
+	seen, ok := k.observations[l.Name]
+	if !ok || seen.resourceVersion != l.ResourceVersion {
+		seen = observation{resourceVersion: l.ResourceVersion, firstSeen: now}
+		k.observations[l.Name] = seen
+	}
+	if l.Spec.HolderIdentity == "" {
+		return seen.firstSeen, true
+	}
+	lasts := leaseDuration
+	if s := l.Spec.LeaseDurationSeconds; s > 0 {
+		lasts = min(max(time.Duration(s)*time.Second, leaseDuration), maxLeaseDuration)
+	}
+	since = seen.firstSeen.Add(lasts)
+	return since, !now.Before(since)
+}
+
+// writeHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
+func (k *Keeper) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
+	began := time.Now()
+	was := l.Spec.HolderIdentity
+	if was != k.options.Holder {
+		l.Spec.AcquireTime = kubeapi.MicroTime{Time: began}
+		l.Spec.LeaseTransitions++
+	}
+	l.Spec.HolderIdentity = k.options.Holder
+	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
+	l.Spec.RenewTime = kubeapi.MicroTime{Time: began}
+	made, err := k.writeLease(ctx, l)
+	switch {
+	case kubeapi.IsConflict(err), kubeapi.IsExists(err), kubeapi.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	if was != k.options.Holder {
+		k.options.Log.Info("acquired a slot", "slot", l.Name, "previousHolder", was)
+	}
+	k.lease = made
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mayBeHolder = true
+	if k.wanted { // it may have changed meanwhile
+		k.heldUntil, k.holders = began.Add(ownershipTimeout), nil
+	}
+	return true, nil
+}
+
+// renew renews the Lease. If another process has changed it, renew tries to acquire a slot again.
+func (k *Keeper) renew(ctx context.Context) error {
+	got, err := k.writeHolder(ctx, *k.lease)
+	if err != nil || got {
+		return err
+	}
+	k.lease = nil
+	_, err = k.acquire(ctx)
+	return err
+}
+
+// clearHeld records that this holder has no slot.
+func (k *Keeper) clearHeld() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.heldUntil, k.mayBeHolder = time.Time{}, false
+}
+
+// release removes this holder from its Lease. If that fails for too long, the Lease expires and others take it over.
+func (k *Keeper) release(ctx context.Context) error {
+	if k.releaseDeadline.IsZero() {
+		k.releaseDeadline = time.Now().Add(leaseDuration)
+	}
+	err := k.removeHolder(ctx, *k.lease)
+	if kubeapi.IsConflict(err) {
+		var leases map[string]kubeapi.Lease
+		if leases, err = k.listLeases(ctx); err == nil {
+			if own := k.findOwn(leases); own != nil {
+				err = k.removeHolder(ctx, *own)
+			}
+		}
+	}
+	if err != nil && !kubeapi.IsNotFound(err) && time.Now().Before(k.releaseDeadline) {
+		return err
+	}
+	k.lease, k.releaseDeadline = nil, time.Time{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mayBeHolder = false
+	return nil
+}
+
+func (k *Keeper) removeHolder(ctx context.Context, l kubeapi.Lease) error {
+	l.Spec.HolderIdentity = ""
+	l.Spec.RenewTime = kubeapi.MicroTime{Time: time.Now()}
+	_, err := k.writeLease(ctx, l)
+	return err
+}
+
+// writeLease creates a Lease without a resourceVersion, and updates any other.
+func (k *Keeper) writeLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	l.ObjectMeta = kubeapi.ObjectMeta{
+		Name: l.Name, Namespace: k.options.Namespace, ResourceVersion: l.ResourceVersion,
+		Labels: map[string]string{purposeLabel: k.options.Purpose},
+	}
+	if l.ResourceVersion == "" {
+		return k.options.API.CreateLease(ctx, l)
+	}
+	return k.options.API.UpdateLease(ctx, l)
+}
+
+// listLeases reads all slots with one request.
+func (k *Keeper) listLeases(ctx context.Context) (map[string]kubeapi.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	all, err := k.options.API.ListLeases(ctx, k.options.Namespace, purposeLabel+"="+k.options.Purpose)
+	if err != nil {
+		return nil, fmt.Errorf("list the slots for %s: %w", k.options.Purpose, err)
+	}
+	byName := map[string]kubeapi.Lease{}
+	for _, l := range all {
+		if strings.HasPrefix(l.Name, k.namePrefix()) {
+			byName[l.Name] = l
+		}
+	}
+	return byName, nil
+}
+
+func (k *Keeper) namePrefix() string { return "slipway-" + k.options.Purpose + "-" }
+
+func (k *Keeper) leaseName(i int) string { return fmt.Sprintf("%s%d", k.namePrefix(), i) }

@@ -1,0 +1,456 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+var _ API = (*kubeapi.Client)(nil)
+
+// fakeServer stores Leases like the API server: each change has a version, and a write with an old version is a
+// conflict.
+type fakeServer struct {
+	mu       sync.Mutex
+	leases   map[string]kubeapi.Lease
+	version  int
+	requests int
+	// nextFault returns the fault of the next request: a delay, a failure, or a lost response.
+	nextFault func() (takes time.Duration, fails, unanswered bool)
+}
+
+var errConnection = errors.New("connection reset")
+
+func newFakeServer() *fakeServer {
+	return &fakeServer{
+		leases:    map[string]kubeapi.Lease{},
+		nextFault: func() (time.Duration, bool, bool) { return time.Millisecond, false, false },
+	}
+}
+
+func (s *fakeServer) serve(ctx context.Context, do func() error) error {
+	s.mu.Lock()
+	s.requests++
+	takes, fails, unanswered := s.nextFault()
+	s.mu.Unlock()
+	if fails {
+		return errConnection
+	}
+	if err := sleep(ctx, takes/2); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	err := do()
+	s.mu.Unlock()
+	if slow := sleep(ctx, takes/2); slow != nil {
+		return slow
+	}
+	if unanswered {
+		return errConnection
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func newConflictError(reason string) error { return &kubeapi.StatusError{Code: 409, Reason: reason} }
+
+func (s *fakeServer) ListLeases(ctx context.Context, _, selector string) (all []kubeapi.Lease, err error) {
+	err = s.serve(ctx, func() error {
+		for _, l := range s.leases {
+			if l.Labels[purposeLabel] == strings.TrimPrefix(selector, purposeLabel+"=") {
+				all = append(all, l)
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+func (s *fakeServer) CreateLease(ctx context.Context, l kubeapi.Lease) (made *kubeapi.Lease, err error) {
+	err = s.serve(ctx, func() error {
+		if _, there := s.leases[l.Name]; there {
+			return newConflictError("AlreadyExists")
+		}
+		made = s.putLease(l)
+		return nil
+	})
+	return made, err
+}
+
+func (s *fakeServer) UpdateLease(ctx context.Context, l kubeapi.Lease) (made *kubeapi.Lease, err error) {
+	err = s.serve(ctx, func() error {
+		if s.leases[l.Name].ResourceVersion != l.ResourceVersion {
+			return newConflictError("Conflict")
+		}
+		made = s.putLease(l)
+		return nil
+	})
+	return made, err
+}
+
+func (s *fakeServer) putLease(l kubeapi.Lease) *kubeapi.Lease {
+	s.version++
+	l.ResourceVersion = fmt.Sprint(s.version)
+	s.leases[l.Name] = l
+	return &l
+}
+
+func (s *fakeServer) requestCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests
+}
+
+// connection is one holder's connection to the server, which may be cut.
+type connection struct {
+	*fakeServer
+
+	cut atomic.Bool
+}
+
+func (l *connection) ListLeases(ctx context.Context, namespace, selector string) ([]kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errConnection
+	}
+	return l.fakeServer.ListLeases(ctx, namespace, selector)
+}
+
+func (l *connection) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errConnection
+	}
+	return l.fakeServer.CreateLease(ctx, lease)
+}
+
+func (l *connection) UpdateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errConnection
+	}
+	return l.fakeServer.UpdateLease(ctx, lease)
+}
+
+// testHolder is a holder with a process that can be killed and started again.
+type testHolder struct {
+	*Keeper
+
+	connection *connection
+	stopRun    func()
+	runDone    chan struct{}
+}
+
+func startHolder(t testing.TB, s *fakeServer, name string, limit int) *testHolder {
+	way := &connection{fakeServer: s}
+	k, err := New(Options{API: way, Namespace: "slipway", Holder: name, Limit: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, kill := context.WithCancel(t.Context())
+	n := &testHolder{Keeper: k, connection: way, stopRun: kill, runDone: make(chan struct{})}
+	go func() {
+		defer close(n.runDone)
+		k.Run(ctx, func() {})
+	}()
+	return n
+}
+
+func (n *testHolder) crash() {
+	n.stopRun()
+	<-n.runDone
+}
+
+func TestReleasedSlotGoesToWaitingHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
+		a.Want(true, time.Time{})
+		time.Sleep(time.Second)
+		b.Want(true, time.Time{})
+		time.Sleep(5 * time.Minute)
+		if !a.Held() || b.Held() || !slices.Equal(b.Holders(), []string{"a"}) {
+			t.Fatalf("a has a slot: %v, b has a slot: %v, b sees holders %v", a.Held(), b.Held(), b.Holders())
+		}
+		a.Want(false, time.Time{})
+		if a.Held() {
+			t.Error("a has a slot that it no longer wants")
+		}
+		time.Sleep(2*retryInterval + maxYieldTime)
+		if !a.GivenBack() || b.GivenBack() {
+			t.Errorf("a released: %v, b released: %v", a.GivenBack(), b.GivenBack())
+		}
+		if !b.Held() || len(b.Holders()) != 0 {
+			t.Errorf("b has a slot: %v, and sees holders %v", b.Held(), b.Holders())
+		}
+	})
+}
+
+func TestWaitingHolderWithLeastTimeGoesFirst(t *testing.T) {
+	left := map[string]time.Duration{"soon": time.Minute, "never": 0} // time left when the slot becomes free
+	for range 40 {                                                    // the pauses have random lengths
+		synctest.Test(t, func(t *testing.T) {
+			s := newFakeServer()
+			holder := startHolder(t, s, "holder", 1)
+			holder.Want(true, time.Time{})
+			time.Sleep(time.Second)
+			const wait = time.Minute
+			waiting := map[string]*testHolder{}
+			for name, d := range left {
+				due := time.Time{}
+				if d > 0 {
+					due = time.Now().Add(wait + d)
+				}
+				waiting[name] = startHolder(t, s, name, 1)
+				waiting[name].Want(true, due)
+			}
+			time.Sleep(wait)
+			holder.Want(false, time.Time{})
+			for _, next := range []string{"soon", "never"} {
+				freed := time.Now()
+				for !waiting[next].Held() {
+					time.Sleep(100 * time.Millisecond)
+					for name, n := range waiting {
+						if name != next && n.Held() {
+							t.Fatalf("%s got the slot before %s", name, next)
+						}
+					}
+					if time.Since(freed) > 2*maxYieldTime+2*retryInterval {
+						t.Fatalf("%s has waited %s for a free slot", next, time.Since(freed))
+					}
+				}
+				waiting[next].Want(false, time.Time{})
+				delete(waiting, next)
+			}
+		})
+	}
+}
+
+func TestUnwantedSlotSendsNoRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a := startHolder(t, s, "a", 1)
+		time.Sleep(24 * time.Hour)
+		if n := s.requestCount(); n != 0 {
+			t.Errorf("%d requests before a slot was wanted", n)
+		}
+		a.Want(true, time.Time{})
+		time.Sleep(time.Minute)
+		a.Want(false, time.Time{})
+		time.Sleep(time.Minute)
+		before := s.requestCount()
+		time.Sleep(24 * time.Hour)
+		if n := s.requestCount(); before == 0 || n != before {
+			t.Errorf("%d requests while a slot was wanted, %d after that", before, n-before)
+		}
+	})
+}
+
+func TestDeadHoldersSlotIsTakenOverOnlyAfterExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
+		a.Want(true, time.Time{})
+		time.Sleep(time.Second)
+		b.Want(true, time.Time{})
+		time.Sleep(time.Minute)
+		a.crash()
+		time.Sleep(leaseDuration - renewInterval)
+		if b.Held() {
+			t.Error("taken over before the Lease expired")
+		}
+		time.Sleep(renewInterval + 2*retryInterval + maxYieldTime)
+		if !b.Held() {
+			t.Errorf("not taken over: b sees holders %v", b.Holders())
+		}
+	})
+}
+
+func TestI8RestartedHolderStillHasItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
+		a.Want(true, time.Time{})
+		time.Sleep(time.Second)
+		b.Want(true, time.Time{})
+		time.Sleep(time.Minute)
+		a.crash()
+		time.Sleep(leaseDuration / 2)
+		a = startHolder(t, s, "a", 1)
+		a.Want(true, time.Time{})
+		time.Sleep(time.Second)
+		if !a.Held() || b.Held() {
+			t.Errorf("a has a slot: %v, b has a slot: %v", a.Held(), b.Held())
+		}
+	})
+}
+
+func TestHolderThatCannotRenewLosesItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a := startHolder(t, s, "a", 1)
+		a.Want(true, time.Time{})
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		s.nextFault = func() (time.Duration, bool, bool) { return time.Hour, false, false }
+		s.mu.Unlock()
+		time.Sleep(ownershipTimeout)
+		if a.Held() {
+			t.Error("still held after ownershipTimeout")
+		}
+	})
+}
+
+func TestI10BadOptionsAreRefusedByName(t *testing.T) {
+	for want, o := range map[string]Options{
+		"namespace": {Holder: "n", Limit: 1},
+		"holder":    {Namespace: "s", Limit: 1},
+		"0: want":   {Namespace: "s", Holder: "n"},
+		"17: want":  {Namespace: "s", Holder: "n", Limit: 17},
+	} {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: error %v, want it to contain %q", o, err, want)
+		}
+	}
+}
+
+// step is one action on one holder.
+type step struct {
+	after  time.Duration
+	holder int
+	action string // want, rest, crash, start, cut, mend
+}
+
+// scenario is a cluster with holders that come, go and die, and an unreliable API server.
+type scenario struct {
+	limit, holders           int
+	steps                    []step
+	failPercent, lostPercent int // in percent
+	maxDelay                 time.Duration
+	seed                     []int
+}
+
+func drawScenario(t *rapid.T) scenario {
+	w := scenario{
+		limit: rapid.IntRange(1, 2).Draw(t, "limit"), holders: rapid.IntRange(3, 6).Draw(t, "nodes"),
+		failPercent: rapid.SampledFrom([]int{0, 0, 10, 40}).Draw(t, "fails"),
+		lostPercent: rapid.SampledFrom([]int{0, 0, 10, 30}).Draw(t, "unanswered"),
+		maxDelay:    rapid.SampledFrom([]time.Duration{0, time.Second, 8 * time.Second}).Draw(t, "slow"),
+		seed:        rapid.SliceOfN(rapid.IntRange(0, 99), 50, 50).Draw(t, "dice"),
+	}
+	for range rapid.IntRange(10, 40).Draw(t, "acts") {
+		w.steps = append(w.steps, step{
+			after:  time.Duration(rapid.IntRange(0, 40).Draw(t, "after")) * time.Second,
+			holder: rapid.IntRange(0, w.holders-1).Draw(t, "node"),
+			action: rapid.SampledFrom([]string{"want", "want", "want", "rest", "crash", "start", "cut", "mend"}).Draw(t, "what"),
+		})
+	}
+	return w
+}
+
+// run runs the scenario in virtual time, and returns the violations.
+func (w scenario) run(t *testing.T) (broken []string) {
+	s := newFakeServer()
+	throws := 0
+	s.nextFault = func() (time.Duration, bool, bool) {
+		throws++
+		dice := w.seed[throws%len(w.seed)]
+		return w.maxDelay * time.Duration(dice) / 100, dice < w.failPercent, (dice+throws)%100 < w.lostPercent
+	}
+	nodes := make([]*testHolder, w.holders)
+	wants := make([]bool, w.holders)
+	alive := make([]bool, w.holders)
+	for i := range nodes {
+		nodes[i], alive[i] = startHolder(t, s, fmt.Sprint("node-", i), w.limit), true
+		nodes[i].Want(true, time.Time{})
+		wants[i] = true
+	}
+	watch := func(d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			time.Sleep(100 * time.Millisecond)
+			held := 0
+			for i := range nodes {
+				if alive[i] && nodes[i].Held() {
+					held++
+				}
+			}
+			if held > w.limit {
+				broken = append(broken, fmt.Sprintf("%d slots held, the limit is %d", held, w.limit))
+				return
+			}
+		}
+	}
+	for _, a := range w.steps {
+		watch(a.after)
+		switch n := nodes[a.holder]; {
+		case a.action == "want" || a.action == "rest":
+			wants[a.holder] = a.action == "want"
+			n.Want(wants[a.holder], time.Time{})
+		case a.action == "cut" || a.action == "mend":
+			n.connection.cut.Store(a.action == "cut")
+		case a.action == "crash" && alive[a.holder]:
+			n.crash()
+			alive[a.holder] = false
+		case a.action == "start" && !alive[a.holder]:
+			nodes[a.holder], alive[a.holder] = startHolder(t, s, fmt.Sprint("node-", a.holder), w.limit), true
+			nodes[a.holder].Want(wants[a.holder], time.Time{})
+		}
+	}
+	// No deadlock: without faults, every holder that wants a slot gets one, if each releases its slot.
+	s.mu.Lock()
+	s.nextFault = func() (time.Duration, bool, bool) { return time.Millisecond, false, false }
+	s.mu.Unlock()
+	for _, n := range nodes {
+		n.connection.cut.Store(false)
+	}
+	for left := w.holders; left > 0 && len(broken) == 0; left-- {
+		watch(maxLeaseDuration)
+		waiting, served := false, false
+		for i, n := range nodes {
+			switch {
+			case !alive[i] || !wants[i]:
+			case n.Held():
+				n.Want(false, time.Time{})
+				wants[i], served = false, true
+			default:
+				waiting = true
+			}
+		}
+		if waiting && !served {
+			broken = append(broken, "a holder waits, but no slot is held")
+		}
+	}
+	for i, n := range nodes {
+		if alive[i] {
+			n.crash()
+		}
+	}
+	return broken
+}
+
+func TestHoldersNeverExceedSlotsAndNoneStarves(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := drawScenario(rt)
+		var broken []string
+		synctest.Test(t, func(t *testing.T) { broken = w.run(t) })
+		if len(broken) > 0 {
+			rt.Fatal(strings.Join(broken, "; "))
+		}
+	})
+}
