@@ -1,19 +1,19 @@
-# Slipway. `make help` lists what can be asked for. Everything is built from Go modules; nothing else is downloaded but the
-# Debian packages of dev/peers/install and dev/openstack/install, which tests skip when they cannot be had.
+# `make help` lists the targets. Everything is built from Go modules. Only dev/peers/install and dev/openstack/install
+# download Debian packages; tests are skipped without them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 TOOL := go tool -modfile=$(CURDIR)/tools/gotools/go.mod
 
-# Where dev/peers/install puts other people's programs that the tests meet; what the machine has comes first.
+# The directory of dev/peers/install. Programs of the machine take precedence.
 export PATH := $(PATH):$(CURDIR)/bin/peers
 
 .PHONY: help
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Whatever is not under the race detector is built with the same flags, so that what several programs have in common, which
-# is most of Kubernetes' libraries, is compiled once. dev/controlplane and dev/testbed build with them too.
+# Everything without race detector is built with the same flags, so that shared packages, such as Kubernetes' libraries, are
+# compiled once. dev/controlplane and dev/testbed use the same flags.
 BUILD := CGO_ENABLED=0 go build -trimpath
 
 .PHONY: build
@@ -26,39 +26,39 @@ slipway-dev:
 		-o ../bin/slipway-dev ./cmd/slipway-dev
 
 .PHONY: build-dev
-build-dev: slipway-dev ## Compile the control plane to develop on, for the first time or a new version
+build-dev: slipway-dev ## Compile the control plane for development (needed once per Kubernetes version)
 	@bin/slipway-dev build
 
 .PHONY: demo
-demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running, CLOUD=openstack starts a real one)
+demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running, CLOUD=openstack uses a real OpenStack)
 	@bin/slipway-dev demo
 
 .PHONY: peers
-peers: ## Fetch the other people's programs that the tests meet, where Debian's packages can be had
+peers: ## Download third-party programs for the tests, if Debian's packages are available
 	@dev/peers/install
 
-# What nodes run, with its tests. It links no Kubernetes library to speak of, so that this is a matter of seconds.
+# The agent and its tests. They link hardly any Kubernetes libraries, so this takes seconds.
 AGENT := ./cmd/slipway-agent ./cmd/internal/... ./internal/agent/... ./internal/config/... ./internal/cordon/... \
 	./internal/drain/... ./internal/kubeapi/... ./internal/notice/... ./internal/observe
 PLATFORMS := linux/amd64 linux/arm64 windows/amd64
 
-# What is vetted is compiled too: for this machine as the product is, and for others, where nothing runs, without optimizing.
+# Vet also compiles. It uses the flags of BUILD for this machine, and no optimization for other platforms, where nothing runs.
 vetted = $$([ $(1) = "$$(go env GOHOSTOS)/$$(go env GOHOSTARCH)" ] && echo -trimpath || echo '-gcflags=all=-N -l -dwarf=false')
 
 .PHONY: vet-agent
-vet-agent: ## Vet the agent and its tests for every platform that nodes have
+vet-agent: ## Vet the agent and its tests for every platform of nodes
 	@for p in $(PLATFORMS); do echo "vet $$p"; flags=$(call vetted,$$p); \
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet "$$flags" $(AGENT) || exit 1; done
 
 .PHONY: build-all
-build-all: ## Build slipway and slipway-agent for every platform that nodes have, into bin/OS_ARCH/
+build-all: ## Build slipway and slipway-agent for every platform of nodes into bin/OS_ARCH/
 	@for p in $(PLATFORMS); do echo "build $$p"; \
 		export GOOS=$${p%/*} GOARCH=$${p#*/}; $(BUILD) -ldflags '-s -w' -o bin/$${p%/*}_$${p#*/}/ \
 			./cmd/slipway ./cmd/slipway-agent || exit 1; done
 
 .PHONY: test
 test: export SLIPWAY_BIN := $(CURDIR)/bin
-test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
+test: build build-dev peers vet-agent ## Run all tests with race detector in random order, including the tests on a real control plane
 	tools/test
 	cd tools/release && ../test
 	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test
@@ -67,50 +67,50 @@ test: build build-dev peers vet-agent ## Run every test: race detector on, order
 .PHONY: test-skew
 test-skew: export SLIPWAY_KUBE_VERSION := 1.33
 test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
-test-skew: build build-dev peers ## Run the end-to-end tests on the lowest Kubernetes that is supported; make test has the highest
+test-skew: build build-dev peers ## Run the end-to-end tests on the oldest supported Kubernetes version (make test uses the newest)
 	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test ./controlplane/... ./e2e/... ./testbed/...
 	@dev/peers/install missing
 
 .PHONY: test-openstack
-test-openstack: ## Run the tests that need a real OpenStack, which is installed, started and stopped for them
+test-openstack: ## Install and start a real OpenStack, run the tests that need it, and stop it
 	dev/openstack/test
 
 .PHONY: bench
-bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group, ONLY=binary a part of it
+bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group, ONLY=binary a part of it)
 	@bin/slipway-dev bench $(GROUP) --only '$(ONLY)'
 
 .PHONY: release
-release: ## Make everything that VERSION=v0.1.0 consists of, into dist/ (docs/release.md)
+release: ## Build the release VERSION=v0.1.0 into dist/ (docs/release.md)
 	cd tools/release && go run . -source $(CURDIR) -out $(CURDIR)/dist -version '$(VERSION)' $(RELEASE_FLAGS)
 
 .PHONY: lint
-lint: ## Run the linters over every module
+lint: ## Run the linters on all modules
 	go run ./tools/wordlint
 	$(TOOL) golangci-lint run ./...
 	cd dev && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
 	cd tools/release && $(TOOL) golangci-lint run --config ../../.golangci.yml ./...
 
 .PHONY: audit
-audit: ## Look for known vulnerabilities, and for licences that are not allowed, in what is linked
+audit: ## Check the linked modules for known vulnerabilities and forbidden licences
 	tools/audit
 
 .PHONY: generate
-# Some of what writes is built for it, with the flags of BUILD.
+# The generators are built with the flags of BUILD.
 generate: export CGO_ENABLED := 0
 generate: export GOFLAGS := -trimpath
-generate: ## Write generated files anew and tidy the modules
+generate: ## Regenerate the generated files and tidy the modules
 	go generate ./...
 	cd dev && go generate ./...
 	go mod tidy && cd dev && go mod tidy && cd ../tools/release && go mod tidy
 
 .PHONY: site
-site: slipway-dev ## Make a web site of docs/ in dist/site, to be read without a network
+site: slipway-dev ## Build a web site of docs/ in dist/site for offline reading
 	@bin/slipway-dev site
 
 .PHONY: up
-up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator, and leave it running
+up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator in the background
 	@bin/slipway-dev up
 
 .PHONY: down
-down: slipway-dev ## Stop what up has started
+down: slipway-dev ## Stop what make up has started
 	@bin/slipway-dev down

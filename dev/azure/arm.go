@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// The Azure that an ARM is when it is not told otherwise.
+// The defaults of ARMOptions.
 const (
 	DefaultSubscription  = "00000000-0000-0000-0000-000000000001"
 	DefaultResourceGroup = "mc_demo"
@@ -22,30 +22,31 @@ const (
 	DefaultTenant        = "00000000-0000-0000-0000-00000000000a"
 )
 
-// defaultPageSize is how many entries a page of a list has. Azure's pages are larger; small ones make clients turn them.
+// defaultPageSize is the number of entries per page of a list. Azure's pages are larger; small pages make clients
+// request several.
 const defaultPageSize = 50
 
-// ARMOptions configure an ARM. The zero value is one whose machines come and go at once, and are no nodes.
+// ARMOptions configures an ARM. With the zero value machines are created and deleted at once, and have no nodes.
 type ARMOptions struct {
 	Subscription, ResourceGroup, Location, Tenant string
-	// Joiner makes the node of a new machine. When nil, new machines have none.
+	// Joiner creates the node of a new machine. If it is nil, new machines have no nodes.
 	Joiner Joiner
-	// BootTime is how long a new machine is in the state Creating before its node joins, DeleteTime how long one is in
-	// the state Deleting after it lost its power.
+	// BootTime is the time that a new machine stays Creating before its node joins. DeleteTime is the time that a machine
+	// stays Deleting after power-off.
 	BootTime, DeleteTime time.Duration
-	// RetryAfter is the header of that name of an operation under way, in whole seconds; none when less than one.
+	// RetryAfter is the Retry-After header of running operations, in whole seconds. Below 1 s there is no header.
 	RetryAfter time.Duration
-	// PageSize is how many entries a page of a list has; 50 when zero.
+	// PageSize is the number of entries per page of a list. Zero means 50.
 	PageSize int
-	// Quota is how many machines the subscription may have; zero is no limit.
+	// Quota is the maximum number of machines of the subscription. Zero means no limit.
 	Quota int
-	// Follow says by which headers an answer says where its operation can be followed; empty is by both.
+	// Follow selects the headers with the address of a running operation. Empty means both.
 	Follow FollowHeaders
-	// OneAtATime refuses a change of a scale set while another one of it is under way, as compute does at times.
+	// OneAtATime refuses a change of a scale set during another change of it, as compute sometimes does.
 	OneAtATime bool
 }
 
-// FollowHeaders are the headers that say where a running operation can be followed.
+// FollowHeaders are the response headers with the address of a running operation.
 type FollowHeaders string
 
 // The headers that ARM's services use; see
@@ -55,19 +56,19 @@ const (
 	FollowAsync    FollowHeaders = "Azure-AsyncOperation"
 )
 
-// Joiner makes the node of a new machine join its cluster, and returns when it has.
+// Joiner adds the node of a new machine to its cluster, and returns when the node has joined.
 type Joiner interface {
 	Join(ctx context.Context, m VM) error
 }
 
-// VM is one virtual machine, as those outside of the emulator see it.
+// VM is the public state of a virtual machine.
 type VM struct {
-	// Resource is the machine's name in Azure, which events name it by: set_3, or a name of its own.
+	// Resource is the machine's Azure name, which events use: set_3, or the name of a standalone VM.
 	Resource     string `json:"resource"`
 	ScaleSet     string `json:"scaleSet,omitempty"`
 	InstanceID   string `json:"instanceId,omitempty"`
 	ComputerName string `json:"computerName"`
-	// UniqueID is Azure's vmId, which a machine that is made anew under the same name does not have.
+	// UniqueID is Azure's vmId. A new machine with the same name has another one.
 	UniqueID   string            `json:"vmId"`
 	ProviderID string            `json:"providerID"`
 	AgentPool  string            `json:"agentPool,omitempty"`
@@ -80,24 +81,24 @@ type VM struct {
 	Tags       map[string]string `json:"tags,omitempty"`
 	// Protected refuses the machine's deletion, as protectFromScaleSetActions does.
 	Protected bool `json:"protected,omitempty"`
-	// Failure is the code of the operation that left the machine Failed; empty is InternalExecutionError.
+	// Failure is the error code of the operation that left the machine Failed. Empty means InternalExecutionError.
 	Failure string `json:"failure,omitempty"`
-	// Attached are the network interface and the disks of a machine on its own.
+	// Attached are the network interface and the disks of a standalone VM.
 	Attached []Attachment `json:"attached,omitempty"`
 }
 
-// Attachment is a resource of a machine on its own.
+// Attachment is a resource attached to a standalone VM.
 type Attachment struct {
 	Kind string `json:"kind"` // NetworkInterface, OSDisk or DataDisk
 	Name string `json:"name"`
-	// DeleteOption is Delete or Detach, what happens to it when its machine is deleted; empty is not said.
+	// DeleteOption is Delete or Detach, applied when the machine is deleted. Empty means not set.
 	DeleteOption string `json:"deleteOption,omitempty"`
 }
 
-// ProvisioningState is how far ARM has come with a resource.
+// ProvisioningState is the ARM state of a resource.
 type ProvisioningState string
 
-// The provisioning states that machines and pools go through.
+// The provisioning states of machines and pools.
 const (
 	Creating  ProvisioningState = "Creating"
 	Updating  ProvisioningState = "Updating"
@@ -106,36 +107,34 @@ const (
 	Failed    ProvisioningState = "Failed"
 )
 
-// PowerState is whether a machine runs.
+// PowerState is the power state of a machine.
 type PowerState string
 
-// The power states.
 const (
 	Running     PowerState = "running"
 	Stopped     PowerState = "stopped"
 	Deallocated PowerState = "deallocated"
 )
 
-// ARM is an emulated Azure Resource Manager: the scale sets, virtual machines and AKS agent pools that an Emulator's
-// metadata service speaks for. Its methods may be called from several goroutines at once. It ends with its Emulator.
+// ARM is an emulated Azure Resource Manager. It has the scale sets, virtual machines and AKS agent pools behind an
+// Emulator's metadata service. Its methods may be called concurrently. It ends with its Emulator.
 type ARM struct {
 	emulator *Emulator
 	opts     ARMOptions
 	log      *slog.Logger
 
 	mu       sync.Mutex
-	sets     map[string]*armSet     // by name in lower case
-	machines map[string]*armMachine // by resource name in lower case
-	pools    map[string]*armPool    // by cluster/pool in lower case
+	sets     map[string]*armSet  // by name in lower case
+	machines map[string]*armVM   // by resource name in lower case
+	pools    map[string]*armPool // by cluster/pool in lower case
 	ops      map[string]*armOperation
 	faults   []*armedARMFault
 	requests []ARMRequest
-	tokens   map[string]bool // bearer tokens that were issued
-	left     []Attachment    // what deleted machines have left behind
+	tokens   map[string]bool // issued bearer tokens
+	detached []Attachment    // detached resources of deleted machines
 	changed  chan struct{}   // closed and replaced at every change
 }
 
-// armSet is a scale set.
 type armSet struct {
 	ScaleSetSpec
 	capacity int
@@ -145,40 +144,38 @@ type armSet struct {
 	pool     *armPool
 }
 
-type armMachine struct {
+type armVM struct {
 	VM
-	set     *armSet // nil for one on its own
+	set     *armSet // nil for a standalone VM
 	removed bool
 }
 
-// ScaleSetSpec is a scale set to make.
+// ScaleSetSpec describes a scale set to create.
 type ScaleSetSpec struct {
 	Name     string
 	Flexible bool
-	Size     string // such as Standard_D16ds_v5, which is the default
+	Size     string // such as Standard_D16ds_v5, the default
 	Spot     bool
-	// Eviction is what becomes of a Spot machine that is taken away; empty is DeleteEvicted, as AKS has it.
+	// Eviction is what Azure does to an evicted Spot machine. Empty means DeleteEvicted, the default of AKS.
 	Eviction EvictionPolicy
-	// Restores keeps the place of a machine that was deleted by an eviction, and brings another, as "try and restore" does.
+	// Restores creates another machine for each evicted and deleted one, as "try and restore" does.
 	Restores bool
-	// Overprovision makes one machine more than is asked for, and deletes it when the others run.
+	// Overprovision creates one extra machine, and deletes it when the others run.
 	Overprovision bool
-	// Zones are spread over; none is a regional scale set.
+	// Zones are the zones of the machines. Empty means a regional scale set.
 	Zones []string
 	Tags  map[string]string
 }
 
-// EvictionPolicy is what becomes of a Spot machine that is taken away
+// EvictionPolicy is what Azure does to an evicted Spot machine
 // (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot).
 type EvictionPolicy string
 
-// The eviction policies.
 const (
-	DeleteEvicted     EvictionPolicy = "Delete"     // it is deleted, and its scale set has one less
-	DeallocateEvicted EvictionPolicy = "Deallocate" // it is stopped, and counts in its scale set
+	DeleteEvicted     EvictionPolicy = "Delete"     // the machine is deleted, and the capacity decreases by one
+	DeallocateEvicted EvictionPolicy = "Deallocate" // the machine is stopped, and still counts in its scale set
 )
 
-// armOperation is a long-running operation.
 type armOperation struct {
 	id        string
 	namespace string
@@ -188,11 +185,11 @@ type armOperation struct {
 	err       *armError
 }
 
-// ErrUnknownResource is what a command on a resource that is not there is refused with.
+// ErrUnknownResource is the error of a command on a resource that does not exist.
 var ErrUnknownResource = errors.New("no such resource")
 
-// NewARM gives an Azure Resource Manager over an emulator, which has no resources yet. An emulator has at most one.
-// What an event does to a machine for good, as a Preempt does, takes it out of its scale set.
+// NewARM returns an Azure Resource Manager without resources for an emulator, which has at most one. An event that ends
+// a machine for good, such as a Preempt, removes it from its scale set.
 func NewARM(e *Emulator, o ARMOptions) *ARM {
 	for field, standard := range map[*string]string{
 		&o.Subscription: DefaultSubscription, &o.ResourceGroup: DefaultResourceGroup, &o.Location: DefaultLocation,
@@ -207,7 +204,7 @@ func NewARM(e *Emulator, o ARMOptions) *ARM {
 	}
 	a := &ARM{
 		emulator: e, opts: o, log: e.log,
-		sets: map[string]*armSet{}, machines: map[string]*armMachine{}, pools: map[string]*armPool{},
+		sets: map[string]*armSet{}, machines: map[string]*armVM{}, pools: map[string]*armPool{},
 		ops: map[string]*armOperation{}, tokens: map[string]bool{}, changed: make(chan struct{}),
 	}
 	e.mu.Lock()
@@ -216,8 +213,8 @@ func NewARM(e *Emulator, o ARMOptions) *ARM {
 	return a
 }
 
-// AddScaleSet makes a scale set with n machines that run already; their nodes are the caller's to add. Its document
-// of events exists from then on.
+// AddScaleSet creates a scale set with n running machines. The caller adds their nodes. The set's document of events
+// exists from then on.
 func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 	a.emulator.ScaleSet(spec.Name)
 	a.mu.Lock()
@@ -229,33 +226,33 @@ func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 	a.sets[strings.ToLower(spec.Name)] = set
 	machines := make([]VM, 0, n)
 	for range n {
-		m := a.newMachineLocked(set, Succeeded, Running)
+		m := a.newVMLocked(set, Succeeded, Running)
 		machines = append(machines, m.VM)
 	}
-	a.announceLocked()
+	a.notifyWaitersLocked()
 	return machines
 }
 
-// AddVM makes a virtual machine of its own, which runs.
+// AddVM creates a running standalone VM.
 func (a *ARM) AddVM(name string, attached ...Attachment) VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m := &armMachine{VM: VM{
+	m := &armVM{VM: VM{
 		Resource: name, ComputerName: strings.ToLower(name), UniqueID: uuid.NewString(), Size: "Standard_D4s_v5",
 		State: Succeeded, Power: Running, Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name), Attached: attached,
 	}}
 	a.machines[strings.ToLower(name)] = m
-	a.announceLocked()
+	a.notifyWaitersLocked()
 	return m.VM
 }
 
-// newMachineLocked makes the next machine of a set.
-func (a *ARM) newMachineLocked(set *armSet, state ProvisioningState, power PowerState) *armMachine {
+// newVMLocked creates the next machine of a set.
+func (a *ARM) newVMLocked(set *armSet, state ProvisioningState, power PowerState) *armVM {
 	number := set.next
 	set.next++
-	m := &armMachine{set: set, VM: VM{
+	m := &armVM{set: set, VM: VM{
 		ScaleSet: set.Name, Size: set.Size, Spot: set.Spot, State: state, Power: power, Created: time.Now().UTC(),
-		ComputerName: strings.ToLower(set.Name) + base36(number), UniqueID: uuid.NewString(), Tags: map[string]string{},
+		ComputerName: strings.ToLower(set.Name) + formatBase36(number), UniqueID: uuid.NewString(), Tags: map[string]string{},
 	}}
 	if len(set.Zones) > 0 {
 		m.Zone = set.Zones[number%len(set.Zones)]
@@ -279,34 +276,34 @@ func (a *ARM) newMachineLocked(set *armSet, state ProvisioningState, power Power
 	return m
 }
 
-// base36 is the end of a computer name in a scale set: the instance in six digits of base 36.
-func base36(number int) string {
+// formatBase36 returns the end of a computer name in a scale set: the instance as six digits of base 36.
+func formatBase36(number int) string {
 	digits := strconv.FormatInt(int64(number), 36)
 	return strings.Repeat("0", max(0, 6-len(digits))) + digits
 }
 
-// The IDs of resources, spelt as cloud-provider-azure writes them in a node's provider ID.
+// The IDs of resources, in the spelling of cloud-provider-azure in provider IDs.
 func (a *ARM) groupID() string {
 	return "/subscriptions/" + a.opts.Subscription + "/resourceGroups/" + a.opts.ResourceGroup
 }
 
-func (a *ARM) setID(set string) string {
+func (a *ARM) scaleSetID(set string) string {
 	return a.groupID() + "/providers/Microsoft.Compute/virtualMachineScaleSets/" + set
 }
-func (a *ARM) instanceID(set, id string) string { return a.setID(set) + "/virtualMachines/" + id }
+func (a *ARM) instanceID(set, id string) string { return a.scaleSetID(set) + "/virtualMachines/" + id }
 
 func (a *ARM) vmID(name string) string {
 	return a.groupID() + "/providers/Microsoft.Compute/virtualMachines/" + name
 }
 
-// VMs lists the machines there are, by name.
+// VMs lists the machines, ordered by name.
 func (a *ARM) VMs() []VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.machinesLocked()
+	return a.listVMsLocked()
 }
 
-func (a *ARM) machinesLocked() []VM {
+func (a *ARM) listVMsLocked() []VM {
 	list := make([]VM, 0, len(a.machines))
 	for _, m := range a.machines {
 		list = append(list, m.VM)
@@ -315,7 +312,7 @@ func (a *ARM) machinesLocked() []VM {
 	return list
 }
 
-// compareNatural orders names by their length first, so that set_9 comes before set_10.
+// compareNatural orders names by length first, so that set_9 comes before set_10.
 func compareNatural(x, y string) int {
 	if d := len(x) - len(y); d != 0 {
 		return d
@@ -323,7 +320,7 @@ func compareNatural(x, y string) int {
 	return strings.Compare(x, y)
 }
 
-// VM gives the machine of that name, in any letter case.
+// VM returns the machine with this name in any letter case.
 func (a *ARM) VM(resource string) (VM, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -334,7 +331,7 @@ func (a *ARM) VM(resource string) (VM, bool) {
 	return m.VM, true
 }
 
-// Capacity gives how many machines a scale set is meant to have.
+// Capacity returns the requested number of machines of a scale set.
 func (a *ARM) Capacity(set string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -344,7 +341,7 @@ func (a *ARM) Capacity(set string) int {
 	return 0
 }
 
-// Change alters a machine, such as its Power, State, Tags or Protected. What names it must stay.
+// Change modifies a machine, such as its Power, State, Tags or Protected. The change must not modify the names.
 func (a *ARM) Change(resource string, change func(*VM)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -353,53 +350,53 @@ func (a *ARM) Change(resource string, change func(*VM)) error {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	change(&m.VM)
-	m.touchLocked()
-	a.announceLocked()
+	m.bumpETagLocked()
+	a.notifyWaitersLocked()
 	return nil
 }
 
-// Lose takes a machine away without anybody's request, as when a Spot machine is evicted: its scale set has one less.
+// Lose removes a machine without a request, as a Spot eviction does. The capacity of its scale set decreases by one.
 func (a *ARM) Lose(ctx context.Context, resource string) error {
 	if machines := a.emulator.opts.Machines; machines != nil {
 		if err := machines.PowerOff(ctx, resource); err != nil {
 			return fmt.Errorf("losing machine %q: %w", resource, err)
 		}
 	}
-	if !a.remove(resource) {
+	if !a.removeVM(resource) {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	return nil
 }
 
-// remove takes a machine out of what there is.
-func (a *ARM) remove(resource string) bool {
+// removeVM deletes a machine, and reports whether it existed.
+func (a *ARM) removeVM(resource string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
 	if m == nil {
 		return false
 	}
-	if m.State != Deleting { // a deletion has lowered the capacity when it began
-		a.shrinkLocked(m, 1)
+	if m.State != Deleting { // a deletion lowers the capacity when it begins
+		a.reduceCapacityLocked(m, 1)
 	}
-	a.removeLocked(m)
+	a.removeVMLocked(m)
 	return true
 }
 
-func (a *ARM) removeLocked(m *armMachine) {
+func (a *ARM) removeVMLocked(m *armVM) {
 	m.removed = true
-	m.touchLocked()
+	m.bumpETagLocked()
 	for _, attached := range m.Attached {
 		if attached.DeleteOption != "Delete" {
-			a.left = append(a.left, attached)
+			a.detached = append(a.detached, attached)
 		}
 	}
 	delete(a.machines, strings.ToLower(m.Resource))
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
-// touchLocked changes the ETag of a machine's set, as any write does.
-func (m *armMachine) touchLocked() {
+// bumpETagLocked changes the ETag of a machine's set, as any write does.
+func (m *armVM) bumpETagLocked() {
 	if m.set == nil {
 		return
 	}
@@ -409,27 +406,26 @@ func (m *armMachine) touchLocked() {
 	}
 }
 
-// LeftBehind lists what deleted machines have left behind.
+// LeftBehind lists the detached resources of deleted machines.
 func (a *ARM) LeftBehind() []Attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.left)
+	return slices.Clone(a.detached)
 }
 
-// shrinkLocked lowers the capacity of a machine's set.
-func (a *ARM) shrinkLocked(m *armMachine, by int) {
+func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 	if m.set == nil {
 		return
 	}
-	m.set.capacity = max(0, m.set.capacity-by)
-	m.touchLocked()
+	m.set.capacity = max(0, m.set.capacity-count)
+	m.bumpETagLocked()
 }
 
-// Wait returns when done is true of the machines there are: the present ones, or those after a change.
+// Wait waits until done returns true for the list of machines. It checks now and after each change.
 func (a *ARM) Wait(ctx context.Context, done func([]VM) bool) error {
 	for {
 		a.mu.Lock()
-		machines, changed := a.machinesLocked(), a.changed
+		machines, changed := a.listVMsLocked(), a.changed
 		a.mu.Unlock()
 		if done(machines) {
 			return nil
@@ -444,7 +440,7 @@ func (a *ARM) Wait(ctx context.Context, done func([]VM) bool) error {
 	}
 }
 
-func (a *ARM) announceLocked() {
+func (a *ARM) notifyWaitersLocked() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

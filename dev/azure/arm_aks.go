@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// AgentPoolSpec is a node pool of a managed cluster to make.
+// AgentPoolSpec describes a node pool of a managed cluster to create.
 type AgentPoolSpec struct {
-	// Cluster and ResourceGroup are the managed cluster's own, which is not the group that its machines are in.
+	// Cluster and ResourceGroup are the managed cluster's own. Its machines are in another resource group.
 	Cluster, ResourceGroup string
 	Name                   string
-	// ScaleSet is what the pool's machines are in. It has to exist, unless the pool has no machine.
+	// ScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
 	ScaleSet string
-	// AutoScaling has the cluster autoscaler keep the pool between Min and Max.
+	// AutoScaling lets the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool
 	Min, Max    int
-	// Drifts keeps a count of its own, which only AKS changes: what compute deletes or takes away stays counted.
+	// Drifts gives the pool its own count, which only AKS changes. Machines that compute deletes or evicts stay counted.
 	Drifts bool
-	// Type is VirtualMachineScaleSets, which is the default, or VirtualMachines.
+	// Type is VirtualMachineScaleSets (default) or VirtualMachines.
 	Type string
-	// ScaleDownMode is Delete, which is the default, or Deallocate.
+	// ScaleDownMode is Delete (default) or Deallocate.
 	ScaleDownMode string
-	// Labels, Taints ("key=value:effect") and MaxPods are those that the pool's nodes join with; MaxPods 0 is not said.
+	// Labels, Taints ("key=value:effect") and MaxPods apply to the pool's new nodes. MaxPods 0 means not set.
 	Labels  map[string]string
 	Taints  []string
 	MaxPods int
 }
 
-// armPool is an agent pool. Its count is that of its scale set, unless it drifts.
+// armPool is an agent pool. Its count is the capacity of its scale set, unless it drifts.
 type armPool struct {
 	AgentPoolSpec
 	counted int // the count of a pool that drifts
@@ -40,7 +40,7 @@ type armPool struct {
 	set     *armSet
 }
 
-// AgentPool is an agent pool as those outside of the emulator see it.
+// AgentPool is the public state of an agent pool.
 type AgentPool struct {
 	Cluster     string            `json:"cluster"`
 	Name        string            `json:"name"`
@@ -52,7 +52,7 @@ type AgentPool struct {
 	State       ProvisioningState `json:"provisioningState"`
 }
 
-// AddAgentPool makes an agent pool over a scale set.
+// AddAgentPool creates an agent pool for a scale set.
 func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,14 +65,13 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	if set != nil {
 		pool.counted = set.capacity
 		set.pool = pool
-		for _, m := range a.membersLocked(set) {
+		for _, m := range a.listMembersLocked(set) {
 			m.AgentPool = spec.Name
 		}
 	}
 	return nil
 }
 
-// AgentPool gives the pool of that name.
 func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,10 +79,10 @@ func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	if p == nil {
 		return AgentPool{}, false
 	}
-	return p.shown(), true
+	return p.toAgentPool(), true
 }
 
-// ChangeAgentPool alters a pool's bounds, tags or autoscaling, as somebody else would.
+// ChangeAgentPool modifies a pool's bounds, tags or autoscaling, as another user would.
 func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,15 +90,15 @@ func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) err
 	if p == nil {
 		return fmt.Errorf("agent pool %s/%s: %w", cluster, name, ErrUnknownResource)
 	}
-	shown := p.shown()
+	shown := p.toAgentPool()
 	change(&shown)
 	p.Min, p.Max, p.tags, p.AutoScaling = shown.Min, shown.Max, shown.Tags, shown.AutoScaling
 	p.etag++
-	a.announceLocked()
+	a.notifyWaitersLocked()
 	return nil
 }
 
-func (p *armPool) shown() AgentPool {
+func (p *armPool) toAgentPool() AgentPool {
 	tags := make(map[string]string, len(p.tags))
 	for k, v := range p.tags {
 		tags[k] = v
@@ -121,8 +120,8 @@ func (p *armPool) count() int {
 	return p.set.capacity
 }
 
-// poolOf finds the pool that a path names.
-func (a *ARM) poolOf(r *http.Request) (*armPool, *armError) {
+// findPool returns the pool in a request's path.
+func (a *ARM) findPool(r *http.Request) (*armPool, *armError) {
 	cluster, name := r.PathValue("cluster"), r.PathValue("pool")
 	pool := a.pools[poolKey(cluster, name)]
 	if pool == nil || !strings.EqualFold(pool.ResourceGroup, r.PathValue("group")) {
@@ -132,7 +131,7 @@ func (a *ARM) poolOf(r *http.Request) (*armPool, *armError) {
 	return pool, nil
 }
 
-func (a *ARM) listPools(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) listPools(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var pools []*armPool
@@ -142,17 +141,17 @@ func (a *ARM) listPools(r *http.Request) (armAnswer, *armError) {
 		}
 	}
 	slices.SortFunc(pools, func(x, y *armPool) int { return compareNatural(x.Name, y.Name) })
-	return page(a, r, pools, func(p *armPool) string { return p.Name }, a.poolJSON), nil
+	return newPage(a, r, pools, func(p *armPool) string { return p.Name }, a.poolJSON), nil
 }
 
-func (a *ARM) getPool(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) getPool(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.poolOf(r)
+	pool, err := a.findPool(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return armAnswer{status: http.StatusOK, body: a.poolJSON(pool)}, nil
+	return armResponse{status: http.StatusOK, body: a.poolJSON(pool)}, nil
 }
 
 func (p *armPool) id(a *ARM) string {
@@ -163,7 +162,7 @@ func (p *armPool) id(a *ARM) string {
 func (a *ARM) poolJSON(p *armPool) any {
 	properties := map[string]any{
 		"count": p.count(), "provisioningState": p.state, "type": cmp.Or(p.Type, "VirtualMachineScaleSets"), "mode": "User",
-		"enableAutoScaling": p.AutoScaling, "osType": "Linux", "eTag": etag(p.etag), "tags": p.tags,
+		"enableAutoScaling": p.AutoScaling, "osType": "Linux", "eTag": formatETag(p.etag), "tags": p.tags,
 		"vmSize": "Standard_D16ds_v5", "orchestratorVersion": "1.34", "currentOrchestratorVersion": "1.34.1",
 		"powerState": map[string]any{"code": "Running"}, "scaleDownMode": cmp.Or(p.ScaleDownMode, "Delete"),
 		"nodeLabels": p.Labels, "nodeTaints": p.Taints, "scaleSetPriority": "Regular",
@@ -174,7 +173,7 @@ func (a *ARM) poolJSON(p *armPool) any {
 	if p.MaxPods > 0 {
 		properties["maxPods"] = p.MaxPods
 	}
-	if p.Type == "VirtualMachines" { // which counts by size
+	if p.Type == "VirtualMachines" { // it counts by size
 		properties["virtualMachinesProfile"] = map[string]any{"scale": map[string]any{"manual": []any{
 			map[string]any{"size": properties["vmSize"], "count": p.count()},
 		}}}
@@ -190,8 +189,8 @@ func (a *ARM) poolJSON(p *armPool) any {
 	}
 }
 
-// busyLocked refuses a change while another one of the pool is under way: AKS does one at a time.
-func (a *ARM) busyLocked(pool *armPool) *armError {
+// checkPoolIdleLocked refuses a change during another change of the pool, because AKS makes one change at a time.
+func (a *ARM) checkPoolIdleLocked(pool *armPool) *armError {
 	if pool.state == Succeeded || pool.state == Failed {
 		return nil
 	}
@@ -200,7 +199,7 @@ func (a *ARM) busyLocked(pool *armPool) *armError {
 			"starting a new operation. See https://aka.ms/aks-pending-operation for more details", pool.Name, pool.state)}
 }
 
-// poolRequest is what can be changed of a pool. A field that is not given stays.
+// poolRequest holds the changeable fields of a pool. A missing field stays unchanged.
 type poolRequest struct {
 	Properties struct {
 		Count             *int              `json:"count"`
@@ -211,97 +210,97 @@ type poolRequest struct {
 	} `json:"properties"`
 }
 
-func (a *ARM) putPool(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) putPool(r *http.Request) (armResponse, *armError) {
 	var request poolRequest
-	if err := decode(r, &request); err != nil {
-		return armAnswer{}, err
+	if err := decodeBody(r, &request); err != nil {
+		return armResponse{}, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.poolOf(r)
+	pool, err := a.findPool(r)
 	if err == nil {
-		err = a.busyLocked(pool)
+		err = a.checkPoolIdleLocked(pool)
 	}
 	if err == nil {
 		err = checkETag(r, pool.etag)
 	}
 	if err == nil {
-		err = request.check(pool)
+		err = request.validate(pool)
 	}
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
 	p := request.Properties
-	set(&pool.Min, p.MinCount)
-	set(&pool.Max, p.MaxCount)
-	set(&pool.AutoScaling, p.EnableAutoScaling)
+	setIfNotNil(&pool.Min, p.MinCount)
+	setIfNotNil(&pool.Max, p.MaxCount)
+	setIfNotNil(&pool.AutoScaling, p.EnableAutoScaling)
 	pool.tags = p.Tags
 	pool.etag++
 	var op *armOperation
 	if p.Count != nil && pool.set != nil {
 		if op, err = a.resizeLocked(aksNamespace, poolWrite, pool.set, *p.Count); err != nil {
-			return armAnswer{}, err
+			return armResponse{}, err
 		}
 		pool.counted = *p.Count
 	} else {
-		op = a.deleteLocked(aksNamespace, poolWrite, nil) // nothing to wait for but the operation itself
+		op = a.startDeletionLocked(aksNamespace, poolWrite, nil) // nothing to wait for except the operation
 	}
-	a.occupyLocked(pool, Updating, op)
-	return a.accepted(r, op, http.StatusOK, a.poolJSON(pool)), nil
+	a.setPoolStateDuringLocked(pool, Updating, op)
+	return a.newAcceptedResponse(r, op, http.StatusOK, a.poolJSON(pool)), nil
 }
 
-func set[T any](field *T, value *T) {
+func setIfNotNil[T any](field *T, value *T) {
 	if value != nil {
 		*field = *value
 	}
 }
 
-// check refuses bounds and counts that AKS refuses.
-func (request poolRequest) check(pool *armPool) *armError {
+// validate refuses bounds and counts that AKS refuses.
+func (request poolRequest) validate(pool *armPool) *armError {
 	p := request.Properties
-	least, most, count := pool.Min, pool.Max, pool.count()
+	minCount, maxCount, count := pool.Min, pool.Max, pool.count()
 	scaling := pool.AutoScaling
-	set(&least, p.MinCount)
-	set(&most, p.MaxCount)
-	set(&count, p.Count)
-	set(&scaling, p.EnableAutoScaling)
+	setIfNotNil(&minCount, p.MinCount)
+	setIfNotNil(&maxCount, p.MaxCount)
+	setIfNotNil(&count, p.Count)
+	setIfNotNil(&scaling, p.EnableAutoScaling)
 	var problem, target string
 	switch {
 	case count < 0 || count > maxCapacity:
 		problem, target = fmt.Sprintf("The value of parameter agentPoolProfile.count is %d: 0 to %d is allowed.", count, maxCapacity), "agentPoolProfile.count"
-	case scaling && (least < 0 || most < 1 || least > most || most > maxCapacity):
-		problem, target = fmt.Sprintf("minCount %d and maxCount %d are not valid for autoscaling.", least, most), "agentPoolProfile.maxCount"
-	case scaling && (count < least || count > most):
-		problem, target = fmt.Sprintf("The count %d is not within minCount %d and maxCount %d.", count, least, most), "agentPoolProfile.count"
+	case scaling && (minCount < 0 || maxCount < 1 || minCount > maxCount || maxCount > maxCapacity):
+		problem, target = fmt.Sprintf("minCount %d and maxCount %d are not valid for autoscaling.", minCount, maxCount), "agentPoolProfile.maxCount"
+	case scaling && (count < minCount || count > maxCount):
+		problem, target = fmt.Sprintf("The count %d is not within minCount %d and maxCount %d.", count, minCount, maxCount), "agentPoolProfile.count"
 	default:
 		return nil
 	}
-	err := badParameter(target, "%s", problem)
+	err := newParameterError(target, "%s", problem)
 	err.flat = true
 	return err
 }
 
-// occupyLocked has a pool be in a state until an operation has ended.
-func (a *ARM) occupyLocked(pool *armPool, state ProvisioningState, op *armOperation) {
+// setPoolStateDuringLocked sets a pool's state until an operation ends.
+func (a *ARM) setPoolStateDuringLocked(pool *armPool, state ProvisioningState, op *armOperation) {
 	pool.state = state
-	go a.release(pool, op)
+	go a.resetPoolStateAfter(pool, op)
 }
 
-// release waits for an operation's end.
-func (a *ARM) release(pool *armPool, op *armOperation) {
+// resetPoolStateAfter waits for the end of an operation, and resets the pool's state.
+func (a *ARM) resetPoolStateAfter(pool *armPool, op *armOperation) {
 	for {
 		a.mu.Lock()
-		over, changed := !op.ended.IsZero(), a.changed
-		if over {
+		done, changed := !op.ended.IsZero(), a.changed
+		if done {
 			pool.state = Succeeded
 			if op.err != nil {
 				pool.state = Failed
 			}
 			pool.etag++
-			a.announceLocked()
+			a.notifyWaitersLocked()
 		}
 		a.mu.Unlock()
-		if over {
+		if done {
 			return
 		}
 		select {
@@ -312,27 +311,27 @@ func (a *ARM) release(pool *armPool, op *armOperation) {
 	}
 }
 
-func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) deletePoolMachines(r *http.Request) (armResponse, *armError) {
 	var request struct {
 		MachineNames []string `json:"machineNames"`
 	}
-	if err := decode(r, &request); err != nil {
-		return armAnswer{}, err
+	if err := decodeBody(r, &request); err != nil {
+		return armResponse{}, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.poolOf(r)
+	pool, err := a.findPool(r)
 	if err == nil {
-		err = a.busyLocked(pool)
+		err = a.checkPoolIdleLocked(pool)
 	}
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	var machines []*armMachine
+	var machines []*armVM
 	for _, name := range request.MachineNames {
-		m := a.poolMachineLocked(pool, name)
+		m := a.findPoolMachineLocked(pool, name)
 		if m == nil {
-			return armAnswer{}, &armError{
+			return armResponse{}, &armError{
 				Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
 				Message: fmt.Sprintf("Cannot find machine %s in agent pool %s.", name, pool.Name),
 			}
@@ -340,7 +339,7 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
 		machines = append(machines, m)
 	}
 	if len(machines) == 0 {
-		return armAnswer{}, &armError{
+		return armResponse{}, &armError{
 			Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
 			Message: "Required parameter machineNames is missing (null).",
 		}
@@ -350,17 +349,17 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
 			pool.counted--
 		}
 	}
-	op := a.deleteLocked(aksNamespace, poolDelete, machines)
-	a.occupyLocked(pool, "DeletingMachines", op)
-	return a.accepted(r, op, http.StatusAccepted, nil), nil
+	op := a.startDeletionLocked(aksNamespace, poolDelete, machines)
+	a.setPoolStateDuringLocked(pool, "DeletingMachines", op)
+	return a.newAcceptedResponse(r, op, http.StatusAccepted, nil), nil
 }
 
-// poolMachineLocked finds a machine by the name that AKS has for it, which is its computer name.
-func (a *ARM) poolMachineLocked(pool *armPool, name string) *armMachine {
+// findPoolMachineLocked finds a machine by its AKS name, which is its computer name.
+func (a *ARM) findPoolMachineLocked(pool *armPool, name string) *armVM {
 	if pool.set == nil {
 		return nil
 	}
-	for _, m := range a.membersLocked(pool.set) {
+	for _, m := range a.listMembersLocked(pool.set) {
 		if strings.EqualFold(m.ComputerName, name) {
 			return m
 		}
@@ -368,44 +367,44 @@ func (a *ARM) poolMachineLocked(pool *armPool, name string) *armMachine {
 	return nil
 }
 
-func (a *ARM) listPoolMachines(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) listPoolMachines(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.poolOf(r)
+	pool, err := a.findPool(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	machines := a.machinesLocked()
-	if stale := staleMachines(r); stale != nil {
+	machines := a.listVMsLocked()
+	if stale := staleVMs(r); stale != nil {
 		machines = stale
 	}
 	machines = slices.DeleteFunc(slices.Clone(machines), func(m VM) bool {
 		return pool.set == nil || !strings.EqualFold(m.ScaleSet, pool.set.Name)
 	})
-	return page(a, r, machines, func(m VM) string { return m.ComputerName }, func(m VM) any {
+	return newPage(a, r, machines, func(m VM) string { return m.ComputerName }, func(m VM) any {
 		return a.poolMachineJSON(pool, m)
 	}), nil
 }
 
-func (a *ARM) getPoolMachine(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) getPoolMachine(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.poolOf(r)
+	pool, err := a.findPool(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	m := a.poolMachineLocked(pool, r.PathValue("machine"))
+	m := a.findPoolMachineLocked(pool, r.PathValue("machine"))
 	if m == nil {
-		return armAnswer{}, &armError{Status: http.StatusNotFound, Code: "NotFound", flat: true, Message: fmt.Sprintf(
+		return armResponse{}, &armError{Status: http.StatusNotFound, Code: "NotFound", flat: true, Message: fmt.Sprintf(
 			"Could not find the machine %s of agent pool %s.", r.PathValue("machine"), pool.Name)}
 	}
-	return armAnswer{status: http.StatusOK, body: a.poolMachineJSON(pool, m.VM)}, nil
+	return armResponse{status: http.StatusOK, body: a.poolMachineJSON(pool, m.VM)}, nil
 }
 
 func (a *ARM) poolMachineJSON(pool *armPool, m VM) any {
 	return map[string]any{
 		"id": pool.id(a) + "/machines/" + m.ComputerName, "name": m.ComputerName,
 		"type":       "Microsoft.ContainerService/managedClusters/agentPools/machines",
-		"properties": map[string]any{"resourceId": a.shouted(strings.TrimPrefix(m.ProviderID, "azure://"))},
+		"properties": map[string]any{"resourceId": a.capitalizeGroup(strings.TrimPrefix(m.ProviderID, "azure://"))},
 	}
 }

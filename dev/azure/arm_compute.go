@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// setOf finds the scale set that a path names. It is called with the lock held.
-func (a *ARM) setOf(r *http.Request) (*armSet, *armError) {
+// findScaleSet returns the scale set in a request's path. The caller holds the lock.
+func (a *ARM) findScaleSet(r *http.Request) (*armSet, *armError) {
 	set := a.sets[strings.ToLower(r.PathValue("set"))]
 	if set == nil || !strings.EqualFold(r.PathValue("group"), a.opts.ResourceGroup) {
-		return nil, notFound("Microsoft.Compute/virtualMachineScaleSets", r.PathValue("set"))
+		return nil, newNotFoundError("Microsoft.Compute/virtualMachineScaleSets", r.PathValue("set"))
 	}
 	return set, nil
 }
 
-func (a *ARM) listSets(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) listSets(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var sets []*armSet
@@ -29,17 +29,17 @@ func (a *ARM) listSets(r *http.Request) (armAnswer, *armError) {
 	}
 	name := func(s *armSet) string { return s.Name }
 	slices.SortFunc(sets, func(x, y *armSet) int { return compareNatural(x.Name, y.Name) })
-	return page(a, r, sets, name, a.setJSON), nil
+	return newPage(a, r, sets, name, a.setJSON), nil
 }
 
-func (a *ARM) getSet(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) getSet(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.setOf(r)
+	set, err := a.findScaleSet(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return armAnswer{status: http.StatusOK, body: a.setJSON(set)}, nil
+	return armResponse{status: http.StatusOK, body: a.setJSON(set)}, nil
 }
 
 func (a *ARM) setJSON(set *armSet) any {
@@ -55,8 +55,8 @@ func (a *ARM) setJSON(set *armSet) any {
 		profile["evictionPolicy"] = cmp.Or(set.Eviction, DeleteEvicted)
 	}
 	return map[string]any{
-		"name": set.Name, "id": a.shouted(a.setID(set.Name)), "type": "Microsoft.Compute/virtualMachineScaleSets",
-		"location": a.opts.Location, "tags": set.Tags, "zones": set.Zones, "etag": etag(set.etag),
+		"name": set.Name, "id": a.capitalizeGroup(a.scaleSetID(set.Name)), "type": "Microsoft.Compute/virtualMachineScaleSets",
+		"location": a.opts.Location, "tags": set.Tags, "zones": set.Zones, "etag": formatETag(set.etag),
 		"sku": map[string]any{"name": set.Size, "tier": "Standard", "capacity": set.capacity},
 		"properties": map[string]any{
 			"orchestrationMode": mode, "provisioningState": set.state(), "singlePlacementGroup": false, "overprovision": set.Overprovision,
@@ -67,7 +67,7 @@ func (a *ARM) setJSON(set *armSet) any {
 	}
 }
 
-// state is Updating during the last change that compute was asked for, and then how it ended.
+// state returns Updating during the last change through compute, and then its result.
 func (s *armSet) state() ProvisioningState {
 	switch {
 	case s.busy == nil:
@@ -80,16 +80,16 @@ func (s *armSet) state() ProvisioningState {
 	return Succeeded
 }
 
-func etag(n int) string { return `"` + strconv.Itoa(n) + `"` }
+func formatETag(n int) string { return `"` + strconv.Itoa(n) + `"` }
 
-// shouted writes an ID as Azure's answers do, with the resource group in capitals.
-func (a *ARM) shouted(id string) string {
+// capitalizeGroup writes an ID as Azure's responses do, with the resource group in capitals.
+func (a *ARM) capitalizeGroup(id string) string {
 	return strings.Replace(id, a.opts.ResourceGroup, strings.ToUpper(a.opts.ResourceGroup), 1)
 }
 
-// checkETag refuses a change of something that has changed since it was read.
+// checkETag refuses a change of a resource that has changed since the client read it.
 func checkETag(r *http.Request, now int) *armError {
-	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != etag(now) {
+	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != formatETag(now) {
 		return &armError{
 			Status: http.StatusPreconditionFailed, Code: "PreconditionFailed",
 			Message: "The precondition given in the request header(s) evaluated to false.",
@@ -98,48 +98,48 @@ func checkETag(r *http.Request, now int) *armError {
 	return nil
 }
 
-func (a *ARM) patchSet(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
 	var request struct {
 		SKU struct {
 			Capacity *int `json:"capacity"`
 		} `json:"sku"`
 		Tags map[string]string `json:"tags"`
 	}
-	if err := decode(r, &request); err != nil {
-		return armAnswer{}, err
+	if err := decodeBody(r, &request); err != nil {
+		return armResponse{}, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.setOf(r)
+	set, err := a.findScaleSet(r)
 	if err == nil {
 		err = checkETag(r, set.etag)
 	}
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	if busy := a.setBusyLocked(set); busy != nil {
-		return armAnswer{}, busy
+	if busy := a.checkSetIdleLocked(set); busy != nil {
+		return armResponse{}, busy
 	}
 	if request.Tags != nil {
 		set.Tags = request.Tags
 		set.etag++
 	}
 	if request.SKU.Capacity == nil {
-		return armAnswer{status: http.StatusOK, body: a.setJSON(set)}, nil
+		return armResponse{status: http.StatusOK, body: a.setJSON(set)}, nil
 	}
 	if n := *request.SKU.Capacity; n < 0 || n > maxCapacity {
-		return armAnswer{}, badParameter("sku.capacity", "The value %d of parameter 'sku.capacity' is out of range: 0 to %d.", n, maxCapacity)
+		return armResponse{}, newParameterError("sku.capacity", "The value %d of parameter 'sku.capacity' is out of range: 0 to %d.", n, maxCapacity)
 	}
 	op, err := a.resizeLocked(computeNamespace, setWrite, set, *request.SKU.Capacity)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
 	set.busy = op
-	return a.accepted(r, op, http.StatusOK, a.setJSON(set)), nil
+	return a.newAcceptedResponse(r, op, http.StatusOK, a.setJSON(set)), nil
 }
 
-// setBusyLocked refuses a change of a scale set while another one is under way, if ARM is so.
-func (a *ARM) setBusyLocked(set *armSet) *armError {
+// checkSetIdleLocked refuses a change during another change of the scale set, if OneAtATime is set.
+func (a *ARM) checkSetIdleLocked(set *armSet) *armError {
 	if !a.opts.OneAtATime || set.busy == nil || !set.busy.ended.IsZero() {
 		return nil
 	}
@@ -150,58 +150,58 @@ func (a *ARM) setBusyLocked(set *armSet) *armError {
 // maxCapacity is the documented limit of a scale set on a marketplace image.
 const maxCapacity = 1000
 
-func (a *ARM) deleteInstances(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) deleteInstances(r *http.Request) (armResponse, *armError) {
 	var request struct {
 		InstanceIDs []string `json:"instanceIds"`
 	}
-	if err := decode(r, &request); err != nil {
-		return armAnswer{}, err
+	if err := decodeBody(r, &request); err != nil {
+		return armResponse{}, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.setOf(r)
+	set, err := a.findScaleSet(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
 	if len(request.InstanceIDs) == 0 {
-		return armAnswer{}, badParameter("instanceIds", "Required parameter 'instanceIds' is missing (null).")
+		return armResponse{}, newParameterError("instanceIds", "Required parameter 'instanceIds' is missing (null).")
 	}
-	var machines []*armMachine
+	var machines []*armVM
 	for _, id := range request.InstanceIDs {
-		m := a.memberLocked(set, id)
+		m := a.findMemberLocked(set, id)
 		if m == nil {
-			return armAnswer{}, badParameter("instanceIds",
+			return armResponse{}, newParameterError("instanceIds",
 				"The provided instanceId %s is not an active Virtual Machine Scale Set VM instanceId.", id)
 		}
 		machines = append(machines, m)
 	}
-	if busy := a.setBusyLocked(set); busy != nil {
-		return armAnswer{}, busy
+	if busy := a.checkSetIdleLocked(set); busy != nil {
+		return armResponse{}, busy
 	}
-	return a.delete(r, setDelete, machines)
+	return a.startDeletion(r, setDelete, machines)
 }
 
-// delete begins a deletion in compute, unless one of the machines is protected.
-func (a *ARM) delete(r *http.Request, action string, machines []*armMachine) (armAnswer, *armError) {
+// startDeletion starts a deletion in compute, unless a machine is protected.
+func (a *ARM) startDeletion(r *http.Request, action string, machines []*armVM) (armResponse, *armError) {
 	for _, m := range machines {
 		if m.Protected {
-			return armAnswer{}, &armError{
+			return armResponse{}, &armError{
 				Status: http.StatusConflict, Code: "OperationNotAllowed",
 				Message: fmt.Sprintf("Delete is not allowed on VM %s: ProtectFromScaleSetActions is enabled.", m.Resource),
 			}
 		}
 	}
-	op := a.deleteLocked(computeNamespace, action, machines)
+	op := a.startDeletionLocked(computeNamespace, action, machines)
 	for _, m := range machines {
 		if m.set != nil {
 			m.set.busy = op
 		}
 	}
-	return a.accepted(r, op, http.StatusAccepted, nil), nil
+	return a.newAcceptedResponse(r, op, http.StatusAccepted, nil), nil
 }
 
-// memberLocked finds a machine of a set by its instance ID.
-func (a *ARM) memberLocked(set *armSet, id string) *armMachine {
+// findMemberLocked finds a machine of a set by its instance ID.
+func (a *ARM) findMemberLocked(set *armSet, id string) *armVM {
 	name := set.Name + "_" + id
 	if set.Flexible {
 		name = id
@@ -212,102 +212,104 @@ func (a *ARM) memberLocked(set *armSet, id string) *armMachine {
 	return nil
 }
 
-func (a *ARM) listInstances(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) listInstances(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.setOf(r)
+	set, err := a.findScaleSet(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
 	if set.Flexible {
-		return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "BadRequest", Message: fmt.Sprintf(
+		return armResponse{}, &armError{Status: http.StatusBadRequest, Code: "BadRequest", Message: fmt.Sprintf(
 			"Operation 'VirtualMachineScaleSets.virtualMachines.GET' is not allowed on Virtual Machine Scale Set '%s'.", set.Name)}
 	}
-	return a.machinePage(r, func(m VM) bool { return strings.EqualFold(m.ScaleSet, set.Name) }), nil
+	return a.listPage(r, func(m VM) bool { return strings.EqualFold(m.ScaleSet, set.Name) }), nil
 }
 
-func (a *ARM) machinePage(r *http.Request, wanted func(VM) bool) armAnswer {
-	machines := a.machinesLocked()
-	if stale := staleMachines(r); stale != nil {
+func (a *ARM) listPage(r *http.Request, wanted func(VM) bool) armResponse {
+	machines := a.listVMsLocked()
+	if stale := staleVMs(r); stale != nil {
 		machines = stale
 	}
 	machines = slices.DeleteFunc(slices.Clone(machines), func(m VM) bool { return !wanted(m) })
 	view := strings.EqualFold(r.URL.Query().Get("$expand"), "instanceView")
-	return page(a, r, machines, func(m VM) string { return m.Resource }, func(m VM) any {
+	return newPage(a, r, machines, func(m VM) string { return m.Resource }, func(m VM) any {
 		return a.machineJSON(m, view)
 	})
 }
 
-// oneInstance finds the instance that a path names.
-func (a *ARM) oneInstance(r *http.Request) (*armMachine, *armError) {
-	set, err := a.setOf(r)
+// findInstance returns the instance in a request's path.
+func (a *ARM) findInstance(r *http.Request) (*armVM, *armError) {
+	set, err := a.findScaleSet(r)
 	if err != nil {
 		return nil, err
 	}
-	m := a.memberLocked(set, r.PathValue("instance"))
+	m := a.findMemberLocked(set, r.PathValue("instance"))
 	if m == nil {
-		return nil, notFound("Microsoft.Compute/virtualMachineScaleSets/"+set.Name+"/virtualMachines", r.PathValue("instance"))
+		return nil, newNotFoundError("Microsoft.Compute/virtualMachineScaleSets/"+set.Name+"/virtualMachines", r.PathValue("instance"))
 	}
 	return m, nil
 }
 
-func (a *ARM) getInstance(r *http.Request) (armAnswer, *armError) {
-	return a.one(r, a.oneInstance, true)
+func (a *ARM) getInstance(r *http.Request) (armResponse, *armError) {
+	return a.serveVM(r, a.findInstance, true)
 }
 
-func (a *ARM) getInstanceView(r *http.Request) (armAnswer, *armError) {
-	return a.view(r, a.oneInstance)
+func (a *ARM) getInstanceView(r *http.Request) (armResponse, *armError) {
+	return a.serveInstanceView(r, a.findInstance)
 }
 
-func (a *ARM) getVM(r *http.Request) (armAnswer, *armError) { return a.one(r, a.oneVM, false) }
+func (a *ARM) getVM(r *http.Request) (armResponse, *armError) { return a.serveVM(r, a.findVM, false) }
 
-func (a *ARM) getVMView(r *http.Request) (armAnswer, *armError) { return a.view(r, a.oneVM) }
+func (a *ARM) getVMView(r *http.Request) (armResponse, *armError) {
+	return a.serveInstanceView(r, a.findVM)
+}
 
-// one answers with a machine, if the path is of its kind.
-func (a *ARM) one(r *http.Request, find func(*http.Request) (*armMachine, *armError), inSet bool) (armAnswer, *armError) {
+// serveVM returns a machine, if it matches the kind of the path.
+func (a *ARM) serveVM(r *http.Request, find func(*http.Request) (*armVM, *armError), inSet bool) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m, err := find(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
 	if inSet && m.set.Flexible {
-		return armAnswer{}, notFound("Microsoft.Compute/virtualMachineScaleSets/virtualMachines", m.InstanceID)
+		return armResponse{}, newNotFoundError("Microsoft.Compute/virtualMachineScaleSets/virtualMachines", m.InstanceID)
 	}
 	view := strings.EqualFold(r.URL.Query().Get("$expand"), "instanceView")
-	return armAnswer{status: http.StatusOK, body: a.machineJSON(m.VM, view)}, nil
+	return armResponse{status: http.StatusOK, body: a.machineJSON(m.VM, view)}, nil
 }
 
-func (a *ARM) view(r *http.Request, find func(*http.Request) (*armMachine, *armError)) (armAnswer, *armError) {
+func (a *ARM) serveInstanceView(r *http.Request, find func(*http.Request) (*armVM, *armError)) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m, err := find(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return armAnswer{status: http.StatusOK, body: viewJSON(m.VM)}, nil
+	return armResponse{status: http.StatusOK, body: viewJSON(m.VM)}, nil
 }
 
-func (a *ARM) deleteInstance(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) deleteInstance(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m, err := a.oneInstance(r)
+	m, err := a.findInstance(r)
 	if err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return a.delete(r, instanceDel, []*armMachine{m})
+	return a.startDeletion(r, instanceDel, []*armVM{m})
 }
 
-// oneVM finds the machine on its own, or of a flexible scale set, that a path names.
-func (a *ARM) oneVM(r *http.Request) (*armMachine, *armError) {
+// findVM returns the standalone machine, or machine of a flexible scale set, in a request's path.
+func (a *ARM) findVM(r *http.Request) (*armVM, *armError) {
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
-		return nil, notFound("Microsoft.Compute/virtualMachines", r.PathValue("vm"))
+		return nil, newNotFoundError("Microsoft.Compute/virtualMachines", r.PathValue("vm"))
 	}
 	return m, nil
 }
 
-func (a *ARM) listVMs(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) listVMs(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wanted := func(m VM) bool {
@@ -317,24 +319,24 @@ func (a *ARM) listVMs(r *http.Request) (armAnswer, *armError) {
 	if filter := r.URL.Query().Get("$filter"); filter != "" {
 		id, ok := strings.CutPrefix(filter, "'virtualMachineScaleSet/id' eq '")
 		if !ok || !strings.HasSuffix(id, "'") {
-			return armAnswer{}, badParameter("$filter", "The filter %q is not supported.", filter)
+			return armResponse{}, newParameterError("$filter", "The filter %q is not supported.", filter)
 		}
 		inGroup := wanted
 		wanted = func(m VM) bool {
-			return inGroup(m) && m.ScaleSet != "" && strings.EqualFold(a.setID(m.ScaleSet)+"'", id)
+			return inGroup(m) && m.ScaleSet != "" && strings.EqualFold(a.scaleSetID(m.ScaleSet)+"'", id)
 		}
 	}
-	return a.machinePage(r, wanted), nil
+	return a.listPage(r, wanted), nil
 }
 
-func (a *ARM) deleteVM(r *http.Request) (armAnswer, *armError) {
+func (a *ARM) deleteVM(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
-		return armAnswer{status: http.StatusNoContent}, nil // a deletion of nothing is done
+		return armResponse{status: http.StatusNoContent}, nil // deleting a missing machine succeeds
 	}
-	return a.delete(r, vmDelete, []*armMachine{m})
+	return a.startDeletion(r, vmDelete, []*armVM{m})
 }
 
 func (a *ARM) machineJSON(m VM, view bool) any {
@@ -344,7 +346,7 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 		"osProfile": map[string]any{"computerName": m.ComputerName}, "vmId": m.UniqueID,
 	}
 	body := map[string]any{
-		"name": m.Resource, "id": a.shouted(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,
+		"name": m.Resource, "id": a.capitalizeGroup(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,
 		"type": "Microsoft.Compute/virtualMachines",
 	}
 	if view {
@@ -363,19 +365,19 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 		return body
 	}
 	properties["hardwareProfile"] = map[string]any{"vmSize": m.Size}
-	a.attach(properties, m.Attached)
+	a.addAttachments(properties, m.Attached)
 	if m.ScaleSet != "" {
-		properties["virtualMachineScaleSet"] = map[string]any{"id": a.shouted(a.setID(m.ScaleSet))}
+		properties["virtualMachineScaleSet"] = map[string]any{"id": a.capitalizeGroup(a.scaleSetID(m.ScaleSet))}
 	}
 	return body
 }
 
-// attach describes what a machine has attached, as compute does.
-func (a *ARM) attach(properties map[string]any, attached []Attachment) {
+// addAttachments adds the attached resources of a machine in compute's form.
+func (a *ARM) addAttachments(properties map[string]any, attached []Attachment) {
 	storage, disks, interfaces := map[string]any{}, []any{}, []any{}
 	for _, at := range attached {
 		disk := map[string]any{"name": at.Name, "managedDisk": map[string]any{
-			"id": a.shouted(a.groupID() + "/providers/Microsoft.Compute/disks/" + at.Name),
+			"id": a.capitalizeGroup(a.groupID() + "/providers/Microsoft.Compute/disks/" + at.Name),
 		}}
 		if at.DeleteOption != "" {
 			disk["deleteOption"] = at.DeleteOption
@@ -391,7 +393,7 @@ func (a *ARM) attach(properties map[string]any, attached []Attachment) {
 				options["deleteOption"] = at.DeleteOption
 			}
 			interfaces = append(interfaces, map[string]any{
-				"id": a.shouted(a.groupID() + "/providers/Microsoft.Network/networkInterfaces/" + at.Name), "properties": options,
+				"id": a.capitalizeGroup(a.groupID() + "/providers/Microsoft.Network/networkInterfaces/" + at.Name), "properties": options,
 			})
 		}
 	}
@@ -409,7 +411,7 @@ func viewJSON(m VM) any {
 		provisioning["message"] = failureMessage
 	}
 	statuses := []any{provisioning}
-	if m.Power != "" { // it could not be made
+	if m.Power != "" { // the machine could not be created
 		statuses = append(statuses, map[string]any{
 			"code": "PowerState/" + string(m.Power), "level": "Info", "displayStatus": "VM " + string(m.Power),
 		})
@@ -417,14 +419,14 @@ func viewJSON(m VM) any {
 	return map[string]any{"computerName": m.ComputerName, "statuses": statuses}
 }
 
-// What Azure says of a deletion that failed on its own account.
+// Azure's error for a deletion that failed without another reason.
 const (
 	failureCode    = "InternalExecutionError"
 	failureMessage = "An internal execution error occurred. Please retry later."
 )
 
-// deletionFault waits and fails as a fault on the deletion of a machine wants it.
-func (a *ARM) deletionFault(ctx context.Context, resource string) *armError {
+// awaitDeletionFault waits and fails as the fault for this machine's deletion demands.
+func (a *ARM) awaitDeletionFault(ctx context.Context, resource string) *armError {
 	for {
 		a.mu.Lock()
 		fault := a.takeDeletionFaultLocked(resource)
@@ -436,7 +438,7 @@ func (a *ARM) deletionFault(ctx context.Context, resource string) *armError {
 		case fault.Kind == ARMDeletionFails:
 			return &armError{Code: cmp.Or(fault.Code, failureCode), Message: cmp.Or(fault.Message, failureMessage)}
 		}
-		select { // it hangs until the fault is cleared
+		select { // hangs until the fault is cleared
 		case <-changed:
 		case <-ctx.Done():
 			return nil

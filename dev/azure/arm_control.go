@@ -6,38 +6,38 @@ import (
 	"time"
 )
 
-// The control API of ARM, beside that of events:
+// routeControl adds the control API of ARM, in addition to the API of events:
 //
 //	GET    /emulator/arm/state                         machines, scale sets' capacities and agent pools
 //	GET    /emulator/arm/requests                      the requests so far, by action
-//	POST   /emulator/arm/machines/{name}/lose          a machine goes without anybody's request
-//	GET    /emulator/arm/faults                        the faults that are not over
+//	POST   /emulator/arm/machines/{name}/lose          remove a machine as an eviction does
+//	GET    /emulator/arm/faults                        the active faults
 //	POST   /emulator/arm/faults                        inject one, or a list: {"kind":"throttled","retryAfter":"7s","times":3}
-//	DELETE /emulator/arm/faults                        remove them all; deletions that hang go on
-//	POST   /emulator/arm/operations/forget             operations are not known any more
+//	DELETE /emulator/arm/faults                        remove all faults; hanging deletions continue
+//	POST   /emulator/arm/operations/forget             make all operations unknown
 func (a *ARM) routeControl(mux *http.ServeMux) {
-	mux.HandleFunc("GET /emulator/arm/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.State(), nil) })
+	mux.HandleFunc("GET /emulator/arm/state", func(w http.ResponseWriter, _ *http.Request) { writeReply(w, a.State(), nil) })
 	mux.HandleFunc("GET /emulator/arm/requests", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, a.Requests(), nil)
+		writeReply(w, a.Requests(), nil)
 	})
 	mux.HandleFunc("POST /emulator/arm/machines/{name}/lose", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, struct{}{}, a.Lose(r.Context(), r.PathValue("name")))
+		writeReply(w, struct{}{}, a.Lose(r.Context(), r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, faultsJSON(a.Faults()), nil)
+		writeReply(w, toFaultsJSON(a.Faults()), nil)
 	})
 	mux.HandleFunc("POST /emulator/arm/faults", a.serveInject)
 	mux.HandleFunc("DELETE /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
 		a.ClearFaults()
-		reply(w, faultsJSON(nil), nil)
+		writeReply(w, toFaultsJSON(nil), nil)
 	})
 	mux.HandleFunc("POST /emulator/arm/operations/forget", func(w http.ResponseWriter, _ *http.Request) {
 		a.ForgetOperations()
-		reply(w, struct{}{}, nil)
+		writeReply(w, struct{}{}, nil)
 	})
 }
 
-// ARMState is everything an ARM knows at one moment.
+// ARMState is the state of an ARM at one moment.
 type ARMState struct {
 	At         time.Time      `json:"at"`
 	Capacities map[string]int `json:"capacities"`
@@ -45,21 +45,21 @@ type ARMState struct {
 	Machines   []VM           `json:"machines"`
 }
 
-// State gives a snapshot, which shares nothing with the emulator but the machines' tags.
+// State returns a snapshot. It shares only the machines' tags with the emulator.
 func (a *ARM) State() ARMState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := ARMState{At: time.Now(), Capacities: map[string]int{}, AgentPools: []AgentPool{}, Machines: a.machinesLocked()}
+	s := ARMState{At: time.Now(), Capacities: map[string]int{}, AgentPools: []AgentPool{}, Machines: a.listVMsLocked()}
 	for _, set := range a.sets {
 		s.Capacities[set.Name] = set.capacity
 	}
 	for _, pool := range a.pools {
-		s.AgentPools = append(s.AgentPools, pool.shown())
+		s.AgentPools = append(s.AgentPools, pool.toAgentPool())
 	}
 	return s
 }
 
-// armFaultJSON is an ARMFault as JSON.
+// armFaultJSON is the JSON form of an ARMFault.
 type armFaultJSON struct {
 	Kind       ARMFaultKind `json:"kind"`
 	Times      int          `json:"times,omitempty"`
@@ -73,7 +73,7 @@ type armFaultJSON struct {
 	RetryAfter string       `json:"retryAfter,omitempty"`
 }
 
-func faultsJSON(faults []ARMFault) []armFaultJSON {
+func toFaultsJSON(faults []ARMFault) []armFaultJSON {
 	list := make([]armFaultJSON, 0, len(faults))
 	for _, f := range faults {
 		j := armFaultJSON{
@@ -91,9 +91,9 @@ func faultsJSON(faults []ARMFault) []armFaultJSON {
 	return list
 }
 
-// ParseARMFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+// ParseARMFaults parses one fault or a list of faults. Every error is ErrInvalid and names the field.
 func ParseARMFaults(body []byte) ([]ARMFault, error) {
-	list, err := oneOrMore[armFaultJSON](body)
+	list, err := parseOneOrMore[armFaultJSON](body)
 	if err != nil {
 		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
 	}
@@ -118,14 +118,14 @@ func ParseARMFaults(body []byte) ([]ARMFault, error) {
 }
 
 func (a *ARM) serveInject(w http.ResponseWriter, r *http.Request) {
-	body, err := readControl(r)
+	body, err := readControlBody(r)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	faults, err := ParseARMFaults(body)
 	if err == nil {
 		err = a.Inject(faults...)
 	}
-	reply(w, faultsJSON(a.Faults()), err)
+	writeReply(w, toFaultsJSON(a.Faults()), err)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// evictionBed is an ARM with a scale set of two machines, which are evicted as soon as that is announced.
-func evictionBed(t *testing.T, spec ScaleSetSpec) *armClient {
+// newEvictionTest returns an ARM with a scale set of two machines that are evicted as soon as the eviction is announced.
+func newEvictionTest(t *testing.T, spec ScaleSetSpec) *armClient {
 	t.Helper()
 	c := newARM(t, ARMOptions{}, Options{Notices: map[EventType]time.Duration{Preempt: time.Millisecond}})
 	spec.Name = "pool"
@@ -19,12 +19,12 @@ func evictionBed(t *testing.T, spec ScaleSetSpec) *armClient {
 	return c
 }
 
-// evict asks for an eviction, and gives the status and the code of the answer.
-func (c *armClient) evict(t *testing.T, machine string) (int, string) {
+// requestEviction requests an eviction, and returns the status and the error code of the response.
+func (c *armClient) requestEviction(t *testing.T, machine string) (int, string) {
 	t.Helper()
-	head, answer := c.ask(t, http.MethodPost, c.groupID()+"/providers/Microsoft.Compute"+machine+
+	head, answer := c.sendRequest(t, http.MethodPost, c.groupID()+"/providers/Microsoft.Compute"+machine+
 		"/simulateEviction?api-version=2025-04-01", "")
-	return head.StatusCode, codeOf(answer)
+	return head.StatusCode, errorCode(answer)
 }
 
 const firstMachine = "/virtualMachineScaleSets/pool/virtualMachines/0"
@@ -33,7 +33,7 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec     ScaleSetSpec
 		capacity int
-		there    bool
+		exists   bool
 		next     bool
 	}{
 		"deleted":              {ScaleSetSpec{Spot: true}, 1, false, false},
@@ -42,22 +42,22 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := evictionBed(t, tt.spec)
-			if status, code := a.evict(t, firstMachine); status != http.StatusNoContent {
+			a := newEvictionTest(t, tt.spec)
+			if status, code := a.requestEviction(t, firstMachine); status != http.StatusNoContent {
 				t.Fatalf("%d %s", status, code)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			err := a.Wait(ctx, func(all []VM) bool {
-				first, there := VM{}, false
+				first, exists := VM{}, false
 				next := false
 				for _, m := range all {
 					if m.Resource == "pool_0" {
-						first, there = m, true
+						first, exists = m, true
 					}
 					next = next || m.Resource == "pool_2" && m.Power == Running
 				}
-				return there == tt.there && (!there || first.Power == Deallocated) && next == tt.next
+				return exists == tt.exists && (!exists || first.Power == Deallocated) && next == tt.next
 			})
 			if err != nil {
 				t.Fatalf("%v: %+v", err, a.VMs())
@@ -68,7 +68,7 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 }
 
 func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
-	a := evictionBed(t, ScaleSetSpec{})
+	a := newEvictionTest(t, ScaleSetSpec{})
 	for machine, want := range map[string]struct {
 		status int
 		code   string
@@ -77,13 +77,13 @@ func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
 		"/virtualMachineScaleSets/pool/virtualMachines/9": {http.StatusNotFound, "ResourceNotFound"},
 		"/virtualMachines/nobody":                         {http.StatusNotFound, "ResourceNotFound"},
 	} {
-		if status, code := a.evict(t, machine); status != want.status || code != want.code {
+		if status, code := a.requestEviction(t, machine); status != want.status || code != want.code {
 			t.Errorf("%s: %d %s, want %d %s", machine, status, code, want.status, want.code)
 		}
 	}
 	must.NoError(t, a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}))
-	if status, code := a.evict(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
-		t.Errorf("without the right: %d %s", status, code)
+	if status, code := a.requestEviction(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
+		t.Errorf("without permission: %d %s", status, code)
 	}
 	if len(a.emulator.State().Events) > 0 {
 		t.Errorf("announced %+v", a.emulator.State().Events)

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// ARMFaultKind is a way in which ARM fails.
+// ARMFaultKind is a kind of ARM failure.
 type ARMFaultKind string
 
-// The kinds of faults. The last four are of deletions, creations and raises that were accepted, the others of requests.
+// The kinds of faults. The last four apply to accepted deletions, creations and increases, the others to requests.
 const (
-	ARMPass          ARMFaultKind = "pass"           // a healthy answer: a pause in a script
+	ARMPass          ARMFaultKind = "pass"           // a healthy response: a pause in a script
 	ARMStatus        ARMFaultKind = "status"         // Status with Code and Message in ARM's form, and RetryAfter
 	ARMDenied        ARMFaultKind = "denied"         // 403 AuthorizationFailed, which names the action
 	ARMThrottled     ARMFaultKind = "throttled"      // 429 with RetryAfter, as compute's and ARM's own limits answer
 	ARMBusy          ARMFaultKind = "busy"           // 409: another operation is in progress
-	ARMHTML          ARMFaultKind = "html"           // Status (200 when zero) with a page of HTML, as from a proxy
-	ARMHalf          ARMFaultKind = "half"           // the connection is closed in the middle of the answer
-	ARMHang          ARMFaultKind = "hang"           // no answer until the client gives up
-	ARMReset         ARMFaultKind = "reset"          // the connection is closed without an answer
-	ARMStale         ARMFaultKind = "stale"          // lists of machines are as they were when the fault was injected
-	ARMElsewhere     ARMFaultKind = "elsewhere"      // addresses to ask next are those of another host, Message
+	ARMHTML          ARMFaultKind = "html"           // Status (200 if zero) with an HTML page, as from a proxy
+	ARMHalf          ARMFaultKind = "half"           // the connection is closed in the middle of the response
+	ARMHang          ARMFaultKind = "hang"           // no response until the client gives up
+	ARMReset         ARMFaultKind = "reset"          // the connection is closed without a response
+	ARMStale         ARMFaultKind = "stale"          // lists of machines are those at the time of injection
+	ARMElsewhere     ARMFaultKind = "elsewhere"      // addresses in the response have another host, Message
 	ARMDeletionFails ARMFaultKind = "deletion-fails" // the deletion of Resource ends as Failed with Code and Message
-	ARMDeletionHangs ARMFaultKind = "deletion-hangs" // the deletion of Resource does not end until the faults are cleared
-	ARMCreationFails ARMFaultKind = "creation-fails" // a new machine, and its operation, end as Failed with Code and Message
+	ARMDeletionHangs ARMFaultKind = "deletion-hangs" // the deletion of Resource hangs until the faults are cleared
+	ARMCreationFails ARMFaultKind = "creation-fails" // a new machine and its operation end as Failed with Code and Message
 
-	// ARMAllocationFails has a raise of the scale set Resource end as Failed with Code and Message. The capacity stays raised,
-	// and no machine is made; machines are made when a capacity is asked for once more, the same one too.
+	// ARMAllocationFails makes an increase of the scale set Resource end as Failed with Code and Message. The capacity
+	// stays increased, and no machine is created. The next request for a capacity, even the same one, creates the
+	// machines.
 	ARMAllocationFails ARMFaultKind = "allocation-fails"
 )
 
-// ARMFaultKinds lists the known kinds.
 func ARMFaultKinds() []ARMFaultKind {
 	return []ARMFaultKind{
 		ARMPass, ARMStatus, ARMDenied, ARMThrottled, ARMBusy, ARMHTML, ARMHalf, ARMHang, ARMReset, ARMStale, ARMElsewhere,
@@ -43,20 +43,20 @@ func ARMFaultKinds() []ARMFaultKind {
 	}
 }
 
-// ARMFault is an instruction to spoil answers of ARM. Faults stand in a list; each request, and each deletion, is served
-// by the first one that concerns it, so that a list is also a script.
+// ARMFault makes responses of ARM fail. Faults form a list. Each request and each deletion gets the first fault that
+// matches, so a list is also a script.
 type ARMFault struct {
 	Kind ARMFaultKind
-	// Times is how many requests or deletions the fault serves, and For how long it lasts from when it is injected.
-	// With neither it serves until the faults are cleared.
+	// Times is the number of requests or deletions that the fault applies to. For is its lifetime after injection. With
+	// neither it applies until the faults are cleared.
 	Times int
 	For   time.Duration
-	// Action restricts the fault to requests of an action, such as Microsoft.Compute/virtualMachineScaleSets/delete/action,
-	// or of those that begin with it when it ends in "*". Empty is any.
+	// Action restricts the fault to an action, such as Microsoft.Compute/virtualMachineScaleSets/delete/action. A final
+	// "*" matches every action with that prefix. Empty matches any action.
 	Action string
-	// Resource restricts it to requests with that segment in their path, or deletions of the machine of that name.
+	// Resource restricts the fault to requests with this path segment, or to the deletion of this machine.
 	Resource string
-	// Processed makes a request take effect although its answer is spoiled.
+	// Processed makes a request take effect although its response fails.
 	Processed  bool
 	Status     int
 	Code       string
@@ -69,27 +69,27 @@ func (f ARMFault) validate() error {
 	case !slices.Contains(ARMFaultKinds(), f.Kind):
 		return fmt.Errorf("kind %q is %w: want one of %v", f.Kind, ErrInvalid, ARMFaultKinds())
 	case f.Times < 0:
-		return fmt.Errorf("times %d is %w: want a positive number", f.Times, ErrInvalid)
+		return fmt.Errorf("times %d is %w: must be positive", f.Times, ErrInvalid)
 	case f.For < 0:
-		return fmt.Errorf("for %v is %w: want a positive duration", f.For, ErrInvalid)
+		return fmt.Errorf("for %v is %w: must be a positive duration", f.For, ErrInvalid)
 	case f.RetryAfter < 0:
-		return fmt.Errorf("retryAfter %v is %w: want a positive duration", f.RetryAfter, ErrInvalid)
+		return fmt.Errorf("retryAfter %v is %w: must be a positive duration", f.RetryAfter, ErrInvalid)
 	case f.Kind == ARMStatus && (f.Status < 400 || f.Status > 599):
-		return fmt.Errorf("status %d is %w: want one from 400 to 599", f.Status, ErrInvalid)
+		return fmt.Errorf("status %d is %w: must be 400 to 599", f.Status, ErrInvalid)
 	case f.Kind == ARMElsewhere && f.Message == "":
-		return fmt.Errorf("an elsewhere without a message is %w: give the host in it", ErrInvalid)
+		return fmt.Errorf("an elsewhere without a message is %w: set message to the host", ErrInvalid)
 	}
 	return nil
 }
 
 type armedARMFault struct {
 	ARMFault
-	left  int       // negative is any number
-	until time.Time // zero is for ever
+	left  int       // negative means unlimited
+	until time.Time // zero means no end
 	stale []VM
 }
 
-// Inject appends faults to the list. One that is not usable is ErrInvalid, and then none is appended.
+// Inject appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
 func (a *ARM) Inject(faults ...ARMFault) error {
 	for i, f := range faults {
 		if err := f.validate(); err != nil {
@@ -104,19 +104,19 @@ func (a *ARM) Inject(faults ...ARMFault) error {
 			armed.until = time.Now().Add(f.For)
 		}
 		if f.Kind == ARMStale {
-			armed.stale = a.machinesLocked()
+			armed.stale = a.listVMsLocked()
 		}
 		a.faults = append(a.faults, armed)
 	}
 	return nil
 }
 
-// ClearFaults removes all faults. Deletions that hang go on.
+// ClearFaults removes all faults. Hanging deletions continue.
 func (a *ARM) ClearFaults() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = nil
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
 // Relent removes the faults that are restricted to a resource.
@@ -124,14 +124,14 @@ func (a *ARM) Relent(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool { return f.Resource == resource })
-	a.announceLocked()
+	a.notifyWaitersLocked()
 }
 
-// Faults lists the faults that are not over.
+// Faults lists the active faults.
 func (a *ARM) Faults() []ARMFault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	list := []ARMFault{}
 	for _, f := range a.faults {
 		list = append(list, f.ARMFault)
@@ -139,31 +139,30 @@ func (a *ARM) Faults() []ARMFault {
 	return list
 }
 
-func (a *ARM) dropOverLocked() {
+func (a *ARM) dropExpiredFaultsLocked() {
 	now := time.Now()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool {
 		return f.left == 0 || (!f.until.IsZero() && now.After(f.until))
 	})
 }
 
-// ofDeletion reports whether a fault is one of deletions.
-func (f *ARMFault) ofDeletion() bool { return f.Kind == ARMDeletionFails || f.Kind == ARMDeletionHangs }
+func (f *ARMFault) isDeletionFault() bool {
+	return f.Kind == ARMDeletionFails || f.Kind == ARMDeletionHangs
+}
 
-// ofRequest reports whether a fault is one of requests.
-func (f *ARMFault) ofRequest() bool { return !f.ofDeletion() && !f.ofCreation() }
+func (f *ARMFault) isRequestFault() bool { return !f.isDeletionFault() && !f.isCreationFault() }
 
-// ofCreation reports whether a fault is one of machines that are to be made.
-func (f *ARMFault) ofCreation() bool {
+func (f *ARMFault) isCreationFault() bool {
 	return f.Kind == ARMCreationFails || f.Kind == ARMAllocationFails
 }
 
-// takeFault gives the fault that serves a request, if any.
-func (a *ARM) takeFault(action, path string) *armedARMFault {
+// takeRequestFault returns and uses up the first fault that matches a request, or nil.
+func (a *ARM) takeRequestFault(action, path string) *armedARMFault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
-		if f.ofRequest() && f.concerns(action, path) {
+		if f.isRequestFault() && f.matchesRequest(action, path) {
 			f.left = max(f.left-1, -1)
 			return f
 		}
@@ -171,7 +170,7 @@ func (a *ARM) takeFault(action, path string) *armedARMFault {
 	return nil
 }
 
-func (f *ARMFault) concerns(action, path string) bool {
+func (f *ARMFault) matchesRequest(action, path string) bool {
 	if f.Action != "" {
 		prefix, open := strings.CutSuffix(f.Action, "*")
 		if len(action) < len(prefix) || !strings.EqualFold(action[:len(prefix)], prefix) || (!open && len(action) != len(prefix)) {
@@ -186,11 +185,11 @@ func (f *ARMFault) concerns(action, path string) bool {
 	})
 }
 
-// takeDeletionFaultLocked gives the fault of a machine's deletion. One that hangs is not used up by being looked at.
+// takeDeletionFaultLocked returns the fault of a machine's deletion, or nil. It does not use up a hanging fault.
 func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
-		if !f.ofDeletion() || (f.Resource != "" && !strings.EqualFold(f.Resource, resource)) {
+		if !f.isDeletionFault() || (f.Resource != "" && !strings.EqualFold(f.Resource, resource)) {
 			continue
 		}
 		if f.Kind == ARMDeletionFails {
@@ -201,9 +200,9 @@ func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
 	return nil
 }
 
-// takeCreationFaultLocked gives the fault of a new machine, or of the raise of a scale set.
+// takeCreationFaultLocked returns and uses up the fault of a new machine or an increase of a scale set, or nil.
 func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armedARMFault {
-	a.dropOverLocked()
+	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
 		if f.Kind == kind && (f.Resource == "" || strings.EqualFold(f.Resource, resource)) {
 			f.left = max(f.left-1, -1)
@@ -213,16 +212,16 @@ func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armed
 	return nil
 }
 
-// passes reports whether the request is handled in spite of the fault.
-func (f *armedARMFault) passes() bool {
-	return !f.spoils() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMElsewhere
+// isHandled reports whether the request is handled despite the fault.
+func (f *armedARMFault) isHandled() bool {
+	return !f.replacesResponse() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMElsewhere
 }
 
-// spoils reports whether the answer is not the one of the handler.
-func (f *armedARMFault) spoils() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
+// replacesResponse reports whether the fault replaces the handler's response.
+func (f *armedARMFault) replacesResponse() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
 
-// serve gives the spoiled answer, and its status: 0 for none.
-func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, answer armAnswer) int {
+// writeResponse writes the faulty response, and returns its status. Zero means no response.
+func (f *armedARMFault) writeResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) int {
 	switch f.Kind {
 	case ARMHang:
 		select {
@@ -233,7 +232,7 @@ func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, an
 	case ARMReset:
 		panic(http.ErrAbortHandler)
 	case ARMHalf:
-		body := marshal(answer.body)
+		body := encodeJSON(answer.body)
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)+1))
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.WriteHeader(answer.status)
@@ -246,17 +245,17 @@ func (f *armedARMFault) serve(w http.ResponseWriter, r *http.Request, a *ARM, an
 		fmt.Fprint(w, "<html><body>This page is not ARM.</body></html>")
 		return status
 	case ARMElsewhere:
-		f.redirect(r, &answer)
-		a.send(w, answer)
+		f.replaceHost(r, &answer)
+		a.writeResponse(w, answer)
 		return answer.status
 	}
-	refusal := f.refusal(r, a)
-	a.send(w, refusal.answer())
+	refusal := f.toError(r, a)
+	a.writeResponse(w, refusal.toResponse())
 	return refusal.Status
 }
 
-// redirect makes every address in an answer one of another host.
-func (f *armedARMFault) redirect(r *http.Request, answer *armAnswer) {
+// replaceHost replaces the host of every address in a response.
+func (f *armedARMFault) replaceHost(r *http.Request, answer *armResponse) {
 	for name, values := range answer.header {
 		for i := range values {
 			answer.header[name][i] = strings.Replace(values[i], r.Host, f.Message, 1)
@@ -269,8 +268,8 @@ func (f *armedARMFault) redirect(r *http.Request, answer *armAnswer) {
 	}
 }
 
-// refusal is the fault as an error in ARM's form.
-func (f *armedARMFault) refusal(r *http.Request, a *ARM) *armError {
+// toError returns the fault as an error in ARM's form.
+func (f *armedARMFault) toError(r *http.Request, a *ARM) *armError {
 	err := &armError{
 		Status: f.Status, Code: cmp.Or(f.Code, "InternalServerError"), RetryAfter: f.RetryAfter,
 		Message: cmp.Or(f.Message, "Encountered internal server error. Diagnostic information: timestamp '20260901T120000Z'."),
@@ -287,12 +286,12 @@ func (f *armedARMFault) refusal(r *http.Request, a *ARM) *armError {
 		err.Status, err.Code = http.StatusForbidden, "AuthorizationFailed"
 		err.Message = fmt.Sprintf("The client '%[1]s' with object id '%[1]s' does not have authorization to perform action '%[2]s' "+
 			"over scope '%[3]s' or the scope is invalid. If access was recently granted, please refresh your credentials.",
-			DefaultTenant, a.actionOf(r), r.URL.Path)
+			DefaultTenant, a.requestAction(r), r.URL.Path)
 	}
 	return err
 }
 
-func (a *ARM) actionOf(r *http.Request) string {
+func (a *ARM) requestAction(r *http.Request) string {
 	for _, route := range a.routes() {
 		method, path, _ := strings.Cut(route.pattern, " ")
 		if r.Pattern == method+" /subscriptions/{subscription}"+path {
@@ -302,18 +301,18 @@ func (a *ARM) actionOf(r *http.Request) string {
 	return ""
 }
 
-// staleKey is the key of what a stale list shows in a request's context.
+// staleKey is the context key of a stale list.
 type staleKey struct{}
 
-func withStale(r *http.Request, f *armedARMFault) *http.Request {
+func withStaleVMs(r *http.Request, f *armedARMFault) *http.Request {
 	if f == nil || f.Kind != ARMStale {
 		return r
 	}
 	return r.WithContext(context.WithValue(r.Context(), staleKey{}, f.stale))
 }
 
-// staleMachines gives the machines that a stale list shows; nil when the list is not stale.
-func staleMachines(r *http.Request) []VM {
+// staleVMs returns the machines of a stale list, or nil.
+func staleVMs(r *http.Request) []VM {
 	machines, _ := r.Context().Value(staleKey{}).([]VM)
 	return machines
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Resource providers, and the actions by which Azure's roles grant what is done to their resources.
+// Resource providers, and the actions that Azure's roles permit on their resources.
 const (
 	computeNamespace = "Microsoft.Compute"
 	aksNamespace     = "Microsoft.ContainerService"
@@ -38,14 +38,13 @@ const (
 	aksOps        = aksNamespace + "/locations/operations/read"
 )
 
-// armError is an error in ARM's form.
 type armError struct {
 	Status     int
 	Code       string
 	Message    string
 	Target     string
 	RetryAfter time.Duration
-	// flat leaves out the outer "error", as AKS does.
+	// flat omits the outer "error", as AKS does.
 	flat bool
 }
 
@@ -60,38 +59,38 @@ func (e *armError) body() any {
 	return map[string]any{"error": inner}
 }
 
-// armAnswer is what a handler answers.
-type armAnswer struct {
+// armResponse is the response of a handler.
+type armResponse struct {
 	status int
 	header http.Header
-	body   any // nil is none
+	body   any // nil means no body
 }
 
-func (e *armError) answer() armAnswer {
+func (e *armError) toResponse() armResponse {
 	header := http.Header{}
 	if e.RetryAfter > 0 {
-		header.Set("Retry-After", wholeSeconds(e.RetryAfter))
+		header.Set("Retry-After", formatRetryAfter(e.RetryAfter))
 	}
-	return armAnswer{status: e.Status, header: header, body: e.body()}
+	return armResponse{status: e.Status, header: header, body: e.body()}
 }
 
-func wholeSeconds(d time.Duration) string {
+func formatRetryAfter(d time.Duration) string {
 	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
 }
 
-func notFound(kind, name string) *armError {
+func newNotFoundError(kind, name string) *armError {
 	return &armError{Status: http.StatusNotFound, Code: "ResourceNotFound", Message: fmt.Sprintf(
 		"The Resource '%s/%s' was not found. For more details please go to https://aka.ms/ARMResourceNotFoundFix", kind, name)}
 }
 
-func badParameter(target, format string, args ...any) *armError {
+func newParameterError(target, format string, args ...any) *armError {
 	return &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", Message: fmt.Sprintf(format, args...), Target: target}
 }
 
 // armHandler serves one kind of request.
-type armHandler func(r *http.Request) (armAnswer, *armError)
+type armHandler func(r *http.Request) (armResponse, *armError)
 
-// route is one kind of request: its pattern below a subscription, and the action that a role must grant.
+// route is one kind of request: its pattern below a subscription, and the action that a role must permit.
 type route struct {
 	pattern string
 	action  string
@@ -131,16 +130,16 @@ func (a *ARM) routes() []route {
 	}, a.permissionRoutes("/resourceGroups/{group}", set, vm, pools+"/{pool}")...)
 }
 
-// Handler serves ARM and the token service. It has to be behind TLS: the SDK sends no token otherwise.
+// Handler serves ARM and the token service. It must be behind TLS, because the SDK otherwise sends no token.
 func (a *ARM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range a.routes() {
 		method, path, _ := strings.Cut(r.pattern, " ")
-		mux.HandleFunc(method+" /subscriptions/{subscription}"+path, a.serve(r))
+		mux.HandleFunc(method+" /subscriptions/{subscription}"+path, a.wrapHandler(r))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.send(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
-			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).answer())
+		a.writeResponse(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
+			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).toResponse())
 	})
 	a.routeTokens(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,7 +148,7 @@ func (a *ARM) Handler() http.Handler {
 	})
 }
 
-// canonicalPath gives the fixed segments of an ARM path the letter case that the routes have: ARM cares for none.
+// canonicalPath changes the fixed segments of an ARM path to the letter case of the routes, because ARM ignores case.
 func canonicalPath(path string) string {
 	fixed := []string{
 		"subscriptions", "resourceGroups", "providers", computeNamespace, aksNamespace, "virtualMachineScaleSets",
@@ -172,53 +171,53 @@ func canonicalPath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// ARMRequest is a request that was made of ARM.
+// ARMRequest is a request that ARM received.
 type ARMRequest struct {
 	At     time.Time `json:"at"`
 	Method string    `json:"method"`
 	Path   string    `json:"path"`
 	Action string    `json:"action"`
-	Status int       `json:"status"` // 0 is none, as for one that hung
+	Status int       `json:"status"` // 0 means no response, as for a request that hung
 	Body   string    `json:"body,omitempty"`
 }
 
-// maxARMBody bounds the body of a request in bytes.
+// maxARMBody is the maximum size of a request body in bytes.
 const maxARMBody = 1 << 20
 
-// serve wraps a handler with what all of ARM has in common.
-func (a *ARM) serve(route route) http.HandlerFunc {
+// wrapHandler wraps a handler with the common behaviour of ARM.
+func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxARMBody))
 		if err != nil {
-			return // the client has gone, or sends without end
+			return // the client has disconnected, or the body is too long
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		record := a.record(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
-		if refused := a.admit(r); refused != nil {
+		record := a.recordRequest(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
+		if refused := a.checkRequest(r); refused != nil {
 			record(refused.Status)
-			a.send(w, refused.answer())
+			a.writeResponse(w, refused.toResponse())
 			return
 		}
-		fault := a.takeFault(route.action, r.URL.Path)
-		if fault != nil && !fault.passes() {
-			record(fault.serve(w, r, a, armAnswer{}))
+		fault := a.takeRequestFault(route.action, r.URL.Path)
+		if fault != nil && !fault.isHandled() {
+			record(fault.writeResponse(w, r, a, armResponse{}))
 			return
 		}
-		answer, failed := route.handle(withStale(r, fault))
+		answer, failed := route.handle(withStaleVMs(r, fault))
 		if failed != nil {
-			answer = failed.answer()
+			answer = failed.toResponse()
 		}
-		if fault != nil && fault.spoils() {
-			record(fault.serve(w, r, a, answer))
+		if fault != nil && fault.replacesResponse() {
+			record(fault.writeResponse(w, r, a, answer))
 			return
 		}
 		record(answer.status)
-		a.send(w, answer)
+		a.writeResponse(w, answer)
 	}
 }
 
-// record keeps a request, and gives the function that notes its status.
-func (a *ARM) record(request ARMRequest) func(int) {
+// recordRequest stores a request, and returns the function that stores its status.
+func (a *ARM) recordRequest(request ARMRequest) func(int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests = append(a.requests, request)
@@ -232,15 +231,15 @@ func (a *ARM) record(request ARMRequest) func(int) {
 	}
 }
 
-// Requests gives the requests so far, those for tokens left out.
+// Requests returns the requests so far, without those for tokens.
 func (a *ARM) Requests() []ARMRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// admit refuses what no resource provider would see.
-func (a *ARM) admit(r *http.Request) *armError {
+// checkRequest refuses requests that no resource provider would receive.
+func (a *ARM) checkRequest(r *http.Request) *armError {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a.mu.Lock()
 	known := a.tokens[token]
@@ -264,15 +263,15 @@ func (a *ARM) admit(r *http.Request) *armError {
 		return &armError{Status: http.StatusNotFound, Code: "SubscriptionNotFound", Message: fmt.Sprintf(
 			"The subscription '%s' could not be found.", r.PathValue("subscription"))}
 	}
-	if group := r.PathValue("group"); group != "" && !a.hasGroup(group) {
+	if group := r.PathValue("group"); group != "" && !a.hasResourceGroup(group) {
 		return &armError{Status: http.StatusNotFound, Code: "ResourceGroupNotFound", Message: fmt.Sprintf(
 			"Resource group '%s' could not be found.", group)}
 	}
 	return nil
 }
 
-// hasGroup reports whether there is such a resource group: that of the machines, or one of a managed cluster.
-func (a *ARM) hasGroup(name string) bool {
+// hasResourceGroup reports whether a resource group exists: the group of the machines, or of a managed cluster.
+func (a *ARM) hasResourceGroup(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if strings.EqualFold(name, a.opts.ResourceGroup) {
@@ -286,8 +285,8 @@ func (a *ARM) hasGroup(name string) bool {
 	return false
 }
 
-// send writes an answer with the headers that ARM gives all of them.
-func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
+// writeResponse writes a response with ARM's common headers.
+func (a *ARM) writeResponse(w http.ResponseWriter, answer armResponse) {
 	for name, values := range answer.header {
 		w.Header()[name] = values
 	}
@@ -301,11 +300,11 @@ func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(answer.status)
-	_, _ = w.Write(marshal(answer.body)) // a client that has gone cannot be told
+	_, _ = w.Write(encodeJSON(answer.body)) // a client that has disconnected cannot be told
 }
 
-// accepted is the answer of an operation that has begun: 202, and where to ask.
-func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) armAnswer {
+// newAcceptedResponse returns the response for a started operation: 202 and the address of the operation.
+func (a *ARM) newAcceptedResponse(r *http.Request, op *armOperation, status int, body any) armResponse {
 	u := url.URL{
 		Scheme: "https", Host: r.Host,
 		Path: fmt.Sprintf("/subscriptions/%s/providers/%s/locations/%s/operations/%s", a.opts.Subscription, op.namespace,
@@ -321,26 +320,26 @@ func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) 
 		header.Set("Location", u.String())
 	}
 	if a.opts.Follow == FollowLocation {
-		status = http.StatusAccepted // by which alone the header says so
+		status = http.StatusAccepted // only this status has the header
 	}
-	a.askAgain(header)
-	return armAnswer{status: status, header: header, body: body}
+	a.setRetryAfter(header)
+	return armResponse{status: status, header: header, body: body}
 }
 
-func (a *ARM) askAgain(header http.Header) {
+func (a *ARM) setRetryAfter(header http.Header) {
 	if a.opts.RetryAfter >= time.Second {
-		header.Set("Retry-After", wholeSeconds(a.opts.RetryAfter))
+		header.Set("Retry-After", formatRetryAfter(a.opts.RetryAfter))
 	}
 }
 
-// getOperation answers both ways of asking: that of Azure-AsyncOperation with 200 and a status, that of Location with
-// 202 while the operation is under way.
-func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
+// getOperation serves both polling styles: Azure-AsyncOperation with 200 and a status, Location with 202 while the
+// operation runs.
+func (a *ARM) getOperation(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	op := a.ops[r.PathValue("operation")]
 	if op == nil {
-		return armAnswer{}, &armError{
+		return armResponse{}, &armError{
 			Status: http.StatusNotFound, Code: "OperationNotFound", Message: "The operation was not found.",
 		}
 	}
@@ -348,7 +347,7 @@ func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 	body := map[string]any{"name": op.id, "startTime": op.started.Format(time.RFC3339Nano), "status": "InProgress"}
 	under := op.ended.IsZero()
 	if under {
-		a.askAgain(header)
+		a.setRetryAfter(header)
 	} else {
 		body["status"], body["endTime"] = "Succeeded", op.ended.Format(time.RFC3339Nano)
 	}
@@ -356,28 +355,28 @@ func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
 		body["status"], body["error"] = "Failed", map[string]any{"code": op.err.Code, "message": op.err.Message}
 	}
 	if r.URL.Query().Get("monitor") == "" {
-		return armAnswer{status: http.StatusOK, header: header, body: body}, nil
+		return armResponse{status: http.StatusOK, header: header, body: body}, nil
 	}
 	switch {
 	case under:
 		header.Set("Location", "https://"+r.Host+r.URL.RequestURI())
-		return armAnswer{status: http.StatusAccepted, header: header}, nil
+		return armResponse{status: http.StatusAccepted, header: header}, nil
 	case op.err != nil:
-		return armAnswer{}, &armError{Status: http.StatusConflict, Code: op.err.Code, Message: op.err.Message}
+		return armResponse{}, &armError{Status: http.StatusConflict, Code: op.err.Code, Message: op.err.Message}
 	}
-	return armAnswer{status: http.StatusOK, header: header}, nil
+	return armResponse{status: http.StatusOK, header: header}, nil
 }
 
-// ForgetOperations makes every operation one that ARM does not know any more. What they do goes on.
+// ForgetOperations makes every operation unknown to ARM. Their work continues.
 func (a *ARM) ForgetOperations() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.ops)
 }
 
-// page cuts a list, and says where its next page is. The mark of a page is the last entry before it, so that nothing is
-// left out when entries go in between.
-func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armAnswer {
+// newPage returns one page of a list, with the link to the next page. The link holds the last entry before that page, so
+// that deletions in between skip no entry.
+func newPage[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armResponse {
 	query := r.URL.Query()
 	if after := query.Get("$skiptoken"); after != "" {
 		list = slices.DeleteFunc(slices.Clone(list), func(t T) bool { return compareNatural(name(t), after) <= 0 })
@@ -393,11 +392,11 @@ func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry f
 		value = append(value, entry(t))
 	}
 	body["value"] = value
-	return armAnswer{status: http.StatusOK, body: body}
+	return armResponse{status: http.StatusOK, body: body}
 }
 
-// decode reads the body of a request, of which a field may be unknown here.
-func decode(r *http.Request, into any) *armError {
+// decodeBody parses the body of a request. Unknown fields are allowed.
+func decodeBody(r *http.Request, into any) *armError {
 	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
 		return &armError{
 			Status: http.StatusBadRequest, Code: "InvalidRequestContent",

@@ -12,44 +12,44 @@ const (
 	permissionsRead        = authorizationNamespace + "/permissions/read"
 )
 
-// permissionRoutes are those of the permissions on a resource group, and on the resources in it that exist.
+// permissionRoutes returns the routes of the permissions on a resource group, and on existing resources in it.
 func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 	on := func(scope string, exists func(*http.Request) *armError) route {
-		return route{"GET " + scope + permissionsSuffix, permissionsRead, func(r *http.Request) (armAnswer, *armError) {
+		return route{"GET " + scope + permissionsSuffix, permissionsRead, func(r *http.Request) (armResponse, *armError) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			if err := exists(r); err != nil {
-				return armAnswer{}, err
+				return armResponse{}, err
 			}
-			return a.permissionsLocked(r), nil
+			return a.permissionsPageLocked(r), nil
 		}}
 	}
 	return []route{
-		on(group, func(*http.Request) *armError { return nil }), // as every request's was found
-		on(set, func(r *http.Request) *armError { _, err := a.setOf(r); return err }),
-		on(vm, func(r *http.Request) *armError { _, err := a.oneVM(r); return err }),
-		on(pool, func(r *http.Request) *armError { _, err := a.poolOf(r); return err }),
+		on(group, func(*http.Request) *armError { return nil }), // admit has checked the group
+		on(set, func(r *http.Request) *armError { _, err := a.findScaleSet(r); return err }),
+		on(vm, func(r *http.Request) *armError { _, err := a.findVM(r); return err }),
+		on(pool, func(r *http.Request) *armError { _, err := a.findPool(r); return err }),
 	}
 }
 
-// permissionsLocked lists what the credential may do on a scope: by two roles, neither of which grants what it is denied
-// there by the first fault that would serve such a request.
-func (a *ARM) permissionsLocked(r *http.Request) armAnswer {
+// permissionsPageLocked lists the permissions on a scope, as two roles. Neither includes an action that the first matching
+// fault would deny.
+func (a *ARM) permissionsPageLocked(r *http.Request) armResponse {
 	scope := strings.TrimSuffix(r.URL.Path, permissionsSuffix)
-	denied := a.deniedLocked(scope)
+	denied := a.deniedActionsLocked(scope)
 	entry := func(action string) any {
 		return map[string]any{"actions": []string{action}, "notActions": denied, "dataActions": []string{}, "notDataActions": []string{}}
 	}
 	roles := []string{"*", "*/read"}
-	return page(a, r, roles, func(role string) string { return role }, entry)
+	return newPage(a, r, roles, func(role string) string { return role }, entry)
 }
 
-// deniedLocked lists the actions that requests below a scope are denied for, and uses no fault up.
-func (a *ARM) deniedLocked(scope string) []string {
-	a.dropOverLocked()
+// deniedActionsLocked lists the actions that are denied below a scope, without using up a fault.
+func (a *ARM) deniedActionsLocked(scope string) []string {
+	a.dropExpiredFaultsLocked()
 	denied := []string{}
 	for _, route := range a.routes() {
-		i := slices.IndexFunc(a.faults, func(f *armedARMFault) bool { return !f.ofDeletion() && f.concerns(route.action, scope) })
+		i := slices.IndexFunc(a.faults, func(f *armedARMFault) bool { return !f.isDeletionFault() && f.matchesRequest(route.action, scope) })
 		if i >= 0 && a.faults[i].Kind == ARMDenied && !slices.Contains(denied, route.action) {
 			denied = append(denied, route.action)
 		}

@@ -22,26 +22,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// ARMServer is where an ARM is served.
+// ARMServer is a running server of an ARM.
 type ARMServer struct {
-	// URL is the address of both ARM and the token service, https.
+	// URL is the https address of ARM and of the token service.
 	URL *url.URL
-	// CA is the certificate, in PEM, that a client has to trust.
+	// CA is the certificate in PEM that clients must trust.
 	CA []byte
-	// Certificate is what the server shows, for another server that stands in front of it.
+	// Certificate is the server's certificate, also for a proxy in front of it.
 	Certificate tls.Certificate
 
 	server *http.Server
 }
 
-// Serve serves an ARM over TLS at a loopback address, with a certificate of its own making.
+// Serve serves an ARM over TLS at a loopback address, with a self-signed certificate.
 func (a *ARM) Serve(address string) (*ARMServer, error) {
 	if err := requireLoopback("address", address); err != nil {
 		return nil, err
 	}
-	certificate, ca, err := selfSigned()
+	certificate, ca, err := newSelfSignedCertificate()
 	if err != nil {
-		return nil, fmt.Errorf("certificate for ARM: %w", err)
+		return nil, fmt.Errorf("create the certificate of ARM: %w", err)
 	}
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -58,16 +58,15 @@ func (a *ARM) Serve(address string) (*ARMServer, error) {
 	return s, nil
 }
 
-// Close cuts all connections.
 func (s *ARMServer) Close() error {
-	if s.server == nil { // the handler is asked directly
+	if s.server == nil { // the handler is called directly
 		return nil
 	}
 	return s.server.Close()
 }
 
-// selfSigned makes a certificate for the loopback addresses, and gives it in PEM too.
-func selfSigned() (tls.Certificate, []byte, error) {
+// newSelfSignedCertificate creates a certificate for the loopback addresses, and returns it in PEM too.
+func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
@@ -88,7 +87,7 @@ func selfSigned() (tls.Certificate, []byte, error) {
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// tokenLifetime is how long a token is said to be good for.
+// tokenLifetime is the announced lifetime of a token.
 const tokenLifetime = time.Hour
 
 // Token issues a bearer token without the token service.
@@ -100,19 +99,19 @@ func (a *ARM) Token() string {
 	return token
 }
 
-// RevokeTokens makes every token issued so far one that ARM refuses.
+// RevokeTokens invalidates all issued tokens.
 func (a *ARM) RevokeTokens() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.tokens)
 }
 
-// routeTokens adds the part of Microsoft Entra ID that azidentity asks: where the tenant's endpoints are, and a token
-// for a client's secret or for a workload's assertion.
+// routeTokens adds the part of Microsoft Entra ID that azidentity uses: the tenant's endpoints, and tokens for a client
+// secret or a workload's assertion.
 func (a *ARM) routeTokens(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{tenant}/v2.0/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
 		base := "https://" + r.Host + "/" + r.PathValue("tenant")
-		a.send(w, armAnswer{status: http.StatusOK, body: map[string]any{
+		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{
 			"issuer": base + "/v2.0", "authorization_endpoint": base + "/oauth2/v2.0/authorize",
 			"token_endpoint": base + "/oauth2/v2.0/token", "jwks_uri": base + "/discovery/v2.0/keys",
 		}})
@@ -123,27 +122,27 @@ func (a *ARM) routeTokens(mux *http.ServeMux) {
 func (a *ARM) serveToken(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxARMBody)
 	if err := r.ParseForm(); err != nil {
-		a.send(w, tokenError("invalid_request", "AADSTS900144: The request body could not be read."))
+		a.writeResponse(w, newTokenError("invalid_request", "AADSTS900144: The request body could not be read."))
 		return
 	}
 	switch {
 	case !strings.EqualFold(r.PathValue("tenant"), a.opts.Tenant):
-		a.send(w, tokenError("invalid_request", fmt.Sprintf("AADSTS90002: Tenant '%s' not found.", r.PathValue("tenant"))))
+		a.writeResponse(w, newTokenError("invalid_request", fmt.Sprintf("AADSTS90002: Tenant '%s' not found.", r.PathValue("tenant"))))
 	case r.PostForm.Get("grant_type") != "client_credentials":
-		a.send(w, tokenError("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type."))
+		a.writeResponse(w, newTokenError("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type."))
 	case r.PostForm.Get("client_id") == "" || !strings.HasSuffix(r.PostForm.Get("scope"), "/.default") &&
 		!strings.Contains(r.PostForm.Get("scope"), "/.default "):
-		a.send(w, tokenError("invalid_request", "AADSTS900144: The request must contain client_id and scope."))
+		a.writeResponse(w, newTokenError("invalid_request", "AADSTS900144: The request must contain client_id and scope."))
 	case r.PostForm.Get("client_secret") == "" && r.PostForm.Get("client_assertion") == "":
-		a.send(w, tokenError("invalid_client", "AADSTS7000216: 'client_assertion' or 'client_secret' is required."))
+		a.writeResponse(w, newTokenError("invalid_client", "AADSTS7000216: 'client_assertion' or 'client_secret' is required."))
 	default:
 		seconds := int(tokenLifetime.Seconds())
-		a.send(w, armAnswer{status: http.StatusOK, body: map[string]any{
+		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{
 			"token_type": "Bearer", "expires_in": seconds, "ext_expires_in": seconds, "access_token": a.Token(),
 		}})
 	}
 }
 
-func tokenError(code, description string) armAnswer {
-	return armAnswer{status: http.StatusBadRequest, body: map[string]any{"error": code, "error_description": description}}
+func newTokenError(code, description string) armResponse {
+	return armResponse{status: http.StatusBadRequest, body: map[string]any{"error": code, "error_description": description}}
 }

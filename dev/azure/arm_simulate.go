@@ -6,12 +6,12 @@ import (
 	"net/http"
 )
 
-// The part of Azure Resource Manager that announces the end of a Spot machine, in both of its forms:
+// routeSimulateEviction adds the ARM requests that evict a Spot machine, in both forms:
 //
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachineScaleSets/{set}/virtualMachines/{i}/simulateEviction
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachines/{vm}/simulateEviction
 //
-// The answer is 204, and a Preempt appears in Scheduled Events with the notice of its type, 30 s unless configured.
+// The response is 204. A Preempt appears in Scheduled Events with the notice of its type, 30 s by default.
 func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	const group = "POST /subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute/"
 	mux.HandleFunc(group+"virtualMachineScaleSets/{set}/virtualMachines/{instance}/simulateEviction",
@@ -23,7 +23,7 @@ func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	})
 }
 
-// serveSimulateEviction is for users of the plain address, which needs neither TLS nor a token.
+// serveSimulateEviction serves the plain address, which needs neither TLS nor a token.
 func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request, set, resource string) {
 	if r.URL.Query().Get("api-version") == "" {
 		sendARMError(w, &armError{
@@ -39,24 +39,25 @@ func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request,
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// simulateEviction announces the end of a machine.
 func (e *Emulator) simulateEviction(set, resource string) *armError {
 	_, err := e.Announce(Announcement{ScaleSet: set, Type: Preempt, Resources: []string{resource}})
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrUnknownScaleSet):
-		return notFound("Microsoft.Compute/virtualMachines", resource)
+		return newNotFoundError("Microsoft.Compute/virtualMachines", resource)
 	}
-	return &armError{Status: statusOf(err), Code: "OperationNotAllowed", Message: err.Error()}
+	return &armError{Status: httpStatus(err), Code: "OperationNotAllowed", Message: err.Error()}
 }
 
-// evictInstance and evictVM are for users of ARM itself: the machine has to be there, of priority Spot, and running.
-func (a *ARM) evictInstance(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneInstance) }
+// evictInstance and evictVM serve ARM itself: the machine must exist, have priority Spot, and run.
+func (a *ARM) evictInstance(r *http.Request) (armResponse, *armError) {
+	return a.serveEviction(r, a.findInstance)
+}
 
-func (a *ARM) evictVM(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneVM) }
+func (a *ARM) evictVM(r *http.Request) (armResponse, *armError) { return a.serveEviction(r, a.findVM) }
 
-func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *armError)) (armAnswer, *armError) {
+func (a *ARM) serveEviction(r *http.Request, find func(*http.Request) (*armVM, *armError)) (armResponse, *armError) {
 	a.mu.Lock()
 	m, failed := find(r)
 	var vm VM
@@ -66,17 +67,17 @@ func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *arm
 	a.mu.Unlock()
 	switch {
 	case failed != nil:
-		return armAnswer{}, failed
+		return armResponse{}, failed
 	case !vm.Spot || vm.Power != Running:
-		return armAnswer{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
-			"Simulate Eviction is not allowed on VM %s: want one of priority Spot that is running.", vm.Resource)}
+		return armResponse{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
+			"Simulate Eviction is not allowed on VM %s: it must have priority Spot and be running.", vm.Resource)}
 	}
 	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil {
-		return armAnswer{}, err
+		return armResponse{}, err
 	}
-	return armAnswer{status: http.StatusNoContent}, nil
+	return armResponse{status: http.StatusNoContent}, nil
 }
 
 func sendARMError(w http.ResponseWriter, err *armError) {
-	answer{status: err.Status, body: marshal(err.body())}.send(w)
+	response{status: err.Status, body: encodeJSON(err.body())}.writeTo(w)
 }

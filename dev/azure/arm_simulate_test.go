@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestSimulatedEvictionAnnouncesPreemptThirtySecondsAhead(t *testing.T) {
+func TestSimulatedEvictionAnnouncesPreemptWithNotice(t *testing.T) {
 	for path, want := range map[string]string{
 		"virtualMachineScaleSets/pool/virtualMachines/3": "pool_3",
 		"virtualMachines/alone":                          "alone",
@@ -30,7 +30,7 @@ func TestSimulatedEvictionAnnouncesPreemptThirtySecondsAhead(t *testing.T) {
 	}
 }
 
-func TestSimulatedEvictionOfNothingIsRefused(t *testing.T) {
+func TestSimulatedEvictionOfMissingMachineIsRefused(t *testing.T) {
 	e := New(Options{})
 	defer e.Close()
 	e.ScaleSet("pool")

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// armClient asks an ARM over TLS as no SDK does: byte for byte.
+// armClient sends raw requests to an ARM over TLS, without the SDK.
 type armClient struct {
 	*ARM
 	server *ARMServer
@@ -41,14 +41,14 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
 }
 
-// answerHead is what comes before the body of an answer.
+// answerHead is a response without its body.
 type answerHead struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// ask sends a request with the token, and gives the answer and what it says.
-func (c *armClient) ask(t *testing.T, method, path, body string) (answerHead, map[string]any) {
+// sendRequest sends a request with the token, and returns the response and its parsed body.
+func (c *armClient) sendRequest(t *testing.T, method, path, body string) (answerHead, map[string]any) {
 	t.Helper()
 	address := path
 	if strings.HasPrefix(path, "/") {
@@ -69,7 +69,7 @@ func (c *armClient) ask(t *testing.T, method, path, body string) (answerHead, ma
 	return answerHead{response.StatusCode, response.Header}, answer
 }
 
-func codeOf(answer map[string]any) string {
+func errorCode(answer map[string]any) string {
 	if inner, ok := answer["error"].(map[string]any); ok {
 		answer = inner
 	}
@@ -83,7 +83,7 @@ const (
 	setPath    = groupPath + "/providers/Microsoft.Compute/virtualMachineScaleSets/" + testSet
 )
 
-func TestARMRefusesAsARMDoes(t *testing.T) {
+func TestARMRefusesInvalidRequests(t *testing.T) {
 	c := newARM(t, ARMOptions{}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 1)
 	for _, tt := range []struct {
@@ -97,15 +97,15 @@ func TestARMRefusesAsARMDoes(t *testing.T) {
 		{"no such set", "GET", setPath + "x" + armVersion, "", 404, "ResourceNotFound"},
 		{"no such instance", "GET", setPath + "/virtualMachines/9" + armVersion, "", 404, "ResourceNotFound"},
 		{"no such type", "GET", groupPath + "/providers/Microsoft.Compute/disks/x" + armVersion, "", 404, "InvalidResourceType"},
-		{"an instance that is not there", "POST", setPath + "/delete" + armVersion, `{"instanceIds":["0","9"]}`, 400, "InvalidParameter"},
+		{"a missing instance", "POST", setPath + "/delete" + armVersion, `{"instanceIds":["0","9"]}`, 400, "InvalidParameter"},
 		{"nothing to delete", "POST", setPath + "/delete" + armVersion, `{}`, 400, "InvalidParameter"},
-		{"no JSON", "POST", setPath + "/delete" + armVersion, `{`, 400, "InvalidRequestContent"},
+		{"invalid JSON", "POST", setPath + "/delete" + armVersion, `{`, 400, "InvalidRequestContent"},
 		{"too many", "PATCH", setPath + armVersion, `{"sku":{"capacity":1001}}`, 400, "InvalidParameter"},
 		{"no such operation", "GET", "/subscriptions/" + DefaultSubscription + "/providers/Microsoft.Compute/locations/x/operations/1" + armVersion, "", 404, "OperationNotFound"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			response, answer := c.ask(t, tt.method, tt.path, tt.body)
-			if response.StatusCode != tt.status || codeOf(answer) != tt.code || response.Header.Get("x-ms-request-id") == "" {
+			response, answer := c.sendRequest(t, tt.method, tt.path, tt.body)
+			if response.StatusCode != tt.status || errorCode(answer) != tt.code || response.Header.Get("x-ms-request-id") == "" {
 				t.Errorf("answered %d %v, want %d %s with a request ID", response.StatusCode, answer, tt.status, tt.code)
 			}
 		})
@@ -113,29 +113,29 @@ func TestARMRefusesAsARMDoes(t *testing.T) {
 	if len(c.VMs()) != 1 || c.Capacity(testSet) != 1 {
 		t.Error("a refused request had an effect")
 	}
-	c.token = "of nobody"
-	if response, answer := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusUnauthorized || codeOf(answer) != "InvalidAuthenticationToken" {
-		t.Errorf("a token of nobody: %d %v", response.StatusCode, answer)
+	c.token = "unknown"
+	if response, answer := c.sendRequest(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusUnauthorized || errorCode(answer) != "InvalidAuthenticationToken" {
+		t.Errorf("an unknown token: %d %v", response.StatusCode, answer)
 	}
 }
 
-func TestARMCaresForNoLetterCase(t *testing.T) {
+func TestARMIgnoresLetterCase(t *testing.T) {
 	c := newARM(t, ARMOptions{}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 1)
 	for _, path := range []string{strings.ToLower(setPath), strings.ToUpper(setPath)} {
-		if response, answer := c.ask(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != http.StatusOK {
+		if response, answer := c.sendRequest(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %v", path, response.StatusCode, answer)
 		}
 	}
 }
 
-func TestAListIsReadPageByPage(t *testing.T) {
+func TestListHasPages(t *testing.T) {
 	c := newARM(t, ARMOptions{PageSize: 2}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 11)
 	var ids []string
 	pages := 0
 	for next := setPath + "/virtualMachines" + armVersion; next != ""; pages++ {
-		_, answer := c.ask(t, "GET", next, "")
+		_, answer := c.sendRequest(t, "GET", next, "")
 		for _, vm := range answer["value"].([]any) {
 			ids = append(ids, vm.(map[string]any)["instanceId"].(string))
 		}
@@ -146,43 +146,43 @@ func TestAListIsReadPageByPage(t *testing.T) {
 	}
 }
 
-func TestADeletionIsFollowedBothWays(t *testing.T) {
+func TestDeletionReportsBothOperationHeaders(t *testing.T) {
 	c := newARM(t, ARMOptions{RetryAfter: 3 * time.Second}, Options{})
 	vm := c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)[0]
 	must.NoError(t, c.Inject(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}))
-	begun, _ := c.ask(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
+	begun, _ := c.sendRequest(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
 	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
 	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
 		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
 	}
-	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
-		t.Errorf("under way: %d %v", response.StatusCode, answer)
+	if response, answer := c.sendRequest(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
+		t.Errorf("running: %d %v", response.StatusCode, answer)
 	}
-	if response, _ := c.ask(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
-		t.Errorf("under way: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
+	if response, _ := c.sendRequest(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
+		t.Errorf("running: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
 	}
-	_, instance := c.ask(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
+	_, instance := c.sendRequest(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
 	check.Is(t, "Deleting", instance["properties"].(map[string]any)["provisioningState"])
 	check.Is(t, 1, c.Capacity(testSet))
 	c.ClearFaults()
 	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
 	status := "InProgress"
 	for status == "InProgress" {
-		_, answer := c.ask(t, "GET", async, "")
+		_, answer := c.sendRequest(t, "GET", async, "")
 		status, _ = answer["status"].(string)
 	}
-	if response, _ := c.ask(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != http.StatusOK {
+	if response, _ := c.sendRequest(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != http.StatusOK {
 		t.Errorf("at the end: %s, %d", status, response.StatusCode)
 	}
 }
 
-func TestDeletedInstanceLosesPowerAndPreemptedItsPlace(t *testing.T) {
-	power := newSwitchboard()
+func TestDeletionPowersOffAndPreemptReducesCapacity(t *testing.T) {
+	power := newPowerRecorder()
 	c := newARM(t, ARMOptions{}, Options{Machines: power})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 3)
-	c.ask(t, "DELETE", setPath+"/virtualMachines/1"+armVersion, "")
+	c.sendRequest(t, "DELETE", setPath+"/virtualMachines/1"+armVersion, "")
 	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 2 }))
-	if log := strings.Join(power.done(), "\n"); !strings.HasSuffix(log, testSet+"_1 off") {
+	if log := strings.Join(power.recorded(), "\n"); !strings.HasSuffix(log, testSet+"_1 off") {
 		t.Errorf("the deleted machine has power: %s", log)
 	}
 	record, err := c.emulator.Announce(Announcement{Type: Preempt, Resources: []string{testSet + "_0"}})
@@ -191,35 +191,35 @@ func TestDeletedInstanceLosesPowerAndPreemptedItsPlace(t *testing.T) {
 	}
 	must.NoError(t, err)
 	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
-	if c.Capacity(testSet) != 1 || len(power.done()) != 2 {
-		t.Errorf("the capacity is %d after a preemption, power: %q", c.Capacity(testSet), power.done())
+	if c.Capacity(testSet) != 1 || len(power.recorded()) != 2 {
+		t.Errorf("the capacity is %d after a preemption, power: %q", c.Capacity(testSet), power.recorded())
 	}
 }
 
-// joined is a Joiner that notes who joins.
-type joined chan VM
+// joinRecorder is a Joiner that records the machines that join.
+type joinRecorder chan VM
 
-func (j joined) Join(_ context.Context, vm VM) error {
+func (j joinRecorder) Join(_ context.Context, vm VM) error {
 	j <- vm
 	return nil
 }
 
-func TestANewMachineJoinsUnderItsOwnName(t *testing.T) {
-	nodes := make(joined, 1)
+func TestNewMachineJoinsUnderOwnName(t *testing.T) {
+	nodes := make(joinRecorder, 1)
 	c := newARM(t, ARMOptions{Joiner: nodes}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 10)
-	c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":11}}`)
+	c.sendRequest(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":11}}`)
 	vm := <-nodes
 	if vm.ComputerName != strings.ToLower(testSet)+"00000a" || vm.InstanceID != "10" || vm.Resource != testSet+"_10" {
-		t.Errorf("%+v joined, want instance 10 with the name that ends in 00000a", vm)
+		t.Errorf("%+v joined, want instance 10 with a name ending in 00000a", vm)
 	}
-	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
+	if response, answer := c.sendRequest(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
 		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
 	}
 	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }))
 }
 
-func TestARMIsSteeredOverHTTP(t *testing.T) {
+func TestARMControlAPI(t *testing.T) {
 	c := newARM(t, ARMOptions{}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)
 	control := httptest.NewServer(c.emulator.Handler())
@@ -241,12 +241,12 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 		says               string
 	}{
 		{"POST", "/emulator/arm/faults", `{"kind":"throttled","retryAfter":"7s","times":1}`, 200, `"retryAfter":"7s"`},
-		{"POST", "/emulator/arm/faults", `[{"kind":"explode"}]`, 400, `kind \"explode\" is not usable`},
-		{"POST", "/emulator/arm/faults", `{"kind":"status","status":200}`, 400, "want one from 400 to 599"},
+		{"POST", "/emulator/arm/faults", `[{"kind":"explode"}]`, 400, `kind \"explode\" is invalid`},
+		{"POST", "/emulator/arm/faults", `{"kind":"status","status":200}`, 400, "must be 400 to 599"},
 		{"POST", "/emulator/arm/faults", `{"kind":"hang","colour":"red"}`, 400, "colour"},
 		{"GET", "/emulator/arm/faults", "", 200, `"kind":"throttled"`},
 		{"POST", "/emulator/arm/machines/" + testSet + "_1/lose", "", 200, "{}"},
-		{"POST", "/emulator/arm/machines/nobody/lose", "", 404, "no such resource"},
+		{"POST", "/emulator/arm/machines/missing/lose", "", 404, "no such resource"},
 		{"GET", "/emulator/arm/state", "", 200, `"resource":"` + testSet + `_0"`},
 		{"POST", "/emulator/arm/operations/forget", "", 200, "{}"},
 	} {
@@ -254,14 +254,14 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s, want %d with %s", tt.method, tt.path, tt.body, status, text, tt.status, tt.says)
 		}
 	}
-	if response, _ := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "7" {
+	if response, _ := c.sendRequest(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "7" {
 		t.Errorf("the injected fault: %d %v", response.StatusCode, response.Header)
 	}
 	if status, text := send("GET", "/emulator/arm/requests", ""); status != 200 || !strings.Contains(text, `"status":429`) {
 		t.Errorf("the requests: %d %s", status, text)
 	}
 	if _, text := send("DELETE", "/emulator/arm/faults", ""); text != "[]" {
-		t.Errorf("after their removal the faults are %s", text)
+		t.Errorf("after removal the faults are %s", text)
 	}
 }
 
@@ -276,9 +276,9 @@ func FuzzParseARMFaults(f *testing.F) {
 			}
 			return
 		}
-		again, err := ParseARMFaults(marshal(faultsJSON(faults)))
+		again, err := ParseARMFaults(encodeJSON(toFaultsJSON(faults)))
 		if err != nil || len(again) != len(faults) {
-			t.Errorf("%q is %v, written and read again %v, %v", body, faults, again, err)
+			t.Errorf("%q parses as %v; encoded and parsed again: %v, %v", body, faults, again, err)
 		}
 	})
 }

@@ -10,27 +10,28 @@ import (
 	"time"
 )
 
-// The control API, for the demo and for people. Bodies and answers are JSON; durations are text such as "30s".
+// routeControl adds the control API, for the demo and for manual use. Bodies and responses are JSON; durations are text
+// such as "30s".
 //
 //	GET    /emulator/state                    scale sets, and all events with their history
-//	GET    /emulator/events                   the events alone
+//	GET    /emulator/events                   only the events
 //	POST   /emulator/events                   announce: {"type":"Preempt","resources":["aks-spot-12345678-vmss_3"]}, or
 //	                                          {"scenario":"live-migration","resources":[…]}; see announceRequest
 //	GET    /emulator/events/{id}              one event
-//	POST   /emulator/events/{id}/start        start, cancel, finish: now
+//	POST   /emulator/events/{id}/start        start it now; also cancel and finish
 //	POST   /emulator/events/{id}/reschedule   {"notBefore":"2026-08-01T12:00:00Z"} or {"notice":"2m"} from now
-//	GET    /emulator/faults                   the faults that are not over
+//	GET    /emulator/faults                   the active faults
 //	POST   /emulator/faults                   inject one, or a list: {"kind":"status","status":429,"times":3}
-//	DELETE /emulator/faults                   remove them all
-//	GET    /emulator/ledger                   the ledger; ?event=ID of one event, ?format=summary as lines of text with
+//	DELETE /emulator/faults                   remove all faults
+//	GET    /emulator/ledger                   the ledger; ?event=ID for one event, ?format=summary for text lines with
 //	                                          ?tolerance=1s
 //
-// A request that cannot be carried out is answered with {"error": …} and changes nothing: 400 for bad input, 404 for
-// what does not exist, 409 for what is not possible now.
+// A failed request changes nothing and returns {"error": …}: 400 for invalid input, 404 for missing objects, 409 for
+// what the current state does not allow.
 func (e *Emulator) routeControl(mux *http.ServeMux) {
-	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, e.State(), nil) })
+	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { writeReply(w, e.State(), nil) })
 	mux.HandleFunc("GET /emulator/events", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, e.State().Events, nil)
+		writeReply(w, e.State().Events, nil)
 	})
 	mux.HandleFunc("POST /emulator/events", e.serveAnnounce)
 	mux.HandleFunc("GET /emulator/events/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +46,7 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("POST /emulator/events/{id}/finish", e.serveCommand(func(r *http.Request, id string) error {
 		return e.Finish(r.Context(), id)
 	}))
-	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.reschedule))
+	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.serveReschedule))
 	mux.HandleFunc("GET /emulator/faults", e.serveFaults)
 	mux.HandleFunc("POST /emulator/faults", e.serveInject)
 	mux.HandleFunc("DELETE /emulator/faults", func(w http.ResponseWriter, r *http.Request) {
@@ -55,10 +56,10 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/ledger", e.serveLedger)
 }
 
-// maxControlBody bounds the body of a control request in bytes.
+// maxControlBody is the maximum size of a control request's body in bytes.
 const maxControlBody = 1 << 20
 
-// announceRequest is an Announcement as JSON. A scenario gives the fields that are left out.
+// announceRequest is the JSON form of an Announcement. A scenario sets the missing fields.
 type announceRequest struct {
 	Scenario        string      `json:"scenario,omitempty"`
 	ScaleSet        string      `json:"scaleSet,omitempty"`
@@ -74,8 +75,8 @@ type announceRequest struct {
 	Outage          string      `json:"outage,omitempty"`
 }
 
-// ParseAnnouncement reads an announcement as JSON. Every error is ErrInvalid and names the field. The result is sound
-// in itself; whether its scale set exists is for Announce to say.
+// ParseAnnouncement parses an announcement in JSON. Every error is ErrInvalid and names the field. Announce checks
+// whether the scale set exists.
 func ParseAnnouncement(body []byte) (Announcement, error) {
 	var request announceRequest
 	if err := unmarshalOne(body, &request, true); err != nil {
@@ -88,14 +89,14 @@ func ParseAnnouncement(body []byte) (Announcement, error) {
 			return Announcement{}, err
 		}
 	}
-	if err := request.apply(&a); err != nil {
+	if err := request.applyTo(&a); err != nil {
 		return Announcement{}, err
 	}
 	return a, a.validate()
 }
 
-// apply sets the fields that the request gives.
-func (r announceRequest) apply(a *Announcement) (err error) {
+// applyTo sets the fields of the request.
+func (r announceRequest) applyTo(a *Announcement) (err error) {
 	a.ScaleSet, a.EventID, a.Resources = r.ScaleSet, r.EventID, r.Resources
 	if r.Type != "" {
 		a.Type = r.Type
@@ -122,31 +123,31 @@ func (r announceRequest) apply(a *Announcement) (err error) {
 	return err
 }
 
-// parseDuration reads a duration, empty being zero.
+// parseDuration parses a duration. Empty means zero.
 func parseDuration(field, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%s %q is %w: want a positive duration such as 30s or 5m", field, text, ErrInvalid)
+		return 0, fmt.Errorf("%s %q is %w: must be a positive duration such as 30s or 5m", field, text, ErrInvalid)
 	}
 	return d, nil
 }
 
-// parseTime reads a time, empty being zero.
+// parseTime parses a time. Empty means zero.
 func parseTime(field, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s %q is %w: want RFC 3339, such as 2026-08-01T12:00:00Z", field, text, ErrInvalid)
+		return time.Time{}, fmt.Errorf("%s %q is %w: must be RFC 3339, such as 2026-08-01T12:00:00Z", field, text, ErrInvalid)
 	}
 	return t, nil
 }
 
-// faultJSON is a Fault as JSON.
+// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Kind       FaultKind       `json:"kind"`
 	Times      int             `json:"times,omitempty"`
@@ -162,15 +163,15 @@ type faultJSON struct {
 	Size       int             `json:"size,omitempty"`
 }
 
-// ParseFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+// ParseFaults parses one fault or a list of faults in JSON. Every error is ErrInvalid and names the field.
 func ParseFaults(body []byte) ([]Fault, error) {
-	list, err := oneOrMore[faultJSON](body)
+	list, err := parseOneOrMore[faultJSON](body)
 	if err != nil {
 		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
 	}
 	faults := make([]Fault, len(list))
 	for i, j := range list {
-		f, err := j.fault()
+		f, err := j.toFault()
 		if err != nil {
 			return nil, fmt.Errorf("fault %d: %w", i, err)
 		}
@@ -179,8 +180,8 @@ func ParseFaults(body []byte) ([]Fault, error) {
 	return faults, nil
 }
 
-// oneOrMore reads one JSON value, or a list of one at least.
-func oneOrMore[T any](body []byte) ([]T, error) {
+// parseOneOrMore parses one JSON value, or a non-empty list.
+func parseOneOrMore[T any](body []byte) ([]T, error) {
 	var list []T
 	into := any(&list)
 	if !strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
@@ -191,12 +192,12 @@ func oneOrMore[T any](body []byte) ([]T, error) {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, errors.New("an empty list: give one at least")
+		return nil, errors.New("the list is empty: give at least one")
 	}
 	return list, nil
 }
 
-func (j faultJSON) fault() (Fault, error) {
+func (j faultJSON) toFault() (Fault, error) {
 	f := Fault{
 		Kind: j.Kind, Times: j.Times, Method: j.Method, ScaleSet: j.ScaleSet, Machine: j.Machine,
 		Processed: j.Processed, Status: j.Status, Field: j.Field, Value: j.Value, Size: j.Size,
@@ -211,7 +212,6 @@ func (j faultJSON) fault() (Fault, error) {
 	return f, f.validate()
 }
 
-// MarshalJSON writes the fault in the form that ParseFaults reads.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	j := faultJSON{
 		Kind: f.Kind, Times: f.Times, Method: f.Method, ScaleSet: f.ScaleSet, Machine: f.Machine,
@@ -227,21 +227,21 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 }
 
 func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
-	body, err := readControl(r)
+	body, err := readControlBody(r)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	a, err := ParseAnnouncement(body)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	record, err := e.Announce(a) //nolint:contextcheck // an event outlives the request that announces it
-	reply(w, record, err)
+	writeReply(w, record, err)
 }
 
-// serveCommand runs a command on the event that the path names, and answers with the event as it is then.
+// serveCommand runs a command on the event in the path, and returns the event afterwards.
 func (e *Emulator) serveCommand(run func(r *http.Request, id string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
@@ -254,11 +254,11 @@ func (e *Emulator) replyEvent(w http.ResponseWriter, id string, err error) {
 	if err == nil && !ok {
 		err = fmt.Errorf("event %q: %w", id, ErrUnknownEvent)
 	}
-	reply(w, record, err)
+	writeReply(w, record, err)
 }
 
-func (e *Emulator) reschedule(r *http.Request, id string) error {
-	body, err := readControl(r)
+func (e *Emulator) serveReschedule(r *http.Request, id string) error {
+	body, err := readControlBody(r)
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (e *Emulator) reschedule(r *http.Request, id string) error {
 	return e.Reschedule(id, notBefore)
 }
 
-// parseReschedule reads a new NotBefore, given as a time or as a notice from now.
+// parseReschedule parses a new NotBefore, given as a time or as a notice from now.
 func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 	var request struct {
 		NotBefore string `json:"notBefore"`
@@ -279,7 +279,7 @@ func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reschedule is %w: %w", ErrInvalid, err)
 	}
 	if (request.NotBefore == "") == (request.Notice == "") {
-		return time.Time{}, fmt.Errorf("reschedule is %w: give either notBefore or notice", ErrInvalid)
+		return time.Time{}, fmt.Errorf("reschedule is %w: set either notBefore or notice", ErrInvalid)
 	}
 	if request.NotBefore != "" {
 		return parseTime("notBefore", request.NotBefore)
@@ -288,25 +288,27 @@ func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 	return now.Add(notice), err
 }
 
-func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) { reply(w, e.Faults(), nil) }
+func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) {
+	writeReply(w, e.Faults(), nil)
+}
 
 func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
-	body, err := readControl(r)
+	body, err := readControlBody(r)
 	if err != nil {
-		reply(w, nil, err)
+		writeReply(w, nil, err)
 		return
 	}
 	faults, err := ParseFaults(body)
 	if err == nil {
 		err = e.Inject(faults...)
 	}
-	reply(w, e.Faults(), err)
+	writeReply(w, e.Faults(), err)
 }
 
-// errNoLedger is the answer of an emulator that watches no cluster.
-var errNoLedger = errors.New("no ledger is kept, as the emulator was given no cluster to watch")
+// errNoLedger is the error of an emulator that watches no cluster.
+var errNoLedger = errors.New("there is no ledger because the emulator watches no cluster")
 
-// Ledger is the ledger as of now. It is empty when Options.Bookkeeper was nil.
+// Ledger returns the current ledger. It is empty if Options.Bookkeeper is nil.
 func (e *Emulator) Ledger() Ledger {
 	if e.opts.Bookkeeper == nil {
 		return Ledger{At: time.Now(), Events: []EventLedger{}}
@@ -316,7 +318,7 @@ func (e *Emulator) Ledger() Ledger {
 
 func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
 	if e.opts.Bookkeeper == nil {
-		reply(w, nil, errNoLedger)
+		writeReply(w, nil, errNoLedger)
 		return
 	}
 	query := r.URL.Query()
@@ -324,28 +326,28 @@ func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
 	if id := query.Get("event"); id != "" {
 		event, ok := ledger.Event(id)
 		if !ok {
-			reply(w, nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent))
+			writeReply(w, nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent))
 			return
 		}
 		ledger.Events = []EventLedger{event}
 	}
 	switch format := query.Get("format"); format {
 	case "", "json":
-		reply(w, ledger, nil)
+		writeReply(w, ledger, nil)
 	case "summary":
 		tolerance, err := parseDuration("tolerance", query.Get("tolerance"))
 		if err != nil {
-			reply(w, nil, err)
+			writeReply(w, nil, err)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, ledger.Summary(tolerance))
 	default:
-		reply(w, nil, fmt.Errorf("format %q is %w: want json or summary", format, ErrInvalid))
+		writeReply(w, nil, fmt.Errorf("format %q is %w: must be json or summary", format, ErrInvalid))
 	}
 }
 
-func readControl(r *http.Request) ([]byte, error) {
+func readControlBody(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxControlBody))
 	if err != nil {
 		return nil, fmt.Errorf("the body is %w: %w", ErrInvalid, err)
@@ -353,16 +355,16 @@ func readControl(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// reply sends a value, or the error with the status that fits it.
-func reply(w http.ResponseWriter, value any, err error) {
+// writeReply writes a value, or an error with its HTTP status.
+func writeReply(w http.ResponseWriter, value any, err error) {
 	if err != nil {
-		errorAnswer(statusOf(err), err.Error()).send(w)
+		newErrorResponse(httpStatus(err), err.Error()).writeTo(w)
 		return
 	}
-	answer{status: http.StatusOK, body: marshal(value)}.send(w)
+	response{status: http.StatusOK, body: encodeJSON(value)}.writeTo(w)
 }
 
-func statusOf(err error) int {
+func httpStatus(err error) int {
 	switch {
 	case errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest

@@ -14,10 +14,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// control makes a request of the control API and reads the answer into a value, unless that is nil.
-func control(t testing.TB, method, url, body string, into any) int {
+// callControl sends a request to the control API and parses the response into a value, unless it is nil.
+func callControl(t testing.TB, method, url, body string, into any) int {
 	t.Helper()
-	status, answer := callWith(t, method, url, body, http.Header{})
+	status, answer := sendCallWith(t, method, url, body, http.Header{})
 	if into != nil {
 		if err := json.Unmarshal([]byte(answer), into); err != nil {
 			t.Fatalf("%s %s answered %d %s: %v", method, url, status, answer, err)
@@ -26,18 +26,18 @@ func control(t testing.TB, method, url, body string, into any) int {
 	return status
 }
 
-func TestControlLeadsAnEventThroughItsLife(t *testing.T) {
+func TestControlRunsEventToItsEnd(t *testing.T) {
 	e := newEmulator(t, Options{Outage: time.Hour})
 	base := serveEmulator(t, e)
 	events := base + "/emulator/events"
 
 	var record Record
-	status := control(t, "POST", events, `{"type":"Reboot","resources":["`+vm0+`"],"notice":"20s","source":"User",
+	status := callControl(t, "POST", events, `{"type":"Reboot","resources":["`+vm0+`"],"notice":"20s","source":"User",
 		"description":"why","durationSeconds":9,"outage":"1h","eventId":"602D9444-d2cd-49c7-8624-8643e7171297"}`, &record)
 	want := Record{
 		ScaleSet: testSet, EventID: "602D9444-d2cd-49c7-8624-8643e7171297", Type: Reboot, Resources: []string{vm0},
 		Status: Scheduled, Source: User, Description: "why", DurationSeconds: 9,
-		VisibleAt: record.VisibleAt, NotBefore: roundUp(record.VisibleAt.Add(20 * time.Second)),
+		VisibleAt: record.VisibleAt, NotBefore: roundUpToSecond(record.VisibleAt.Add(20 * time.Second)),
 	}
 	if diff := cmp.Diff(want, record); status != 200 || diff != "" {
 		t.Fatalf("announce answered %d (-want +got):\n%s", status, diff)
@@ -47,45 +47,45 @@ func TestControlLeadsAnEventThroughItsLife(t *testing.T) {
 	}
 
 	event := events + "/" + record.EventID
-	status = control(t, "POST", event+"/reschedule", `{"notBefore":"2099-01-01T00:00:00.5Z"}`, &record)
+	status = callControl(t, "POST", event+"/reschedule", `{"notBefore":"2099-01-01T00:00:00.5Z"}`, &record)
 	if status != 200 || !record.NotBefore.Equal(time.Date(2099, 1, 1, 0, 0, 1, 0, time.UTC)) {
 		t.Errorf("reschedule answered %d %+v", status, record)
 	}
-	status = control(t, "POST", event+"/reschedule", `{"notice":"10m"}`, &record)
+	status = callControl(t, "POST", event+"/reschedule", `{"notice":"10m"}`, &record)
 	if left := time.Until(record.NotBefore); status != 200 || left < 9*time.Minute || left > 11*time.Minute {
 		t.Errorf("reschedule answered %d %+v", status, record)
 	}
-	status = control(t, "POST", event+"/start", "", &record)
+	status = callControl(t, "POST", event+"/start", "", &record)
 	if status != 200 || record.Status != Started || record.StartedBy != ByCommand {
 		t.Errorf("start answered %d %+v", status, record)
 	}
-	status = control(t, "POST", event+"/finish", "", &record)
+	status = callControl(t, "POST", event+"/finish", "", &record)
 	if status != 200 || record.Ending != Finished {
 		t.Errorf("finish answered %d %+v", status, record)
 	}
 
-	record = Record{} // as reading JSON keeps what the JSON leaves out
-	status = control(t, "POST", events, `{"scenario":"live-migration","resources":["`+vm1+`"]}`, &record)
+	record = Record{} // because parsing keeps fields that the JSON omits
+	status = callControl(t, "POST", events, `{"scenario":"live-migration","resources":["`+vm1+`"]}`, &record)
 	if status != 200 || record.Type != Freeze || !strings.Contains(record.Description, "Live Migration") {
 		t.Errorf("announce answered %d %+v", status, record)
 	}
-	status = control(t, "POST", events+"/"+strings.ToLower(record.EventID)+"/cancel", "", &record)
+	status = callControl(t, "POST", events+"/"+strings.ToLower(record.EventID)+"/cancel", "", &record)
 	if status != 200 || record.Ending != Cancelled {
 		t.Errorf("cancel answered %d %+v", status, record)
 	}
 
 	var got Record
-	if status := control(t, "GET", events+"/"+record.EventID, "", &got); status != 200 || !cmp.Equal(got, record) {
-		t.Errorf("the event is answered with %d %+v", status, got)
+	if status := callControl(t, "GET", events+"/"+record.EventID, "", &got); status != 200 || !cmp.Equal(got, record) {
+		t.Errorf("the event: %d %+v", status, got)
 	}
 	var list []Record
-	if status := control(t, "GET", events, "", &list); status != 200 || len(list) != 2 || !cmp.Equal(list[1], record) {
-		t.Errorf("the list is answered with %d %+v", status, list)
+	if status := callControl(t, "GET", events, "", &list); status != 200 || len(list) != 2 || !cmp.Equal(list[1], record) {
+		t.Errorf("the list: %d %+v", status, list)
 	}
 	var state State
-	status = control(t, "GET", base+"/emulator/state", "", &state)
+	status = callControl(t, "GET", base+"/emulator/state", "", &state)
 	if status != 200 || len(state.Events) != 2 || state.ScaleSets[0].Incarnation != 8 {
-		t.Errorf("the state is answered with %d %+v", status, state)
+		t.Errorf("the state: %d %+v", status, state)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestControlInjectsListsAndClearsFaults(t *testing.T) {
 	e := newEmulator(t, Options{})
 	faults := serveEmulator(t, e) + "/emulator/faults"
 	var got []map[string]any
-	status := control(t, "POST", faults, `[{"kind":"status","status":429,"times":3,"retryAfter":"1s"},
+	status := callControl(t, "POST", faults, `[{"kind":"status","status":429,"times":3,"retryAfter":"1s"},
 		{"kind":"field","field":"NotBefore","value":"soon"}]`, &got)
 	want := []map[string]any{
 		{"kind": "status", "status": 429.0, "times": 3.0, "retryAfter": "1s"},
@@ -102,38 +102,38 @@ func TestControlInjectsListsAndClearsFaults(t *testing.T) {
 	if diff := cmp.Diff(want, got); status != 200 || diff != "" {
 		t.Errorf("inject answered %d (-want +got):\n%s", status, diff)
 	}
-	if status := control(t, "POST", faults, `{"kind":"reset","for":"1h"}`, &got); status != 200 || len(got) != 3 {
+	if status := callControl(t, "POST", faults, `{"kind":"reset","for":"1h"}`, &got); status != 200 || len(got) != 3 {
 		t.Errorf("inject answered %d %v", status, got)
 	}
-	if status := control(t, "GET", faults, "", &got); status != 200 || len(got) != 3 {
-		t.Errorf("the list is answered with %d %v", status, got)
+	if status := callControl(t, "GET", faults, "", &got); status != 200 || len(got) != 3 {
+		t.Errorf("the list: %d %v", status, got)
 	}
-	if status := control(t, "DELETE", faults, "", &got); status != 200 || len(got) != 0 {
+	if status := callControl(t, "DELETE", faults, "", &got); status != 200 || len(got) != 0 {
 		t.Errorf("clear answered %d %v", status, got)
 	}
 }
 
-func TestControlRefusesAndChangesNothing(t *testing.T) {
-	e := newEmulator(t, Options{Bookkeeper: books{}, Outage: time.Hour})
+func TestRefusedControlRequestChangesNothing(t *testing.T) {
+	e := newEmulator(t, Options{Bookkeeper: fixedBookkeeper{}, Outage: time.Hour})
 	base := serveEmulator(t, e) + "/emulator/"
-	started := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started})
-	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	started := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started})
+	gone := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	must.NoError(t, e.Cancel(gone.EventID))
-	live := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	live := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	before := e.State()
 	for name, tt := range map[string]struct {
 		method, path, body string
 		status             int
 		message            string
 	}{
-		"announcement without JSON":      {"POST", "events", "hello", 400, "announcement"},
-		"announcement with more behind":  {"POST", "events", `{} {}`, 400, "more behind"},
-		"announcement's unknown field":   {"POST", "events", `{"colour":"red"}`, 400, "colour"},
-		"announcement's wrong type":      {"POST", "events", `{"resources":"a"}`, 400, "resources"},
-		"announcement's bad notice":      {"POST", "events", `{"type":"Reboot","notice":"soon"}`, 400, `notice "soon"`},
-		"announcement's negative outage": {"POST", "events", `{"type":"Reboot","outage":"-1s"}`, 400, `outage "-1s"`},
-		"announcement's bad time":        {"POST", "events", `{"type":"Reboot","notBefore":"noon"}`, 400, `notBefore "noon"`},
-		"unknown scenario":               {"POST", "events", `{"scenario":"flood"}`, 400, "live-migration"},
+		"announcement without JSON":       {"POST", "events", "hello", 400, "announcement"},
+		"announcement with trailing data": {"POST", "events", `{} {}`, 400, "data after the first value"},
+		"announcement's unknown field":    {"POST", "events", `{"colour":"red"}`, 400, "colour"},
+		"announcement's wrong type":       {"POST", "events", `{"resources":"a"}`, 400, "resources"},
+		"announcement's bad notice":       {"POST", "events", `{"type":"Reboot","notice":"soon"}`, 400, `notice "soon"`},
+		"announcement's negative outage":  {"POST", "events", `{"type":"Reboot","outage":"-1s"}`, 400, `outage "-1s"`},
+		"announcement's bad time":         {"POST", "events", `{"type":"Reboot","notBefore":"noon"}`, 400, `notBefore "noon"`},
+		"unknown scenario":                {"POST", "events", `{"scenario":"flood"}`, 400, "live-migration"},
 		"unknown scale set": {
 			"POST", "events", `{"type":"Reboot","resources":["a"],"scaleSet":"nope"}`, 404, testSet,
 		},
@@ -149,7 +149,7 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 		"start of a cancelled event":  {"POST", "events/" + gone.EventID + "/start", "", 409, "vanished"},
 		"cancel of a cancelled event": {"POST", "events/" + gone.EventID + "/cancel", "", 409, "vanished"},
 		"finish before the start":     {"POST", "events/" + live.EventID + "/finish", "", 409, "Scheduled"},
-		"reschedule to nothing":       {"POST", "events/" + live.EventID + "/reschedule", `{}`, 400, "either"},
+		"reschedule without time":     {"POST", "events/" + live.EventID + "/reschedule", `{}`, 400, "either"},
 		"reschedule to two times": {
 			"POST", "events/" + live.EventID + "/reschedule",
 			`{"notice":"1s","notBefore":"2099-01-01T00:00:00Z"}`, 400, "either",
@@ -164,7 +164,7 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got struct{ Error string }
-			status := control(t, tt.method, base+tt.path, tt.body, &got)
+			status := callControl(t, tt.method, base+tt.path, tt.body, &got)
 			if status != tt.status || !strings.Contains(got.Error, tt.message) {
 				t.Errorf("got %d %q, want %d with %q", status, got.Error, tt.status, tt.message)
 			}
@@ -176,10 +176,10 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 	}
 }
 
-// books is a Bookkeeper of pods that were all seen on the node "node", which is every machine.
-type books []Pod
+// fixedBookkeeper is a Bookkeeper of pods that all ran on one node, which stands behind every machine.
+type fixedBookkeeper []Pod
 
-func (b books) Ledger(state State) Ledger {
+func (b fixedBookkeeper) Ledger(state State) Ledger {
 	return Settle(state, b, func(string) (string, bool) { return "node", true })
 }
 
@@ -189,20 +189,20 @@ func TestControlShowsTheLedger(t *testing.T) {
 		Namespace: "shop", Name: "web-1", Node: "node", BoundAt: now, AskedSeenAt: now, AskedAt: now,
 		EndedAt: now.Add(time.Hour), ExitCode: new(int32(0)), WantedSeconds: 30, GrantedSeconds: 30,
 	}
-	e := newEmulator(t, Options{Bookkeeper: books{pod}})
+	e := newEmulator(t, Options{Bookkeeper: fixedBookkeeper{pod}})
 	url := serveEmulator(t, e) + "/emulator/ledger"
-	first := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
-	announce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
+	first := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+	mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
 
 	var ledger Ledger
-	if status := control(t, "GET", url, "", &ledger); status != 200 || len(ledger.Events) != 2 {
+	if status := callControl(t, "GET", url, "", &ledger); status != 200 || len(ledger.Events) != 2 {
 		t.Errorf("got %d %+v", status, ledger)
 	}
-	status := control(t, "GET", url+"?event="+strings.ToLower(first.EventID), "", &ledger)
+	status := callControl(t, "GET", url+"?event="+strings.ToLower(first.EventID), "", &ledger)
 	if status != 200 || len(ledger.Events) != 1 || ledger.Events[0].Pods[0].Outcome != OutcomeFinished {
 		t.Errorf("got %d %+v", status, ledger)
 	}
-	status, text := call(t, "GET", url+"?event="+first.EventID+"&format=summary&tolerance=2s", "")
+	status, text := sendCall(t, "GET", url+"?event="+first.EventID+"&format=summary&tolerance=2s", "")
 	want := "Preempt " + first.EventID + " of " + vm0 +
 		": 1 pods, 1 finished, 0 cut-short, 0 lost; 0 cut with more than 2s left\n"
 	if status != 200 || text != want {
@@ -210,10 +210,10 @@ func TestControlShowsTheLedger(t *testing.T) {
 	}
 }
 
-func TestLedgerOfAnEmulatorWithoutACluster(t *testing.T) {
+func TestLedgerWithoutClusterIsRefused(t *testing.T) {
 	e := newEmulator(t, Options{})
 	var got struct{ Error string }
-	status := control(t, "GET", serveEmulator(t, e)+"/emulator/ledger", "", &got)
+	status := callControl(t, "GET", serveEmulator(t, e)+"/emulator/ledger", "", &got)
 	if status != 404 || !strings.Contains(got.Error, "no cluster") {
 		t.Errorf("got %d %q", status, got.Error)
 	}
@@ -247,7 +247,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 			}
 			return
 		}
-		// What the parser lets through can only fail for reasons that it cannot know.
+		// Announce may only fail for reasons that the parser cannot know.
 		e := New(Options{})
 		defer e.Close()
 		e.ScaleSet(testSet)
@@ -255,7 +255,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 		record, err := e.Announce(a)
 		must.NoError(t, err)
 		if record.Status == Scheduled && record.NotBefore.IsZero() {
-			t.Fatalf("scheduled for no time: %+v", record)
+			t.Fatalf("the event has no time: %+v", record)
 		}
 	})
 }
@@ -281,7 +281,7 @@ func FuzzParseFaults(f *testing.F) {
 		}
 		rewritten, err := json.Marshal(again)
 		if err != nil || string(rewritten) != string(written) {
-			t.Fatalf("%s is read and written as %s, %v", written, rewritten, err)
+			t.Fatalf("%s is parsed and encoded as %s, %v", written, rewritten, err)
 		}
 	})
 }

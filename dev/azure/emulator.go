@@ -11,66 +11,65 @@ import (
 	"time"
 )
 
-// Options configure an Emulator. The zero value is a faithful service with the documented notices, no machines behind
-// it, and a prompt first call.
+// Options configures an Emulator. The zero value has the documented notices, no machines, and no delay of the first
+// call.
 type Options struct {
-	// Machines is what events act upon. When nil, events come and go without any effect.
+	// Machines switches the machines of events. If it is nil, events have no effect.
 	Machines Machines
-	// Bookkeeper keeps the ledger. When nil, there is none.
+	// Bookkeeper keeps the ledger. If it is nil, there is no ledger.
 	Bookkeeper Bookkeeper
-	// Notices overrides MinimumNotice for the types it has.
+	// Notices overrides MinimumNotice per type.
 	Notices map[EventType]time.Duration
-	// Outage is how long a machine is away in a Freeze, Reboot or Redeploy of unknown duration. Default 30 s.
+	// Outage is the downtime of a machine in a Freeze, Reboot or Redeploy of unknown duration. The default is 30 s.
 	Outage time.Duration
-	// Linger is how long an event stays listed as Started after its impact is over. The real service takes minutes for
-	// its health checks; the default is none.
+	// Linger is the time that an event stays listed as Started after its impact. The real service needs minutes for its
+	// health checks; the default is 0.
 	Linger time.Duration
-	// ApprovalDelay is the time from an event's first approval to its start, as when Azure waits for other tenants of
-	// the same host. The event still starts at NotBefore at the latest. Default none.
+	// ApprovalDelay is the time from an event's first approval to its start, because Azure waits for other tenants of the
+	// host. The event starts at NotBefore at the latest. The default is 0.
 	ApprovalDelay time.Duration
-	// FirstCall is how long a scale set's first call, or its first after 24 hours, takes to be answered. The real
-	// service may need two minutes; the default is none.
+	// FirstCall is the duration of a scale set's first call, also after 24 hours without calls. The real service may need
+	// two minutes; the default is 0.
 	FirstCall time.Duration
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
 }
 
 const (
 	defaultOutage = 30 * time.Second
-	// powerTimeout bounds one call to Machines, so that a hanging one cannot keep an event listed for ever.
+	// powerTimeout limits one call to Machines, so that a hanging call does not keep an event listed.
 	powerTimeout = time.Minute
 )
 
-// Emulator is an emulated Azure. Its methods may be called from several goroutines at once. Close ends it.
+// Emulator is an emulated Azure. Its methods may be called concurrently. Call Close to end it.
 type Emulator struct {
 	opts Options
 	log  *slog.Logger
 
-	ctx   context.Context // ends at Close, for the lives of events
-	stop  context.CancelFunc
-	lives sync.WaitGroup
+	ctx           context.Context // ends at Close, for the goroutines of events
+	stop          context.CancelFunc
+	eventRoutines sync.WaitGroup
 
 	mu      sync.Mutex
 	sets    map[string]*ScaleSet // by name in lower case
-	events  []*event             // in the order of their announcement, vanished ones too
+	events  []*event             // in the order of announcement, vanished events too
 	faults  []*armedFault
-	arm     *ARM          // nil for an emulator of the metadata service alone
+	arm     *ARM          // nil if there is only the metadata service
 	changed chan struct{} // closed and replaced at every change of an event
 }
 
-// ScaleSet is one placement group: machines that are all given the same document.
+// ScaleSet is one placement group: machines that get the same document.
 type ScaleSet struct {
 	name     string
 	emulator *Emulator
 
-	// Guarded by Emulator.mu.
+	// guarded by Emulator.mu
 	incarnation int
 	requests    int
 	lastRequest time.Time
 	enabledAt   time.Time
 }
 
-// New gives an emulator without scale sets.
 func New(opts Options) *Emulator {
 	if opts.Outage == 0 {
 		opts.Outage = defaultOutage
@@ -85,15 +84,15 @@ func New(opts Options) *Emulator {
 	}
 }
 
-// Close ends the lives of all events where they stand, without switching any machine, and waits for them.
+// Close ends the goroutines of all events without switching machines, and waits for them.
 func (e *Emulator) Close() {
-	e.mu.Lock() // so that no announcement is half-way: its event either joins the lives or is refused
+	e.mu.Lock() // so that the event of a concurrent announcement is either waited for or refused
 	e.stop()
 	e.mu.Unlock()
-	e.lives.Wait()
+	e.eventRoutines.Wait()
 }
 
-// ScaleSet gives the scale set of that name in any letter case, and makes it when there is none.
+// ScaleSet returns the scale set with this name in any letter case. It creates the scale set if it does not exist.
 func (e *Emulator) ScaleSet(name string) *ScaleSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,17 +104,17 @@ func (e *Emulator) ScaleSet(name string) *ScaleSet {
 	return e.sets[key]
 }
 
-// Name is the name the scale set was made with.
+// Name returns the name given at creation.
 func (s *ScaleSet) Name() string { return s.name }
 
-// lookUp gives the scale set of that name, or the only one there is for an empty name.
-func (e *Emulator) lookUp(name string) (*ScaleSet, error) {
+// findScaleSet returns the scale set with this name. With an empty name it returns the only scale set.
+func (e *Emulator) findScaleSet(name string) (*ScaleSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.lookUpLocked(name)
+	return e.findScaleSetLocked(name)
 }
 
-func (e *Emulator) lookUpLocked(name string) (*ScaleSet, error) {
+func (e *Emulator) findScaleSetLocked(name string) (*ScaleSet, error) {
 	if name == "" && len(e.sets) == 1 {
 		for _, set := range e.sets {
 			return set, nil
@@ -136,8 +135,8 @@ func (e *Emulator) setNamesLocked() []string {
 	return names
 }
 
-// Handler serves everything: the metadata service of all scale sets, the control API under /emulator/, and what there is
-// of Azure Resource Manager.
+// Handler serves everything: the metadata service of all scale sets, the control API under /emulator/, and the ARM
+// requests that need no TLS.
 func (e *Emulator) Handler() http.Handler {
 	mux := http.NewServeMux()
 	e.routeMetadata(mux)
@@ -149,15 +148,15 @@ func (e *Emulator) Handler() http.Handler {
 	return mux
 }
 
-// State is everything an emulator knows at one moment.
+// State is a snapshot of an emulator.
 type State struct {
 	At        time.Time       `json:"at"`
 	ScaleSets []ScaleSetState `json:"scaleSets"`
-	// Events has every event ever announced, in that order.
+	// Events has every announced event in order.
 	Events []Record `json:"events"`
 }
 
-// ScaleSetState is one scale set at one moment.
+// ScaleSetState is a snapshot of a scale set.
 type ScaleSetState struct {
 	Name        string    `json:"name"`
 	Incarnation int       `json:"documentIncarnation"`
@@ -165,7 +164,7 @@ type ScaleSetState struct {
 	LastRequest time.Time `json:"lastRequest,omitzero"`
 }
 
-// Event gives the record of the event with that ID, in any letter case.
+// Event returns the event with this ID in any letter case.
 func (s State) Event(id string) (Record, bool) {
 	for _, r := range s.Events {
 		if strings.EqualFold(r.EventID, id) {
@@ -175,7 +174,7 @@ func (s State) Event(id string) (Record, bool) {
 	return Record{}, false
 }
 
-// State gives a snapshot, which shares nothing with the emulator.
+// State returns a deep copy of the current state.
 func (e *Emulator) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,8 +195,8 @@ func (e *Emulator) stateLocked() State {
 	return s
 }
 
-// Wait returns the first state for which done is true: the present one, or one after a change of an event. When ctx
-// ends first it returns the last state and the context's error; when the emulator is closed, ErrClosed.
+// Wait returns the first state that satisfies done: now or after a change of an event. If ctx ends first, it returns
+// the last state and the context's error. If the emulator is closed, it returns ErrClosed.
 func (e *Emulator) Wait(ctx context.Context, done func(State) bool) (State, error) {
 	for {
 		e.mu.Lock()
@@ -216,8 +215,8 @@ func (e *Emulator) Wait(ctx context.Context, done func(State) bool) (State, erro
 	}
 }
 
-// announceChange wakes all who Wait.
-func (e *Emulator) announceChange() {
+// notifyWaiters wakes all callers of Wait.
+func (e *Emulator) notifyWaiters() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }

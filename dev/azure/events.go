@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventType is the impact an event will have, in the words of Scheduled Events.
+// EventType is the impact of an event, with the names of Scheduled Events.
 type EventType string
 
 // The five event types of api-version 2020-07-01.
@@ -21,17 +21,16 @@ const (
 	Reboot EventType = "Reboot"
 	// Redeploy restarts the machine on another host; its ephemeral disks are lost.
 	Redeploy EventType = "Redeploy"
-	// Preempt takes a Spot machine away.
+	// Preempt evicts a Spot machine.
 	Preempt EventType = "Preempt"
 	// Terminate deletes the machine.
 	Terminate EventType = "Terminate"
 )
 
-// EventTypes lists the known types.
 func EventTypes() []EventType { return []EventType{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
-// MinimumNotice is the least time between an event's appearance and its NotBefore, as documented for its type; for
-// Terminate, which is set on the scale set to 5 to 15 minutes, the least of these.
+// MinimumNotice returns the documented minimum time from an event's appearance to its NotBefore. For Terminate, a
+// setting of the scale set, it returns the smallest setting, 5 minutes.
 func MinimumNotice(t EventType) time.Duration {
 	switch t {
 	case Freeze, Reboot:
@@ -46,69 +45,68 @@ func MinimumNotice(t EventType) time.Duration {
 	return 0
 }
 
-// returns reports whether a machine lives on after an event of this type.
-func (t EventType) returns() bool { return t != Preempt && t != Terminate }
+// machineSurvives reports whether a machine survives an event of this type.
+func (t EventType) machineSurvives() bool { return t != Preempt && t != Terminate }
 
-// cutsPower reports whether an event of this type takes the machine down, for a while or for good.
+// cutsPower reports whether an event of this type takes the machine down, temporarily or for good.
 func (t EventType) cutsPower() bool { return t != Freeze }
 
-// EventStatus is how far an event has come.
+// EventStatus is the status of an event in a document.
 type EventStatus string
 
-// The two statuses that a document shows.
 const (
 	Scheduled EventStatus = "Scheduled"
 	Started   EventStatus = "Started"
 )
 
-// EventSource is who asked for the event.
+// EventSource tells who requested the event.
 type EventSource string
 
-// The two sources of an event.
 const (
 	Platform EventSource = "Platform"
 	User     EventSource = "User"
 )
 
-// UnknownDuration is the DurationInSeconds of an event whose duration is unknown or does not apply.
+// UnknownDuration is the DurationInSeconds of an event with an unknown or inapplicable duration.
 const UnknownDuration = -1
 
-// Announcement is an event to be. Only Type and Resources are required.
+// Announcement describes an event to announce. Only Type and Resources are required.
 type Announcement struct {
-	// ScaleSet names the scale set in whose document the event is listed. When empty it is told from the resources'
-	// names ("aks-spot-12345678-vmss_3"), or is the only one there is.
+	// ScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
+	// ("aks-spot-12345678-vmss_3"), or the only scale set.
 	ScaleSet string
 	// EventID is a GUID in either letter case; when empty one is made, in capitals.
+	// EventID is a GUID in either letter case. Empty means a new one in capitals.
 	EventID string
 	Type    EventType
-	// Resources are the names of the machines that the event concerns, as the document shall show them.
+	// Resources are the names of the event's machines, as the document shows them.
 	Resources []string
-	// Status is Scheduled when empty. Started is a hardware failure: no notice is given.
+	// Status is Scheduled or Started. Empty means Scheduled. Started is a hardware failure without notice.
 	Status EventStatus
-	// Notice is the time until NotBefore. When both are left out, it is the notice configured for the type.
+	// Notice is the time until NotBefore. If both are zero, it is the configured notice of the type.
 	Notice time.Duration
-	// NotBefore is rounded up to a full second. One in the past starts the event at once.
+	// NotBefore is rounded up to a full second. If it is in the past, the event starts at once.
 	NotBefore time.Time
-	// Source is Platform when empty.
+	// Source is Platform if empty.
 	Source EventSource
-	// Description is what Azure usually says for type and source when nil.
+	// Description is the document's description. Nil means Azure's usual text for type and source.
 	Description *string
-	// DurationSeconds is what the document says of the duration: -1 is unknown, 0 no impact. When nil it is 5 for a
-	// Freeze and unknown for the others.
+	// DurationSeconds is the document's duration: -1 is unknown, 0 is no impact. Nil means 5 for a Freeze and unknown for
+	// the others.
 	DurationSeconds *int
-	// Outage is how long the machines are really away in a Freeze, Reboot or Redeploy. When zero it is DurationSeconds
-	// where that is known, or the configured Options.Outage.
+	// Outage is the real downtime of the machines in a Freeze, Reboot or Redeploy. Zero means DurationSeconds if it is
+	// known, or else Options.Outage.
 	Outage time.Duration
 }
 
-// Problems that make an announcement unusable, for errors.Is.
+// Errors of an announcement, for errors.Is.
 var (
-	ErrInvalid         = errors.New("not usable")
+	ErrInvalid         = errors.New("invalid")
 	ErrUnknownScaleSet = errors.New("no such scale set")
 	ErrDuplicateEvent  = errors.New("event already exists")
 )
 
-// validate names the first field that is wrong, its value, and what is allowed.
+// validate returns an error with the first invalid field, its value, and what is allowed.
 func (a Announcement) validate() error {
 	switch {
 	case !slices.Contains(EventTypes(), a.Type):
@@ -120,7 +118,7 @@ func (a Announcement) validate() error {
 	case a.Notice < 0:
 		return fmt.Errorf("notice %v is %w: want a positive duration", a.Notice, ErrInvalid)
 	case a.Notice > 0 && !a.NotBefore.IsZero():
-		return fmt.Errorf("notice %v beside notBefore %v is %w: give one of them", a.Notice, a.NotBefore, ErrInvalid)
+		return fmt.Errorf("notice %v with notBefore %v is %w: set one of them", a.Notice, a.NotBefore, ErrInvalid)
 	case a.Status == Started && (a.Notice > 0 || !a.NotBefore.IsZero()):
 		return fmt.Errorf("a notice or notBefore with status %s is %w: a started event has none", Started, ErrInvalid)
 	case a.DurationSeconds != nil && *a.DurationSeconds < UnknownDuration:
@@ -146,16 +144,16 @@ func validateResources(resources []string) error {
 				i, name, ErrInvalid)
 		}
 		if seen[strings.ToLower(name)] {
-			return fmt.Errorf("resources[%d] %q is %w: it is in the list already", i, name, ErrInvalid)
+			return fmt.Errorf("resources[%d] %q is %w: it is listed twice", i, name, ErrInvalid)
 		}
 		seen[strings.ToLower(name)] = true
 	}
 	return nil
 }
 
-// description is what Azure usually says of an event; the wording is from the documentation's list of examples and
-// from the scenarios of scheduled-events-mock-server.
-func description(t EventType, source EventSource) string {
+// defaultDescription returns Azure's usual description of an event. The texts are from the documentation's examples and from
+// the scenarios of scheduled-events-mock-server.
+func defaultDescription(t EventType, source EventSource) string {
 	switch {
 	case t == Reboot && source == User:
 		return "Virtual machine is going to be restarted as requested by authorized user."
@@ -169,15 +167,15 @@ func description(t EventType, source EventSource) string {
 	return ""
 }
 
-// newEventID makes a GUID in capitals, as the documents of the real service show them.
+// newEventID creates a GUID in capitals, as in the documents of the real service.
 func newEventID() string { return strings.ToUpper(uuid.NewString()) }
 
-// isGUID reports whether s is a GUID in its 36-character form, in either letter case.
+// isGUID reports whether s is a GUID of 36 characters in either letter case.
 func isGUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
-// roundUp gives the first full second that is not before t: a document cannot say more, and an event must not start
-// before the NotBefore it shows.
-func roundUp(t time.Time) time.Time {
+// roundUpToSecond returns t rounded up to a full second. A document has full seconds only, and an event must not start before
+// its NotBefore.
+func roundUpToSecond(t time.Time) time.Time {
 	if whole := t.Truncate(time.Second); whole.Before(t) {
 		return whole.Add(time.Second)
 	}

@@ -13,60 +13,58 @@ import (
 	"time"
 )
 
-// FaultKind is a way in which the metadata service fails.
+// FaultKind is a kind of failure of the metadata service.
 type FaultKind string
 
-// The kinds of faults.
 const (
-	FaultNone   FaultKind = "none"   // a healthy answer: a pause in a script
+	FaultNone   FaultKind = "none"   // a healthy response: a pause in a script
 	FaultStatus FaultKind = "status" // Status with a JSON error, such as 429, 410, 500 or 503
-	FaultHTML   FaultKind = "html"   // 200 with a page of HTML, as from a captive portal
+	FaultHTML   FaultKind = "html"   // 200 with an HTML page, as from a captive portal
 	FaultHalf   FaultKind = "half"   // the connection is closed in the middle of the document
 	FaultField  FaultKind = "field"  // the document with Field set to Value
 	FaultHuge   FaultKind = "huge"   // the document, padded to Size bytes with events of other machines
 	FaultEmpty  FaultKind = "empty"  // 200 without a body
-	FaultHang   FaultKind = "hang"   // no answer until the client gives up
-	FaultReset  FaultKind = "reset"  // the connection is reset without an answer
+	FaultHang   FaultKind = "hang"   // no response until the client gives up
+	FaultReset  FaultKind = "reset"  // the connection is reset without a response
 )
 
-// FaultKinds lists the known kinds.
 func FaultKinds() []FaultKind {
 	return []FaultKind{
 		FaultNone, FaultStatus, FaultHTML, FaultHalf, FaultField, FaultHuge, FaultEmpty, FaultHang, FaultReset,
 	}
 }
 
-// DefaultHugeSize is the size of a huge document that gives none, in bytes.
+// DefaultHugeSize is the default size of a huge document in bytes.
 const DefaultHugeSize = 10 << 20
 
-// maxHugeSize bounds it, as the document is made in memory.
+// maxHugeSize limits the size, because the document is built in memory.
 const maxHugeSize = 256 << 20
 
-// Fault is an instruction to spoil answers of the metadata service. Faults stand in a list; each request is served by
-// the first one that concerns it, so that a list is also a script.
+// Fault makes responses of the metadata service fail. Faults form a list. Each request gets the first fault that
+// matches, so a list is also a script.
 type Fault struct {
 	Kind FaultKind
-	// Times is how many requests the fault serves, and For how long it lasts from when it is injected. With neither it
-	// serves one; with both it is over when either is.
+	// Times is the number of requests that the fault applies to. For is its lifetime after injection. With neither it
+	// applies to one request; with both it ends when either is used up.
 	Times int
 	For   time.Duration
 
-	// Method, ScaleSet and Machine restrict the fault to such requests; empty is any. Machine is known only of requests
-	// that name it in their path. ScaleSet and Machine are compared without regard to letter case.
+	// Method, ScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
+	// it is in the request's path. ScaleSet and Machine ignore letter case.
 	Method   string
 	ScaleSet string
 	Machine  string
 
-	// Processed makes a POST take effect although its answer is spoiled. Otherwise nothing is approved.
+	// Processed makes a POST take effect although its response fails. Otherwise nothing is approved.
 	Processed bool
-	// Status is the status of FaultStatus, 400 to 599, and RetryAfter its Retry-After header, left out when zero.
+	// Status is the status of FaultStatus, 400 to 599. RetryAfter is its Retry-After header; zero means none.
 	Status     int
 	RetryAfter time.Duration
-	// Field is the field that FaultField spoils, in the document or in each of its events; when empty, it is all.
-	// Value is its JSON value; when nil, one of a wrong type.
+	// Field is the field that FaultField changes, in the document or in each of its events. Empty means all fields. Value
+	// is the new JSON value; nil means a value of a wrong type.
 	Field string
 	Value json.RawMessage
-	// Size is the least size of a FaultHuge in bytes; DefaultHugeSize when zero.
+	// Size is the minimum size of a FaultHuge in bytes. Zero means DefaultHugeSize.
 	Size int
 }
 
@@ -75,35 +73,34 @@ func (f Fault) validate() error {
 	case !slices.Contains(FaultKinds(), f.Kind):
 		return fmt.Errorf("kind %q is %w: want one of %v", f.Kind, ErrInvalid, FaultKinds())
 	case f.Times < 0:
-		return fmt.Errorf("times %d is %w: want a positive number", f.Times, ErrInvalid)
+		return fmt.Errorf("times %d is %w: must be positive", f.Times, ErrInvalid)
 	case f.For < 0:
-		return fmt.Errorf("for %v is %w: want a positive duration", f.For, ErrInvalid)
+		return fmt.Errorf("for %v is %w: must be a positive duration", f.For, ErrInvalid)
 	case f.Method != "" && f.Method != http.MethodGet && f.Method != http.MethodPost:
-		return fmt.Errorf("method %q is %w: want GET or POST, or none for both", f.Method, ErrInvalid)
+		return fmt.Errorf("method %q is %w: must be GET, POST or empty for both", f.Method, ErrInvalid)
 	case f.Kind == FaultStatus && (f.Status < 400 || f.Status > 599):
-		return fmt.Errorf("status %d is %w: want one from 400 to 599", f.Status, ErrInvalid)
+		return fmt.Errorf("status %d is %w: must be 400 to 599", f.Status, ErrInvalid)
 	case f.RetryAfter < 0:
-		return fmt.Errorf("retryAfter %v is %w: want a positive duration", f.RetryAfter, ErrInvalid)
+		return fmt.Errorf("retryAfter %v is %w: must be a positive duration", f.RetryAfter, ErrInvalid)
 	case f.Field != "" && !slices.Contains(documentFields(), f.Field):
 		return fmt.Errorf("field %q is %w: want one of %v", f.Field, ErrInvalid, documentFields())
 	case f.Value != nil && f.Field == "":
-		return fmt.Errorf("a value without a field is %w: want one of %v", ErrInvalid, documentFields())
+		return fmt.Errorf("a value without a field is %w: set field to one of %v", ErrInvalid, documentFields())
 	case f.Value != nil && !json.Valid(f.Value):
-		return fmt.Errorf("value %q is %w: want JSON", f.Value, ErrInvalid)
+		return fmt.Errorf("value %q is %w: must be JSON", f.Value, ErrInvalid)
 	case f.Size < 0 || f.Size > maxHugeSize:
-		return fmt.Errorf("size %d is %w: want 0 to %d bytes", f.Size, ErrInvalid, maxHugeSize)
+		return fmt.Errorf("size %d is %w: must be 0 to %d bytes", f.Size, ErrInvalid, maxHugeSize)
 	}
 	return nil
 }
 
-// armedFault is a fault in the list.
 type armedFault struct {
 	Fault
-	left  int       // requests still to be served; negative is any number
-	until time.Time // zero is for ever
+	left  int       // remaining requests; negative means unlimited
+	until time.Time // zero means no end
 }
 
-// Inject appends faults to the list. One that is not usable is ErrInvalid, and then none is appended.
+// Inject appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
 func (e *Emulator) Inject(faults ...Fault) error {
 	armed := make([]*armedFault, len(faults))
 	now := time.Now()
@@ -129,12 +126,12 @@ func (e *Emulator) Inject(faults ...Fault) error {
 	return nil
 }
 
-// Faults lists the faults that are not over, with what is left of their Times and For.
+// Faults lists the active faults with their remaining Times and For.
 func (e *Emulator) Faults() []Fault {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	e.dropOverLocked(now)
+	e.dropExpiredFaultsLocked(now)
 	faults := []Fault{}
 	for _, a := range e.faults {
 		f := a.Fault
@@ -147,29 +144,29 @@ func (e *Emulator) Faults() []Fault {
 	return faults
 }
 
-// ClearFaults empties the list. A request that hangs already goes on hanging.
+// ClearFaults empties the list. Requests that hang continue to hang.
 func (e *Emulator) ClearFaults() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = nil
 }
 
-// target is what a fault may be restricted by.
-type target struct{ method, scaleSet, machine string }
+// faultTarget holds the properties of a request that faults match.
+type faultTarget struct{ method, scaleSet, machine string }
 
-func (f Fault) concerns(t target) bool {
+func (f Fault) matches(t faultTarget) bool {
 	return (f.Method == "" || f.Method == t.method) &&
 		(f.ScaleSet == "" || strings.EqualFold(f.ScaleSet, t.scaleSet)) &&
 		(f.Machine == "" || strings.EqualFold(f.Machine, t.machine))
 }
 
-// takeFault gives the fault that serves a request, if any, and counts it.
-func (e *Emulator) takeFault(t target) (Fault, bool) {
+// takeRequestFault returns the fault that matches a request, if any, and counts it.
+func (e *Emulator) takeRequestFault(t faultTarget) (Fault, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.dropOverLocked(time.Now())
+	e.dropExpiredFaultsLocked(time.Now())
 	for _, a := range e.faults {
-		if !a.concerns(t) {
+		if !a.matches(t) {
 			continue
 		}
 		if a.left > 0 {
@@ -180,21 +177,20 @@ func (e *Emulator) takeFault(t target) (Fault, bool) {
 	return Fault{}, false
 }
 
-func (e *Emulator) dropOverLocked(now time.Time) {
+func (e *Emulator) dropExpiredFaultsLocked(now time.Time) {
 	e.faults = slices.DeleteFunc(e.faults, func(a *armedFault) bool {
 		return a.left == 0 || (!a.until.IsZero() && !now.Before(a.until))
 	})
 }
 
-// spoil answers a request with the fault; a is what the healthy service answers, and is empty for a POST that is not
-// to be processed.
-func (f Fault) spoil(emulator context.Context, w http.ResponseWriter, r *http.Request, a answer) {
+// writeResponse writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
+func (f Fault) writeResponse(emulator context.Context, w http.ResponseWriter, r *http.Request, a response) {
 	switch f.Kind {
 	case FaultStatus:
 		if f.RetryAfter > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(roundUpSeconds(f.RetryAfter))))
 		}
-		errorAnswer(f.Status, http.StatusText(f.Status)).send(w)
+		newErrorResponse(f.Status, http.StatusText(f.Status)).writeTo(w)
 	case FaultHTML:
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write([]byte("<!DOCTYPE html>\n<html><head><title>Sign in</title></head>" +
@@ -202,38 +198,38 @@ func (f Fault) spoil(emulator context.Context, w http.ResponseWriter, r *http.Re
 	case FaultEmpty:
 		w.WriteHeader(http.StatusOK)
 	case FaultField:
-		a.withField(f.Field, f.Value).send(w)
+		a.withField(f.Field, f.Value).writeTo(w)
 	case FaultHuge:
-		a.padded(f.Size).send(w)
+		a.withPadding(f.Size).writeTo(w)
 	case FaultHang:
-		_, _ = io.Copy(io.Discard, r.Body) // the server watches for a client's leaving only behind the body's end
+		_, _ = io.Copy(io.Discard, r.Body) // the server detects a disconnect only after the end of the body
 		select {
 		case <-r.Context().Done():
 		case <-emulator.Done():
 		}
-		panic(http.ErrAbortHandler) // net/http's way to close a connection without an answer
+		panic(http.ErrAbortHandler) // net/http's way to close a connection without a response
 	case FaultHalf:
-		sendHalf(w, a)
+		writeHalf(w, a)
 	case FaultReset:
-		reset(w)
+		resetConnection(w)
 	}
 }
 
 func roundUpSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// sendHalf promises the whole body, sends half of it and closes the connection.
-func sendHalf(w http.ResponseWriter, a answer) {
+// writeHalf announces the whole body, sends half of it and closes the connection.
+func writeHalf(w http.ResponseWriter, a response) {
 	if len(a.body) == 0 {
-		a = answer{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
+		a = response{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
-	answer{status: a.status, body: a.body[:len(a.body)/2]}.send(w)
-	_ = http.NewResponseController(w).Flush() // what fails here is a client that has gone
+	response{status: a.status, body: a.body[:len(a.body)/2]}.writeTo(w)
+	_ = http.NewResponseController(w).Flush() // it fails only if the client has disconnected
 	panic(http.ErrAbortHandler)
 }
 
-// reset closes the connection with RST instead of FIN, where it is TCP.
-func reset(w http.ResponseWriter) {
+// resetConnection closes a TCP connection with RST instead of FIN.
+func resetConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -244,7 +240,7 @@ func reset(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// documentFields lists the fields that a FaultField can spoil.
+// documentFields lists the fields that a FaultField can change.
 func documentFields() []string {
 	return []string{
 		"DocumentIncarnation", "Events", "EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore",
@@ -252,9 +248,9 @@ func documentFields() []string {
 	}
 }
 
-// withField sets one field, or all, of a document and of its events to value, or to one of a wrong type when nil. An
-// answer that is no document, such as an error, stays as it is.
-func (a answer) withField(field string, value json.RawMessage) answer {
+// withField sets one field, or all, of a document and its events to value. A nil value means a value of a wrong type. A
+// response that is not a document, such as an error, stays unchanged.
+func (a response) withField(field string, value json.RawMessage) response {
 	var doc map[string]json.RawMessage
 	var events []map[string]json.RawMessage
 	if json.Unmarshal(a.body, &doc) != nil || json.Unmarshal(doc["Events"], &events) != nil {
@@ -264,14 +260,14 @@ func (a answer) withField(field string, value json.RawMessage) answer {
 		setField(event, field, value)
 	}
 	if field != "Events" {
-		doc["Events"] = marshal(events)
+		doc["Events"] = encodeJSON(events)
 	}
-	if field != "" { // with all fields spoiled, the list must stay for its events to be seen
+	if field != "" { // if all fields change, the list must remain to show its events
 		setField(doc, field, value)
 	} else {
 		setField(doc, "DocumentIncarnation", nil)
 	}
-	a.body = marshal(doc)
+	a.body = encodeJSON(doc)
 	return a
 }
 
@@ -284,20 +280,20 @@ func setField(in map[string]json.RawMessage, field string, value json.RawMessage
 			in[name] = value
 			continue
 		}
-		in[name] = wrongType(was)
+		in[name] = wrongTypeValue(was)
 	}
 }
 
-// wrongType gives a value of another JSON type: an object for text and lists, text for numbers.
-func wrongType(was json.RawMessage) json.RawMessage {
+// wrongTypeValue returns a value of another JSON type: an object for text and lists, text for numbers.
+func wrongTypeValue(was json.RawMessage) json.RawMessage {
 	if was[0] == '"' || was[0] == '[' {
-		return json.RawMessage(`{"of":"a wrong type"}`)
+		return json.RawMessage(`{"wrong":"type"}`)
 	}
-	return json.RawMessage(`"of a wrong type"`)
+	return json.RawMessage(`"wrong type"`)
 }
 
-// padded adds well-formed events of machines that do not exist until the document has that many bytes.
-func (a answer) padded(size int) answer {
+// withPadding adds valid events of missing machines until the document has this size in bytes.
+func (a response) withPadding(size int) response {
 	if size == 0 {
 		size = DefaultHugeSize
 	}
@@ -310,11 +306,11 @@ func (a answer) padded(size int) answer {
 		padding := documentEvent{
 			EventID: newEventID(), EventStatus: Scheduled, EventType: Redeploy, ResourceType: "VirtualMachine",
 			Resources: []string{"padding_" + strconv.Itoa(i)}, NotBefore: notBefore, EventSource: Platform,
-			Description: new(description(Redeploy, Platform)), DurationInSeconds: new(UnknownDuration),
+			Description: new(defaultDescription(Redeploy, Platform)), DurationInSeconds: new(UnknownDuration),
 		}
 		doc.Events = append(doc.Events, padding)
-		grown += len(marshal(padding))
+		grown += len(encodeJSON(padding))
 	}
-	a.body = marshal(doc)
+	a.body = encodeJSON(doc)
 	return a
 }

@@ -20,19 +20,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func inject(t testing.TB, e *Emulator, faults ...Fault) {
+func injectFaults(t testing.TB, e *Emulator, faults ...Fault) {
 	t.Helper()
 	must.NoError(t, e.Inject(faults...))
 }
 
-// head is what an answer says before its body.
-type head struct {
+// responseHead is a response without its body.
+type responseHead struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// get makes a GET whose failure is what the test is about. The body is what could be read of it.
-func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
+// sendGet sends a GET that is expected to fail. It returns the part of the body that it could read.
+func sendGet(ctx context.Context, t testing.TB, url string) (*responseHead, []byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	must.NoError(t, err)
@@ -41,13 +41,13 @@ func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // It was only read.
+	defer func() { _ = resp.Body.Close() }() // read only
 	body, err := io.ReadAll(resp.Body)
-	return &head{resp.StatusCode, resp.Header}, body, err
+	return &responseHead{resp.StatusCode, resp.Header}, body, err
 }
 
-// send sends a request whose answer, if there is one, is of no interest.
-func send(client *http.Client, r *http.Request) error {
+// sendIgnoringResponse sends a request and ignores the response.
+func sendIgnoringResponse(client *http.Client, r *http.Request) error {
 	resp, err := client.Do(r)
 	if err != nil {
 		return err
@@ -55,19 +55,19 @@ func send(client *http.Client, r *http.Request) error {
 	return resp.Body.Close()
 }
 
-func TestFaultOfTheNextThreeAnswers(t *testing.T) {
+func TestFaultAppliesToThreeResponses(t *testing.T) {
 	for _, status := range []int{410, 429, 500, 503} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			e := newEmulator(t, Options{})
 			base := serveEmulator(t, e)
-			inject(t, e, Fault{Kind: FaultStatus, Status: status, Times: 3, RetryAfter: 1500 * time.Millisecond})
+			injectFaults(t, e, Fault{Kind: FaultStatus, Status: status, Times: 3, RetryAfter: 1500 * time.Millisecond})
 			for range 3 {
-				resp, body, err := get(t.Context(), t, base+metadataPath+query)
+				resp, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 				if err != nil || resp.StatusCode != status || !json.Valid(body) || resp.Header.Get("Retry-After") != "2" {
 					t.Errorf("got %+v with %q, %v", resp, body, err)
 				}
 			}
-			read(t, base) // fails unless it is answered with the document
+			readDocument(t, base) // fails unless the response is the document
 			if left := e.Faults(); len(left) != 0 {
 				t.Errorf("faults left: %+v", left)
 			}
@@ -75,37 +75,37 @@ func TestFaultOfTheNextThreeAnswers(t *testing.T) {
 	}
 }
 
-func TestFaultsThatSpoilTheBody(t *testing.T) {
+func TestFaultsChangeBody(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
-	record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-	_, healthy, err := get(t.Context(), t, base+metadataPath+query)
+	record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	_, healthy, err := sendGet(t.Context(), t, base+metadataPath+query)
 	must.NoError(t, err)
 
 	t.Run("HTML", func(t *testing.T) {
-		inject(t, e, Fault{Kind: FaultHTML})
-		resp, body, err := get(t.Context(), t, base+metadataPath+query)
+		injectFaults(t, e, Fault{Kind: FaultHTML})
+		resp, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 		if err != nil || resp.StatusCode != http.StatusOK || !bytes.HasPrefix(body, []byte("<!DOCTYPE html>")) {
 			t.Errorf("got %+v with %q, %v", resp, body, err)
 		}
 	})
 	t.Run("empty", func(t *testing.T) {
-		inject(t, e, Fault{Kind: FaultEmpty})
-		resp, body, err := get(t.Context(), t, base+metadataPath+query)
+		injectFaults(t, e, Fault{Kind: FaultEmpty})
+		resp, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 		if err != nil || resp.StatusCode != http.StatusOK || len(body) != 0 {
 			t.Errorf("got %+v with %q, %v", resp, body, err)
 		}
 	})
 	t.Run("half", func(t *testing.T) {
-		inject(t, e, Fault{Kind: FaultHalf})
-		_, body, err := get(t.Context(), t, base+metadataPath+query)
+		injectFaults(t, e, Fault{Kind: FaultHalf})
+		_, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 		if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Equal(body, healthy[:len(healthy)/2]) {
 			t.Errorf("got %q, %v", body, err)
 		}
 	})
 	t.Run("huge", func(t *testing.T) {
-		inject(t, e, Fault{Kind: FaultHuge})
-		_, body, err := get(t.Context(), t, base+metadataPath+query)
+		injectFaults(t, e, Fault{Kind: FaultHuge})
+		_, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 		var doc document
 		if err != nil || len(body) < DefaultHugeSize || len(body) > DefaultHugeSize*11/10 ||
 			json.Unmarshal(body, &doc) != nil || doc.Events[0].EventID != record.EventID {
@@ -113,25 +113,25 @@ func TestFaultsThatSpoilTheBody(t *testing.T) {
 		}
 	})
 	t.Run("healthy again", func(t *testing.T) {
-		_, body, err := get(t.Context(), t, base+metadataPath+query)
+		_, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 		if err != nil || !bytes.Equal(body, healthy) {
 			t.Errorf("got %q, %v, want %q", body, err, healthy)
 		}
 	})
 }
 
-func TestFieldOfAWrongTypeOrValue(t *testing.T) {
+func TestFieldFaultChangesTypeOrValue(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
-	announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	spoiled := func(t *testing.T, field, value string) map[string]any {
 		t.Helper()
 		f := Fault{Kind: FaultField, Field: field}
 		if value != "" {
 			f.Value = json.RawMessage(value)
 		}
-		inject(t, e, f)
-		_, body := call(t, "GET", base+metadataPath+query, "")
+		injectFaults(t, e, f)
+		_, body := sendCall(t, "GET", base+metadataPath+query, "")
 		var doc map[string]any
 		if err := json.Unmarshal([]byte(body), &doc); err != nil {
 			t.Fatalf("%s: %v", body, err)
@@ -139,17 +139,17 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 		return doc
 	}
 	healthy := func() (doc map[string]any) {
-		_, body := call(t, "GET", base+metadataPath+query, "")
+		_, body := sendCall(t, "GET", base+metadataPath+query, "")
 		must.NoError(t, json.Unmarshal([]byte(body), &doc))
 		return doc
 	}()
-	// differing lists the fields that have another JSON type than those of the healthy document.
+	// differing returns the fields with a JSON type that differs from the healthy document.
 	differing := func(t *testing.T, doc map[string]any) (fields []string) {
 		t.Helper()
 		kind := func(v any) string {
 			text, err := json.Marshal(v)
 			must.NoError(t, err)
-			return strings.TrimLeft(string(text[:1]), "-0123456789") // all numbers are of one kind
+			return strings.TrimLeft(string(text[:1]), "-0123456789") // all numbers are of the same type
 		}
 		compare := func(a, b map[string]any) {
 			for _, field := range documentFields() {
@@ -171,86 +171,86 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 	}
 	t.Run("all", func(t *testing.T) {
 		got := differing(t, spoiled(t, "", ""))
-		if want := len(documentFields()) - 1; len(got) != want { // all but the list itself
+		if want := len(documentFields()) - 1; len(got) != want { // all except the list itself
 			t.Errorf("fields of a wrong type: %v, want %d", got, want)
 		}
 	})
 	t.Run("unknown event type", func(t *testing.T) {
 		event := spoiled(t, "EventType", `"Explode"`)["Events"].([]any)[0].(map[string]any)
 		if event["EventType"] != "Explode" || event["EventStatus"] != "Scheduled" {
-			t.Errorf("the event is shown as %v", event)
+			t.Errorf("the document shows the event as %v", event)
 		}
 	})
 }
 
-func TestHangEndsWhenTheClientGivesUp(t *testing.T) {
+func TestHangEndsWhenClientGivesUp(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
 			e := newEmulator(t, Options{})
 			base := serveEmulator(t, e)
-			inject(t, e, Fault{Kind: FaultHang})
+			injectFaults(t, e, Fault{Kind: FaultHang})
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			r, err := http.NewRequestWithContext(ctx, method, base+metadataPath+query, strings.NewReader("{}"))
 			must.NoError(t, err)
-			if err := send(http.DefaultClient, r); !errors.Is(err, context.DeadlineExceeded) {
+			if err := sendIgnoringResponse(http.DefaultClient, r); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v", err)
 			}
-			read(t, base)
+			readDocument(t, base)
 		})
 	}
 }
 
-// signal is a log that says when it is first written to.
-type signal struct {
+// firstWriteSignal is a log that closes a channel at the first write.
+type firstWriteSignal struct {
 	once sync.Once
 	c    chan struct{}
 }
 
-func (s *signal) Write(line []byte) (int, error) {
+func (s *firstWriteSignal) Write(line []byte) (int, error) {
 	s.once.Do(func() { close(s.c) })
 	return len(line), nil
 }
 
-func TestHangEndsWhenTheEmulatorCloses(t *testing.T) {
-	hanging := &signal{c: make(chan struct{})} // the fault is the only thing that is logged here
+func TestHangEndsWhenEmulatorCloses(t *testing.T) {
+	hanging := &firstWriteSignal{c: make(chan struct{})} // only the fault logs here
 	e := newEmulator(t, Options{Log: slog.New(slog.NewTextHandler(hanging, nil))})
 	base := serveEmulator(t, e)
-	inject(t, e, Fault{Kind: FaultHang})
+	injectFaults(t, e, Fault{Kind: FaultHang})
 	done := make(chan error, 1)
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+metadataPath+query, nil)
 		if err == nil {
-			err = send(http.DefaultClient, r)
+			err = sendIgnoringResponse(http.DefaultClient, r)
 		}
 		done <- err
 	}()
 	<-hanging.c
 	e.Close()
 	if err := <-done; err == nil {
-		t.Error("the request was answered")
+		t.Error("the request got a response")
 	}
 }
 
-func TestReset(t *testing.T) {
+func TestResetFaultResetsConnection(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
-	inject(t, e, Fault{Kind: FaultReset})
-	// A transport of its own: http.DefaultClient would try a kept-alive connection again.
+	injectFaults(t, e, Fault{Kind: FaultReset})
+	// A separate transport, because http.DefaultClient would retry a kept-alive connection.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+metadataPath+query, nil)
 	must.NoError(t, err)
-	if err := send(client, r); !errors.Is(err, syscall.ECONNRESET) {
+	if err := sendIgnoringResponse(client, r); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want ECONNRESET", err)
 	}
-	read(t, base)
+	readDocument(t, base)
 }
 
-func TestFaultsAreAScript(t *testing.T) {
+func TestFaultsApplyInOrder(t *testing.T) {
 	e := newEmulator(t, Options{})
 	e.ScaleSet("other")
 	base := serveEmulator(t, e)
-	inject(t, e,
+	injectFaults(t, e,
 		Fault{Kind: FaultStatus, Status: 501, Machine: vm1},
 		Fault{Kind: FaultStatus, Status: 502, ScaleSet: "OTHER"},
 		Fault{Kind: FaultStatus, Status: 503, Method: http.MethodPost},
@@ -264,24 +264,24 @@ func TestFaultsAreAScript(t *testing.T) {
 	for _, url := range []string{
 		set, set, set, machine, set, set, set, base + "/scalesets/other", base + "/scalesets/other",
 	} {
-		status, _ := call(t, http.MethodGet, url+metadataPath+query, "")
+		status, _ := sendCall(t, http.MethodGet, url+metadataPath+query, "")
 		got = append(got, status)
 	}
-	status, _ := call(t, http.MethodPost, set+metadataPath+query, startRequest(newEventID()))
+	status, _ := sendCall(t, http.MethodPost, set+metadataPath+query, startRequestBody(newEventID()))
 	check.Equal(t, []int{500, 200, 200, 501, 429, 429, 200, 502, 200, 503}, append(got, status))
 }
 
-func TestFaultForATime(t *testing.T) {
+func TestFaultLastsForItsDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{})
-		inject(t, e, Fault{Kind: FaultEmpty, For: time.Minute}, Fault{Kind: FaultHTML, For: time.Minute, Times: 1})
+		injectFaults(t, e, Fault{Kind: FaultEmpty, For: time.Minute}, Fault{Kind: FaultHTML, For: time.Minute, Times: 1})
 		took := func(kind FaultKind) bool {
-			f, ok := e.takeFault(target{method: http.MethodGet})
+			f, ok := e.takeRequestFault(faultTarget{method: http.MethodGet})
 			return ok && f.Kind == kind
 		}
 		for range 100 {
 			if !took(FaultEmpty) {
-				t.Fatal("the fault is over before its time")
+				t.Fatal("the fault ended too early")
 			}
 		}
 		time.Sleep(time.Minute - time.Nanosecond)
@@ -289,7 +289,7 @@ func TestFaultForATime(t *testing.T) {
 			t.Errorf("faults left: %+v", left)
 		}
 		if !took(FaultEmpty) {
-			t.Error("the fault is over before its time")
+			t.Error("the fault ended too early")
 		}
 		time.Sleep(time.Nanosecond)
 		if left := e.Faults(); len(left) != 0 {
@@ -298,15 +298,15 @@ func TestFaultForATime(t *testing.T) {
 	})
 }
 
-func TestSpoiledApproval(t *testing.T) {
+func TestFaultyApprovalTakesEffectOnlyIfProcessed(t *testing.T) {
 	for _, processed := range []bool{false, true} {
 		t.Run("processed "+strconv.FormatBool(processed), func(t *testing.T) {
 			e := newEmulator(t, Options{})
 			base := serveEmulator(t, e)
-			record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-			inject(t, e, Fault{Kind: FaultStatus, Status: 500, Processed: processed})
-			if status, _ := call(t, "POST", base+metadataPath+query, startRequest(record.EventID)); status != 500 {
-				t.Errorf("answered with %d", status)
+			record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+			injectFaults(t, e, Fault{Kind: FaultStatus, Status: 500, Processed: processed})
+			if status, _ := sendCall(t, "POST", base+metadataPath+query, startRequestBody(record.EventID)); status != 500 {
+				t.Errorf("status %d", status)
 			}
 			record, _ = e.State().Event(record.EventID)
 			if started := record.Status == Started; started != processed {
@@ -316,7 +316,7 @@ func TestSpoiledApproval(t *testing.T) {
 	}
 }
 
-func TestFaultThatIsRefused(t *testing.T) {
+func TestInvalidFaultIsRefused(t *testing.T) {
 	e := newEmulator(t, Options{})
 	for message, f := range map[string]Fault{
 		`kind ""`:       {},
@@ -338,9 +338,9 @@ func TestFaultThatIsRefused(t *testing.T) {
 		}
 	}
 	if left := e.Faults(); len(left) != 0 {
-		t.Errorf("the sound ones of refused lists were injected: %+v", left)
+		t.Errorf("valid faults of refused lists were injected: %+v", left)
 	}
-	inject(t, e, Fault{Kind: FaultEmpty, Times: 7})
+	injectFaults(t, e, Fault{Kind: FaultEmpty, Times: 7})
 	e.ClearFaults()
 	if left := e.Faults(); len(left) != 0 {
 		t.Errorf("faults left after ClearFaults: %+v", left)

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Versions are the api-versions of Scheduled Events, newest first. What each one added:
-// 2020-07-01 DurationInSeconds, 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate,
-// 2017-11-01 events of type Preempt, 2017-08-01 resource names without a leading underscore.
+// Versions returns the api-versions of Scheduled Events, newest first. They added: 2020-07-01 DurationInSeconds,
+// 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate, 2017-11-01 events of type
+// Preempt, 2017-08-01 resource names without a leading underscore.
 func Versions() []string {
 	return []string{
 		"2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01",
@@ -25,15 +25,15 @@ func Versions() []string {
 
 const (
 	metadataPath = "/metadata/scheduledevents"
-	// maxStartRequests bounds the body of a POST; a list for a hundred events needs a tenth of it.
+	// maxStartRequests limits the body of a POST. A list of a hundred events needs a tenth of it.
 	maxStartRequests = 64 << 10
-	// disabledAfter is how long a scale set may go without a call before the service is switched off for it.
+	// disabledAfter is the time without calls until the service is switched off for a scale set.
 	disabledAfter = 24 * time.Hour
-	// newestVersions is how many versions the answer to a bad api-version names.
+	// newestVersions is the number of versions in the response to a bad api-version.
 	newestVersions = 3
 )
 
-// document is the answer to a GET. The order of the fields is that of the documentation's examples.
+// document is the response to a GET. The fields are in the order of the documentation's examples.
 type document struct {
 	DocumentIncarnation int             `json:"DocumentIncarnation"`
 	Events              []documentEvent `json:"Events"`
@@ -51,14 +51,14 @@ type documentEvent struct {
 	DurationInSeconds *int        `json:"DurationInSeconds,omitempty"`
 }
 
-// answer is one HTTP answer, made before it is sent so that a fault can spoil it.
-type answer struct {
+// response is a response. It is complete before it is sent, so that a fault can change it.
+type response struct {
 	status int
 	body   []byte
 }
 
-// Handler serves the metadata service of this scale set alone, as a listener of its own needs it, at
-// /metadata/scheduledevents and at /virtualMachines/{machine}/metadata/scheduledevents.
+// Handler serves the metadata service of this scale set only, at /metadata/scheduledevents and at
+// /virtualMachines/{machine}/metadata/scheduledevents.
 func (s *ScaleSet) Handler() http.Handler {
 	mux := http.NewServeMux()
 	serve := func(w http.ResponseWriter, r *http.Request) {
@@ -69,12 +69,11 @@ func (s *ScaleSet) Handler() http.Handler {
 	return mux
 }
 
-// routeMetadata adds the metadata service of all scale sets.
 func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		set, err := e.lookUp(r.PathValue("scaleSet"))
+		set, err := e.findScaleSet(r.PathValue("scaleSet"))
 		if err != nil {
-			errorAnswer(http.StatusNotFound, "Not found. "+err.Error()).send(w)
+			newErrorResponse(http.StatusNotFound, "Not found. "+err.Error()).writeTo(w)
 			return
 		}
 		e.serveScheduledEvents(w, r, set, r.PathValue("machine"))
@@ -84,26 +83,26 @@ func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 	mux.HandleFunc("/scalesets/{scaleSet}/virtualMachines/{machine}"+metadataPath, serve)
 }
 
-// serveScheduledEvents answers one request. machine is who asks, or empty when the path does not say.
+// serveScheduledEvents serves one request. machine is the client in the path, or empty.
 func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, set *ScaleSet, machine string) {
 	if err := e.awaitEnabled(r.Context(), set); err != nil {
-		panic(http.ErrAbortHandler) // to return would be an answer of 200 without a body
+		panic(http.ErrAbortHandler) // a return would send 200 without a body
 	}
-	fault, faulty := e.takeFault(target{method: r.Method, scaleSet: set.name, machine: machine})
-	var a answer
+	fault, faulty := e.takeRequestFault(faultTarget{method: r.Method, scaleSet: set.name, machine: machine})
+	var a response
 	if !faulty || r.Method == http.MethodGet || fault.Processed {
-		a = e.answer(r, set, machine)
+		a = e.healthyResponse(r, set, machine)
 	}
 	if faulty {
-		e.log.Info("answering with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
+		e.log.Info("respond with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
 			"machine", machine)
-		fault.spoil(e.ctx, w, r, a) //nolint:contextcheck // a fault that hangs ends with the emulator; the client may be long gone
+		fault.writeResponse(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
 		return
 	}
-	a.send(w)
+	a.writeTo(w)
 }
 
-// awaitEnabled counts the request and holds it up while the service is being switched on for the scale set.
+// awaitEnabled counts the request and delays it while the service is being switched on for the scale set.
 func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	e.mu.Lock()
 	now := time.Now()
@@ -114,11 +113,11 @@ func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	set.requests++
 	wait := set.enabledAt.Sub(now)
 	e.mu.Unlock()
-	return sleep(ctx, e.ctx, wait)
+	return sleepUnlessClosed(ctx, e.ctx, wait)
 }
 
-// sleep waits for d; it fails when the client or the emulator ends first.
-func sleep(client, emulator context.Context, d time.Duration) error {
+// sleepUnlessClosed waits for d. It fails if the client or the emulator ends first.
+func sleepUnlessClosed(client, emulator context.Context, d time.Duration) error {
 	if d <= 0 {
 		return client.Err()
 	}
@@ -134,52 +133,52 @@ func sleep(client, emulator context.Context, d time.Duration) error {
 	}
 }
 
-// answer says what the healthy service answers.
-func (e *Emulator) answer(r *http.Request, set *ScaleSet, machine string) answer {
-	if refusal, ok := refuse(r); ok {
+// healthyResponse returns the healthy response.
+func (e *Emulator) healthyResponse(r *http.Request, set *ScaleSet, machine string) response {
+	if refusal, ok := refuseRequest(r); ok {
 		return refusal
 	}
 	if r.Method == http.MethodPost {
-		return e.answerPost(r, set, machine)
+		return e.servePost(r, set, machine)
 	}
-	return answer{status: http.StatusOK, body: marshal(e.document(set, r.URL.Query().Get("api-version")))}
+	return response{status: http.StatusOK, body: encodeJSON(e.newDocument(set, r.URL.Query().Get("api-version")))}
 }
 
-// refuse makes the checks that come before the method's own. The messages are those of the real service where they are
-// documented; those on X-Forwarded-For and on the method are not.
-func refuse(r *http.Request) (answer, bool) {
+// refuseRequest makes the checks that precede the method's own. The messages are those of the real service as far as they are
+// documented. Those for X-Forwarded-For and for the method are not.
+func refuseRequest(r *http.Request) (response, bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
 	case len(r.Header.Values("X-Forwarded-For")) > 0:
-		return badRequest("X-Forwarded-For header is not allowed: the request must not come through a proxy"), true
+		return newBadRequest("X-Forwarded-For header is not allowed: the request must not come through a proxy"), true
 	case !strings.EqualFold(r.Header.Get("Metadata"), "true"):
-		return badRequest("Required metadata header not specified or not correct"), true
+		return newBadRequest("Required metadata header not specified or not correct"), true
 	case version == "":
-		return badVersion("api-version was not specified in the request." +
+		return newBadVersion("api-version was not specified in the request." +
 			" For more information refer to aka.ms/azureimds"), true
 	case !slices.Contains(Versions(), version):
-		return badVersion("api-version is invalid or was not specified in the request."), true
+		return newBadVersion("api-version is invalid or was not specified in the request."), true
 	case r.Method != http.MethodGet && r.Method != http.MethodPost:
-		return errorAnswer(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
+		return newErrorResponse(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
 	}
-	return answer{}, false
+	return response{}, false
 }
 
-// document is what the scale set's machines are shown, in the terms of that api-version.
-func (e *Emulator) document(set *ScaleSet, version string) document {
+// newDocument returns the scale set's document in an api-version.
+func (e *Emulator) newDocument(set *ScaleSet, version string) document {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	doc := document{DocumentIncarnation: set.incarnation, Events: []documentEvent{}}
 	for _, ev := range e.events {
-		if ev.set == set && ev.record.Listed() && knows(version, ev.record.Type) {
-			doc.Events = append(doc.Events, shown(&ev.record, version))
+		if ev.set == set && ev.record.Listed() && versionHasType(version, ev.record.Type) {
+			doc.Events = append(doc.Events, toDocumentEvent(&ev.record, version))
 		}
 	}
 	return doc
 }
 
-// knows reports whether that api-version has events of the type. Versions compare as strings: they are ISO dates.
-func knows(version string, t EventType) bool {
+// versionHasType reports whether an api-version has events of the type. Versions are ISO dates, so they compare as strings.
+func versionHasType(version string, t EventType) bool {
 	switch t {
 	case Terminate:
 		return version >= "2019-01-01"
@@ -189,8 +188,8 @@ func knows(version string, t EventType) bool {
 	return true
 }
 
-// shown is one event in the terms of that api-version.
-func shown(r *Record, version string) documentEvent {
+// toDocumentEvent returns one event in an api-version.
+func toDocumentEvent(r *Record, version string) documentEvent {
 	de := documentEvent{
 		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
 		Resources: slices.Clone(r.Resources),
@@ -215,23 +214,23 @@ func shown(r *Record, version string) documentEvent {
 	return de
 }
 
-func (e *Emulator) answerPost(r *http.Request, set *ScaleSet, machine string) answer {
+func (e *Emulator) servePost(r *http.Request, set *ScaleSet, machine string) response {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxStartRequests))
 	if err != nil {
-		return badRequest(fmt.Sprintf("The body could not be read: %v", err))
+		return newBadRequest(fmt.Sprintf("The body could not be read: %v", err))
 	}
 	ids, err := ParseStartRequests(body)
 	if err != nil {
-		return badRequest(err.Error())
+		return newBadRequest(err.Error())
 	}
-	if err := e.approve(set, ids, approver(r, machine)); err != nil {
-		return badRequest(err.Error())
+	if err := e.approveEvents(set, ids, identifyApprover(r, machine)); err != nil {
+		return newBadRequest(err.Error())
 	}
-	return answer{status: http.StatusOK}
+	return response{status: http.StatusOK}
 }
 
-// approver says who approves. On a loopback address only the machine in the path tells one agent from another.
-func approver(r *http.Request, machine string) string {
+// identifyApprover names the client that approves. On a loopback address only the machine in the path identifies an agent.
+func identifyApprover(r *http.Request, machine string) string {
 	if machine != "" {
 		return machine
 	}
@@ -242,12 +241,12 @@ func approver(r *http.Request, machine string) string {
 	return host + " " + r.UserAgent()
 }
 
-// ErrMalformed is the error of a StartRequests body that cannot be understood, for errors.Is.
+// ErrMalformed is the error of an invalid StartRequests body, for errors.Is.
 var ErrMalformed = errors.New("malformed StartRequests")
 
-// ParseStartRequests reads the body of a POST and returns the event IDs it approves: at least one, GUIDs in the letter
-// case they were sent in, none twice. Fields that it does not know are ignored, as older clients send the document's
-// incarnation along. Every error is ErrMalformed.
+// ParseStartRequests parses the body of a POST and returns the approved event IDs: at least one GUID, unchanged and
+// without duplicates. It ignores unknown fields, because older clients send the document's incarnation. Every error is
+// ErrMalformed.
 func ParseStartRequests(body []byte) ([]string, error) {
 	var request struct {
 		StartRequests []struct {
@@ -263,7 +262,7 @@ func ParseStartRequests(body []byte) ([]string, error) {
 	var ids []string
 	for i, start := range request.StartRequests {
 		if !isGUID(start.EventID) {
-			return nil, fmt.Errorf("%w: StartRequests[%d].EventId is %q: want a GUID", ErrMalformed, i, start.EventID)
+			return nil, fmt.Errorf("%w: StartRequests[%d].EventId is %q: must be a GUID", ErrMalformed, i, start.EventID)
 		}
 		if !slices.ContainsFunc(ids, func(id string) bool { return strings.EqualFold(id, start.EventID) }) {
 			ids = append(ids, start.EventID)
@@ -272,23 +271,23 @@ func ParseStartRequests(body []byte) ([]string, error) {
 	return ids, nil
 }
 
-// unmarshalOne reads exactly one JSON value, refusing fields it does not know when strict.
+// unmarshalOne parses exactly one JSON value. If strict, it refuses unknown fields.
 func unmarshalOne(data []byte, into any, strict bool) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if strict {
 		dec.DisallowUnknownFields()
 	}
 	if err := dec.Decode(into); err != nil {
-		return fmt.Errorf("not the JSON expected: %w", err)
+		return fmt.Errorf("unexpected JSON: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("not the JSON expected: there is more behind the first value")
+		return errors.New("unexpected JSON: there is data after the first value")
 	}
 	return nil
 }
 
-// marshal encodes a value of this package's own types, none of which can fail to encode.
-func marshal(v any) []byte {
+// encodeJSON encodes a value of this package, which cannot fail.
+func encodeJSON(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -298,27 +297,27 @@ func marshal(v any) []byte {
 	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
-func badRequest(message string) answer {
-	return errorAnswer(http.StatusBadRequest, "Bad request. "+message)
+func newBadRequest(message string) response {
+	return newErrorResponse(http.StatusBadRequest, "Bad request. "+message)
 }
 
-// badVersion names the newest versions, as the documentation shows for a request without one.
-func badVersion(message string) answer {
-	return answer{status: http.StatusBadRequest, body: marshal(struct {
+// newBadVersion lists the newest versions, as the documentation shows for a request without version.
+func newBadVersion(message string) response {
+	return response{status: http.StatusBadRequest, body: encodeJSON(struct {
 		Error  string   `json:"error"`
 		Newest []string `json:"newest-versions"`
 	}{"Bad request. " + message, Versions()[:newestVersions]})}
 }
 
-func errorAnswer(status int, message string) answer {
-	return answer{status: status, body: marshal(struct {
+func newErrorResponse(status int, message string) response {
+	return response{status: status, body: encodeJSON(struct {
 		Error string `json:"error"`
 	}{message})}
 }
 
-// send writes the answer as the real service does.
-func (a answer) send(w http.ResponseWriter) {
+// writeTo writes the response as the real service does.
+func (a response) writeTo(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a client that has gone cannot be told
+	_, _ = w.Write(a.body) // a client that has disconnected cannot be told
 }

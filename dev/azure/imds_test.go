@@ -22,7 +22,7 @@ const (
 	query   = "?api-version=2020-07-01"
 )
 
-// newEmulator gives an emulator with one scale set, closed when the test is over.
+// newEmulator returns an emulator with one scale set for one test.
 func newEmulator(t testing.TB, opts Options) *Emulator {
 	t.Helper()
 	e := New(opts)
@@ -31,7 +31,7 @@ func newEmulator(t testing.TB, opts Options) *Emulator {
 	return e
 }
 
-// serveEmulator serves it over real HTTP and gives the base URL.
+// serveEmulator serves the emulator over HTTP and returns the base URL.
 func serveEmulator(t testing.TB, e *Emulator) string {
 	t.Helper()
 	server := httptest.NewServer(e.Handler())
@@ -40,13 +40,13 @@ func serveEmulator(t testing.TB, e *Emulator) string {
 	return server.URL
 }
 
-// call makes one request with the Metadata header, and gives the status and the body.
-func call(t testing.TB, method, url, body string) (int, string) {
+// sendCall sends a request with the Metadata header, and returns the status and the body.
+func sendCall(t testing.TB, method, url, body string) (int, string) {
 	t.Helper()
-	return callWith(t, method, url, body, http.Header{"Metadata": {"true"}})
+	return sendCallWith(t, method, url, body, http.Header{"Metadata": {"true"}})
 }
 
-func callWith(t testing.TB, method, url, body string, header http.Header) (int, string) {
+func sendCallWith(t testing.TB, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	must.NoError(t, err)
@@ -55,7 +55,7 @@ func callWith(t testing.TB, method, url, body string, header http.Header) (int, 
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, url, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // It was only read.
+	defer func() { _ = resp.Body.Close() }() // read only
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatalf("%s %s: reading the body: %v", method, url, err)
@@ -63,29 +63,29 @@ func callWith(t testing.TB, method, url, body string, header http.Header) (int, 
 	return resp.StatusCode, string(got)
 }
 
-// read gets the document, which must be answered with 200.
-func read(t testing.TB, base string) document {
+// readDocument gets the document, and fails if the status is not 200.
+func readDocument(t testing.TB, base string) document {
 	t.Helper()
-	status, body := call(t, http.MethodGet, base+metadataPath+query, "")
+	status, body := sendCall(t, http.MethodGet, base+metadataPath+query, "")
 	if status != http.StatusOK {
-		t.Fatalf("GET answered %d %s", status, body)
+		t.Fatalf("GET: %d %s", status, body)
 	}
 	var doc document
 	if err := json.Unmarshal([]byte(body), &doc); err != nil {
-		t.Fatalf("GET answered %s: %v", body, err)
+		t.Fatalf("GET: %s: %v", body, err)
 	}
 	return doc
 }
 
-func announce(t testing.TB, e *Emulator, a Announcement) Record {
+func mustAnnounce(t testing.TB, e *Emulator, a Announcement) Record {
 	t.Helper()
 	r, err := e.Announce(a)
 	must.NoError(t, err)
 	return r
 }
 
-// startRequest is the body of a POST that approves these events.
-func startRequest(ids ...string) string {
+// startRequestBody returns the body of a POST that approves these events.
+func startRequestBody(ids ...string) string {
 	var list []string
 	for _, id := range ids {
 		list = append(list, fmt.Sprintf(`{"EventId":%q}`, id))
@@ -93,7 +93,7 @@ func startRequest(ids ...string) string {
 	return `{"StartRequests":[` + strings.Join(list, ",") + `]}`
 }
 
-func TestRequestThatTheServiceRefuses(t *testing.T) {
+func TestInvalidMetadataRequestIsRefused(t *testing.T) {
 	base := serveEmulator(t, newEmulator(t, Options{}))
 	metadata := http.Header{"Metadata": {"true"}}
 	newest := []any{"2020-07-01", "2019-08-01", "2019-04-01"}
@@ -124,10 +124,10 @@ func TestRequestThatTheServiceRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			status, body := callWith(t, tt.method, base+tt.path, "", tt.header)
+			status, body := sendCallWith(t, tt.method, base+tt.path, "", tt.header)
 			var got map[string]any
 			if err := json.Unmarshal([]byte(body), &got); err != nil {
-				t.Fatalf("the answer %q is not JSON: %v", body, err)
+				t.Fatalf("the response %q is not JSON: %v", body, err)
 			}
 			message, _ := got["error"].(string)
 			if status != tt.status || !strings.Contains(message, tt.message) {
@@ -138,27 +138,27 @@ func TestRequestThatTheServiceRefuses(t *testing.T) {
 	}
 }
 
-func TestMetadataHeaderInAnyLetterCase(t *testing.T) {
+func TestMetadataHeaderIgnoresLetterCase(t *testing.T) {
 	base := serveEmulator(t, newEmulator(t, Options{}))
-	status, body := callWith(t, "GET", base+metadataPath+query, "", http.Header{"Metadata": {"True"}})
+	status, body := sendCallWith(t, "GET", base+metadataPath+query, "", http.Header{"Metadata": {"True"}})
 	if status != http.StatusOK {
 		t.Errorf("got %d %s", status, body)
 	}
 }
 
-func TestEmptyDocument(t *testing.T) {
+func TestDocumentWithoutEvents(t *testing.T) {
 	base := serveEmulator(t, newEmulator(t, Options{}))
-	status, body := call(t, "GET", base+metadataPath+query, "")
+	status, body := sendCall(t, "GET", base+metadataPath+query, "")
 	if want := `{"DocumentIncarnation":1,"Events":[]}`; status != 200 || body != want {
 		t.Errorf("got %d %s, want %s", status, body, want)
 	}
 }
 
-func TestDocumentOfAScheduledEvent(t *testing.T) {
+func TestDocumentListsScheduledEvent(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
 	notBefore := time.Now().Add(time.Hour).Truncate(time.Second).UTC()
-	announce(t, e, Announcement{
+	mustAnnounce(t, e, Announcement{
 		Type: Freeze, Resources: []string{vm0, vm1}, EventID: "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
 		NotBefore: notBefore,
 	})
@@ -166,23 +166,23 @@ func TestDocumentOfAScheduledEvent(t *testing.T) {
 		`"EventStatus":"Scheduled","EventType":"Freeze","ResourceType":"VirtualMachine","Resources":[%q,%q],`+
 		`"NotBefore":%q,"Description":"Host server is undergoing maintenance.","EventSource":"Platform",`+
 		`"DurationInSeconds":5}]}`, vm0, vm1, notBefore.Format("Mon, 02 Jan 2006 15:04:05 GMT"))
-	if _, body := call(t, "GET", base+metadataPath+query, ""); body != want {
+	if _, body := sendCall(t, "GET", base+metadataPath+query, ""); body != want {
 		t.Errorf("got  %s\nwant %s", body, want)
 	}
 }
 
-func TestOlderVersionsKnowLess(t *testing.T) {
+func TestOlderVersionsHaveFewerFields(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
 	for _, typ := range []EventType{Reboot, Preempt, Terminate} {
-		announce(t, e, Announcement{Type: typ, Resources: []string{vm0}, Notice: time.Hour})
+		mustAnnounce(t, e, Announcement{Type: typ, Resources: []string{vm0}, Notice: time.Hour})
 	}
 	all := []string{"Reboot", "Preempt", "Terminate"}
 	tests := []struct {
 		version  string
 		types    []string
 		resource string
-		later    []string // which of the fields that came later are shown
+		later    []string // the later fields that are shown
 	}{
 		{"2020-07-01", all, vm0, []string{"Description", "EventSource", "DurationInSeconds"}},
 		{"2019-08-01", all, vm0, []string{"Description", "EventSource"}},
@@ -193,11 +193,11 @@ func TestOlderVersionsKnowLess(t *testing.T) {
 		{"2017-03-01", []string{"Reboot"}, "_" + vm0, nil},
 	}
 	if len(tests) != len(Versions()) {
-		t.Errorf("%d versions are tested of %d", len(tests), len(Versions()))
+		t.Errorf("%d of %d versions are tested", len(tests), len(Versions()))
 	}
 	for _, tt := range tests {
 		t.Run(tt.version, func(t *testing.T) {
-			_, body := call(t, "GET", base+metadataPath+"?api-version="+tt.version, "")
+			_, body := sendCall(t, "GET", base+metadataPath+"?api-version="+tt.version, "")
 			var doc struct{ Events []map[string]any }
 			must.NoError(t, json.Unmarshal([]byte(body), &doc))
 			var types []string
@@ -221,38 +221,38 @@ func TestScaleSetsHaveSeparateDocuments(t *testing.T) {
 	base := serveEmulator(t, e)
 	alone := httptest.NewServer(other.Handler())
 	t.Cleanup(alone.Close)
-	announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 
-	if doc := read(t, base+"/scalesets/"+testSet); len(doc.Events) != 1 || doc.DocumentIncarnation != 2 {
+	if doc := readDocument(t, base+"/scalesets/"+testSet); len(doc.Events) != 1 || doc.DocumentIncarnation != 2 {
 		t.Errorf("the event's scale set shows %+v", doc)
 	}
-	if doc := read(t, base+"/scalesets/"+strings.ToUpper(testSet)+"/virtualMachines/"+vm1); len(doc.Events) != 1 {
+	if doc := readDocument(t, base+"/scalesets/"+strings.ToUpper(testSet)+"/virtualMachines/"+vm1); len(doc.Events) != 1 {
 		t.Errorf("another machine of the scale set, in another letter case, is shown %+v", doc)
 	}
 	for _, url := range []string{
 		base + "/scalesets/" + other.Name(), alone.URL, alone.URL + "/virtualMachines/aks-sys-87654321-vmss_0",
 	} {
-		if doc := read(t, url); len(doc.Events) != 0 || doc.DocumentIncarnation != 1 {
+		if doc := readDocument(t, url); len(doc.Events) != 0 || doc.DocumentIncarnation != 1 {
 			t.Errorf("the other scale set shows %+v at %s", doc, url)
 		}
 	}
-	if status, body := call(t, "GET", base+metadataPath+query, ""); status != http.StatusNotFound {
-		t.Errorf("with two scale sets the bare path answers %d %s", status, body)
+	if status, body := sendCall(t, "GET", base+metadataPath+query, ""); status != http.StatusNotFound {
+		t.Errorf("with two scale sets the path without scale set returns %d %s", status, body)
 	}
 }
 
-func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
+func TestApprovalStartsEventForAllResources(t *testing.T) {
 	e := newEmulator(t, Options{Outage: time.Hour})
 	base := serveEmulator(t, e)
-	approved := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}})
-	other := announce(t, e, Announcement{Type: Reboot, Resources: []string{testSet + "_2"}})
+	approved := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}})
+	other := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{testSet + "_2"}})
 
 	// The letter case of a GUID does not matter.
 	url := base + "/scalesets/" + testSet + "/virtualMachines/" + vm0 + metadataPath + query
-	if status, body := call(t, "POST", url, startRequest(strings.ToLower(approved.EventID))); status != 200 || body != "" {
-		t.Fatalf("the approval is answered with %d %q", status, body)
+	if status, body := sendCall(t, "POST", url, startRequestBody(strings.ToLower(approved.EventID))); status != 200 || body != "" {
+		t.Fatalf("approval: %d %q", status, body)
 	}
-	doc := read(t, base)
+	doc := readDocument(t, base)
 	if doc.DocumentIncarnation != 4 { // empty, two announcements, one start
 		t.Errorf("incarnation %d, want 4", doc.DocumentIncarnation)
 	}
@@ -261,32 +261,32 @@ func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
 		t.Errorf("the approved event is shown as %+v", first)
 	}
 	if second.EventID != other.EventID || second.EventStatus != Scheduled || second.NotBefore == "" {
-		t.Errorf("the event that was not in the list is shown as %+v", second)
+		t.Errorf("the event outside the list is shown as %+v", second)
 	}
 
-	// Repeated, also by another machine: 200, and nothing changes.
+	// Repeated approvals, also by another machine, return 200 and change nothing.
 	url1 := base + "/scalesets/" + testSet + "/virtualMachines/" + vm1 + metadataPath + query
 	for _, u := range []string{url, url1} {
-		if status, body := call(t, "POST", u, startRequest(approved.EventID)); status != 200 {
-			t.Errorf("the repeated approval is answered with %d %s", status, body)
+		if status, body := sendCall(t, "POST", u, startRequestBody(approved.EventID)); status != 200 {
+			t.Errorf("repeated approval: %d %s", status, body)
 		}
 	}
-	if got := read(t, base).DocumentIncarnation; got != 4 {
+	if got := readDocument(t, base).DocumentIncarnation; got != 4 {
 		t.Errorf("incarnation %d after repeated approvals, want 4", got)
 	}
 	record, _ := e.State().Event(approved.EventID)
 	if len(record.Approvals) != 2 || record.Approvals[0].By != vm0 || record.Approvals[0].Times != 2 ||
 		record.Approvals[1].By != vm1 || record.StartedBy != ByApproval {
-		t.Errorf("the history says %+v", record)
+		t.Errorf("the history is %+v", record)
 	}
 }
 
-func TestApprovalWithoutAnInstanceIsRecordedByClient(t *testing.T) {
+func TestApprovalWithoutMachineIsRecordedByClient(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
-	record := announce(t, e, Announcement{Type: Freeze, Resources: []string{vm0}})
+	record := mustAnnounce(t, e, Announcement{Type: Freeze, Resources: []string{vm0}})
 	header := http.Header{"Metadata": {"true"}, "User-Agent": {"slipway/1"}}
-	if status, body := callWith(t, "POST", base+metadataPath+query, startRequest(record.EventID), header); status != 200 {
+	if status, body := sendCallWith(t, "POST", base+metadataPath+query, startRequestBody(record.EventID), header); status != 200 {
 		t.Fatalf("got %d %s", status, body)
 	}
 	record, _ = e.State().Event(record.EventID)
@@ -297,30 +297,30 @@ func TestRefusedApprovalApprovesNothing(t *testing.T) {
 	e := newEmulator(t, Options{})
 	e.ScaleSet("other")
 	base := serveEmulator(t, e)
-	known := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-	foreign := announce(t, e, Announcement{Type: Reboot, Resources: []string{"other_0"}})
-	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
+	known := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+	foreign := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{"other_0"}})
+	gone := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
 	must.NoError(t, e.Cancel(gone.EventID))
 	before := e.State()
 	for name, body := range map[string]string{
-		"no JSON":                       `StartRequests`,
-		"half of it":                    `{"StartRequests":[{"EventId":"` + known.EventID,
-		"two values":                    startRequest(known.EventID) + `{}`,
-		"empty body":                    ``,
-		"no list":                       `{}`,
-		"empty list":                    `{"StartRequests":[]}`,
-		"list of a wrong type":          `{"StartRequests":"` + known.EventID + `"}`,
-		"ID of a wrong type":            `{"StartRequests":[{"EventId":7}]}`,
-		"ID left out":                   `{"StartRequests":[{}]}`,
-		"ID that is no GUID":            startRequest("event-1"),
-		"unknown ID":                    startRequest("602d9444-d2cd-49c7-8624-8643e7171297"),
-		"known and unknown ID":          startRequest(known.EventID, "602d9444-d2cd-49c7-8624-8643e7171297"),
-		"event of another scale set":    startRequest(foreign.EventID),
-		"event that is no longer there": startRequest(gone.EventID),
-		"body of a megabyte":            startRequest(known.EventID) + strings.Repeat(" ", 1<<20),
+		"invalid JSON":               `StartRequests`,
+		"cut JSON":                   `{"StartRequests":[{"EventId":"` + known.EventID,
+		"two values":                 startRequestBody(known.EventID) + `{}`,
+		"empty body":                 ``,
+		"no list":                    `{}`,
+		"empty list":                 `{"StartRequests":[]}`,
+		"list of a wrong type":       `{"StartRequests":"` + known.EventID + `"}`,
+		"ID of a wrong type":         `{"StartRequests":[{"EventId":7}]}`,
+		"missing ID":                 `{"StartRequests":[{}]}`,
+		"ID that is not a GUID":      startRequestBody("event-1"),
+		"unknown ID":                 startRequestBody("602d9444-d2cd-49c7-8624-8643e7171297"),
+		"known and unknown ID":       startRequestBody(known.EventID, "602d9444-d2cd-49c7-8624-8643e7171297"),
+		"event of another scale set": startRequestBody(foreign.EventID),
+		"vanished event":             startRequestBody(gone.EventID),
+		"body of a megabyte":         startRequestBody(known.EventID) + strings.Repeat(" ", 1<<20),
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, answer := call(t, "POST", base+"/scalesets/"+testSet+metadataPath+query, body)
+			status, answer := sendCall(t, "POST", base+"/scalesets/"+testSet+metadataPath+query, body)
 			if status != http.StatusBadRequest || !strings.HasPrefix(answer, `{"error":"Bad request. `) {
 				t.Errorf("got %d %s", status, answer)
 			}
@@ -331,8 +331,8 @@ func TestRefusedApprovalApprovesNothing(t *testing.T) {
 
 func FuzzParseStartRequests(f *testing.F) {
 	id := "602d9444-d2cd-49c7-8624-8643e7171297"
-	f.Add([]byte(startRequest(id)))
-	f.Add([]byte(startRequest(id, strings.ToUpper(id))))
+	f.Add([]byte(startRequestBody(id)))
+	f.Add([]byte(startRequestBody(id, strings.ToUpper(id))))
 	f.Add([]byte(`{"DocumentIncarnation":3,"StartRequests":[{"EventId":"` + id + `"}]}`))
 	f.Add([]byte(`{"StartRequests":null}`))
 	f.Add([]byte(`[]`))
@@ -341,24 +341,24 @@ func FuzzParseStartRequests(f *testing.F) {
 		ids, err := ParseStartRequests(body)
 		if err != nil {
 			if len(ids) > 0 {
-				t.Fatalf("an error beside the IDs %q: %v", ids, err)
+				t.Fatalf("an error together with the IDs %q: %v", ids, err)
 			}
 			return
 		}
 		if len(ids) == 0 {
-			t.Fatal("neither an ID nor an error")
+			t.Fatal("no ID and no error")
 		}
 		for i, id := range ids {
 			if !isGUID(id) {
-				t.Fatalf("%q is no GUID", id)
+				t.Fatalf("%q is not a GUID", id)
 			}
 			if slices.ContainsFunc(ids[:i], func(other string) bool { return strings.EqualFold(id, other) }) {
-				t.Fatalf("%q is there twice", id)
+				t.Fatalf("%q is listed twice", id)
 			}
 		}
-		again, err := ParseStartRequests([]byte(startRequest(ids...)))
+		again, err := ParseStartRequests([]byte(startRequestBody(ids...)))
 		if err != nil || !slices.Equal(ids, again) {
-			t.Fatalf("%q reads as %q, %v when written again", ids, again, err)
+			t.Fatalf("%q parses as %q, %v after encoding", ids, again, err)
 		}
 	})
 }

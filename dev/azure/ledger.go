@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// Outcome is how a pod fared in an event.
+// Outcome is the result of an event for a pod.
 type Outcome string
 
-// The outcomes, the good ones first.
+// The outcomes, good ones first.
 const (
-	// OutcomeFinished: all containers terminated by themselves with exit code 0.
+	// OutcomeFinished: all containers exited on their own with code 0.
 	OutcomeFinished Outcome = "finished"
-	// OutcomeSpentGrace: killed, but after all the grace that its spec wanted.
+	// OutcomeSpentGrace: killed after at least the grace period of its spec.
 	OutcomeSpentGrace Outcome = "spent-grace"
-	// OutcomeStayed: a DaemonSet or mirror pod, which belongs to its node whatever becomes of it.
+	// OutcomeStayed: a DaemonSet or mirror pod, which stays on its node.
 	OutcomeStayed Outcome = "stayed"
-	// OutcomeRunning: it has not been asked to go, and its machine lives.
+	// OutcomeRunning: not deleted, and its machine runs.
 	OutcomeRunning Outcome = "running"
-	// OutcomeStopping: it has been asked to go and has not ended, and its machine lives.
+	// OutcomeStopping: deleted but not ended, and its machine runs.
 	OutcomeStopping Outcome = "stopping"
-	// OutcomeFailed: terminated by itself, with an exit code other than 0.
+	// OutcomeFailed: exited on its own with a non-zero code.
 	OutcomeFailed Outcome = "failed"
-	// OutcomeCutShort: killed after less grace than its spec wanted.
+	// OutcomeCutShort: killed after less than the grace period of its spec.
 	OutcomeCutShort Outcome = "cut-short"
-	// OutcomeKilledAtOnce: its object vanished without its containers having been seen to terminate, which is what a
-	// deletion with grace 0 does.
+	// OutcomeKilledAtOnce: its object vanished, and its containers were not seen to exit, as after a deletion with grace
+	// 0.
 	OutcomeKilledAtOnce Outcome = "killed-at-once"
-	// OutcomeLost: it had not ended when its machine died.
+	// OutcomeLost: not ended when its machine went down.
 	OutcomeLost Outcome = "lost"
-	// OutcomeUnknown: it is gone, and the watch was interrupted when that happened.
+	// OutcomeUnknown: it vanished while the watch was interrupted.
 	OutcomeUnknown Outcome = "unknown"
 )
 
-// Outcomes lists all outcomes, in the order in which a summary counts them.
+// Outcomes lists all outcomes in the order of a summary.
 func Outcomes() []Outcome {
 	return []Outcome{
 		OutcomeFinished, OutcomeSpentGrace, OutcomeCutShort, OutcomeKilledAtOnce, OutcomeLost, OutcomeFailed,
@@ -42,13 +42,13 @@ func Outcomes() []Outcome {
 	}
 }
 
-// Classify says how a pod fared on a machine that died at the given time, or lives when it is zero. It is a pure
-// function of its arguments.
+// Classify returns the outcome of a pod on a machine that went down at died, or that runs if died is zero. It is a pure
+// function.
 func Classify(p Pod, died time.Time) Outcome {
 	switch {
 	case p.Stays != "":
 		return OutcomeStayed
-	case !died.IsZero() && p.BoundAt.Before(died) && !endedBy(p, died):
+	case !died.IsZero() && p.BoundAt.Before(died) && !hadEndedBy(p, died):
 		return OutcomeLost
 	case p.EndedAt.IsZero() && p.AskedSeenAt.IsZero():
 		return OutcomeRunning
@@ -60,40 +60,40 @@ func Classify(p Pod, died time.Time) Outcome {
 	return classifyEnd(p)
 }
 
-// endedBy reports whether the pod had ended at that time. What the watch reports a little later still counts when the
-// containers' own times say so: a dead machine terminates nothing.
-func endedBy(p Pod, at time.Time) bool {
+// hadEndedBy reports whether the pod had ended at a time. A later report of the watch still counts if the containers' own
+// times are earlier, because a machine that is down terminates nothing.
+func hadEndedBy(p Pod, at time.Time) bool {
 	if p.EndedAt.IsZero() {
 		return false
 	}
 	return !p.EndedAt.After(at) || (!p.FinishedAt.IsZero() && !p.FinishedAt.After(at))
 }
 
-// classifyEnd judges a pod that ended while its machine lived.
+// classifyEnd classifies a pod that ended while its machine ran.
 func classifyEnd(p Pod) Outcome {
-	asked := !p.AskedSeenAt.IsZero()
+	deleted := !p.AskedSeenAt.IsZero()
 	switch {
 	case p.ExitCode != nil && *p.ExitCode == 0:
 		return OutcomeFinished
-	case p.WantedSeconds > 0 && (p.Vanished || asked && p.GrantedSeconds == 0):
+	case p.WantedSeconds > 0 && (p.Vanished || deleted && p.GrantedSeconds == 0):
 		return OutcomeKilledAtOnce
-	case !asked && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killed:
-		return OutcomeFailed // by itself, or killed for another reason than a deletion, such as a lack of memory
+	case !deleted && !p.Vanished, p.ExitCode != nil && *p.ExitCode != killedExitCode:
+		return OutcomeFailed // exited on its own, or killed for another reason than a deletion, such as out of memory
 	case p.GrantedSeconds < p.WantedSeconds:
 		return OutcomeCutShort
 	}
 	return OutcomeSpentGrace
 }
 
-// Bookkeeper keeps the ledger of an emulator's events. PodWatch is one.
+// Bookkeeper keeps the ledger of an emulator's events. PodWatch implements it.
 type Bookkeeper interface {
 	Ledger(State) Ledger
 }
 
-// Ledger is what became of the pods on the machines that events named.
+// Ledger records the outcome of each pod on the machines of events.
 type Ledger struct {
 	At time.Time `json:"at"`
-	// Events are in the order of their announcement.
+	// Events are in the order of announcement.
 	Events []EventLedger `json:"events"`
 }
 
@@ -115,28 +115,29 @@ type EventLedger struct {
 // Machine is one machine of an event.
 type Machine struct {
 	Resource string `json:"resource"`
-	// Node is empty when no node is known to be the machine.
+	// Node is empty if no node of the machine is known.
 	Node   string    `json:"node,omitempty"`
 	DiedAt time.Time `json:"diedAt,omitzero"`
 }
 
-// Entry is one pod in an event.
+// Entry is one pod of an event.
 type Entry struct {
 	Pod
 	Resource string  `json:"resource"`
 	Outcome  Outcome `json:"outcome"`
-	// Late is true for a pod that came to the machine after the event was visible.
+	// Late is true if the pod came to the machine after the event became visible.
 	Late bool `json:"late,omitempty"`
-	// LeftSeconds is the time between the pod's end and its machine's: the NotBefore last announced, before which the
-	// machine was sure to live, or its death where none was announced. It is not the death of a machine given up early,
-	// or cutting pods short and approving at once would look like having had no time. Nil while one of both is unknown.
+	// LeftSeconds is the time from the pod's end to the last announced NotBefore, until when the machine was sure to run.
+	// Without a NotBefore it is the time to the machine's death. An early death of the machine does not count. Otherwise
+	// a pod that is cut short by an early approval would seem to have had no time. Nil means unknown.
 	LeftSeconds *float64 `json:"leftSeconds,omitempty"`
 }
 
-// Settle makes the ledger from the events of a state, the pods seen, and the node that each machine is. It is a pure
-// function of its arguments.
+// Settle makes the ledger from the events of a state, the observed pods, and the node of each machine. It is a pure
+// function.
 //
-// An event concerns each pod that was on a named machine's node, not ended, at some time while the event was listed.
+// An event concerns each pod that was on a named machine's node, and had not ended, at some time while the event was
+// listed.
 func Settle(state State, pods []Pod, nodeOf func(resource string) (string, bool)) Ledger {
 	ledger := Ledger{At: state.At, Events: []EventLedger{}}
 	byNode := map[string][]Pod{}
@@ -144,12 +145,12 @@ func Settle(state State, pods []Pod, nodeOf func(resource string) (string, bool)
 		byNode[p.Node] = append(byNode[p.Node], p)
 	}
 	for _, r := range state.Events {
-		ledger.Events = append(ledger.Events, settleEvent(r, byNode, nodeOf))
+		ledger.Events = append(ledger.Events, newEventLedger(r, byNode, nodeOf))
 	}
 	return ledger
 }
 
-func settleEvent(r Record, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
+func newEventLedger(r Record, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
 	l := EventLedger{
 		ScaleSet: r.ScaleSet, EventID: r.EventID, Type: r.Type, Status: r.Status, Ending: r.Ending,
 		VisibleAt: r.VisibleAt, NotBefore: r.NotBefore, StartedAt: r.StartedAt, VanishedAt: r.VanishedAt,
@@ -166,23 +167,23 @@ func settleEvent(r Record, byNode map[string][]Pod, nodeOf func(string) (string,
 			continue
 		}
 		for _, p := range byNode[node] {
-			if concerns(r, p) {
-				l.Pods = append(l.Pods, settlePod(r, m, p))
+			if eventConcernsPod(r, p) {
+				l.Pods = append(l.Pods, newEntry(r, m, p))
 			}
 		}
 	}
 	return l
 }
 
-func concerns(r Record, p Pod) bool {
+func eventConcernsPod(r Record, p Pod) bool {
 	endedBefore := !p.EndedAt.IsZero() && p.EndedAt.Before(r.VisibleAt)
 	cameAfter := !r.VanishedAt.IsZero() && p.BoundAt.After(r.VanishedAt)
 	return !endedBefore && !cameAfter
 }
 
-// withinEvent hides what happened to a pod only after the event had vanished: that is no doing of the event. A pod
-// that was asked to go before counts to its end.
-func withinEvent(r Record, p Pod) Pod {
+// trimToEvent hides what happened to a pod after the event vanished, because the event did not cause it. If the pod was
+// deleted before, its record is complete.
+func trimToEvent(r Record, p Pod) Pod {
 	over := func(t time.Time) bool { return t.IsZero() || t.After(r.VanishedAt) }
 	if r.VanishedAt.IsZero() || !over(p.AskedSeenAt) || !over(p.EndedAt) || !over(p.FinishedAt) {
 		return p
@@ -193,8 +194,8 @@ func withinEvent(r Record, p Pod) Pod {
 	}
 }
 
-func settlePod(r Record, m Machine, p Pod) Entry {
-	p = withinEvent(r, p)
+func newEntry(r Record, m Machine, p Pod) Entry {
+	p = trimToEvent(r, p)
 	entry := Entry{Pod: p, Resource: m.Resource, Outcome: Classify(p, m.DiedAt), Late: p.BoundAt.After(r.VisibleAt)}
 	deadline := r.NotBefore
 	if deadline.IsZero() {
@@ -206,7 +207,7 @@ func settlePod(r Record, m Machine, p Pod) Entry {
 	return entry
 }
 
-// Event gives the ledger of the event with that ID, in any letter case.
+// Event returns the ledger of the event with this ID in any letter case.
 func (l Ledger) Event(id string) (EventLedger, bool) {
 	for _, event := range l.Events {
 		if strings.EqualFold(event.EventID, id) {
@@ -216,7 +217,6 @@ func (l Ledger) Event(id string) (EventLedger, bool) {
 	return EventLedger{}, false
 }
 
-// Count counts the pods with that outcome.
 func (l EventLedger) Count(outcome Outcome) int {
 	n := 0
 	for _, entry := range l.Pods {
@@ -227,8 +227,8 @@ func (l EventLedger) Count(outcome Outcome) int {
 	return n
 }
 
-// CutWithTimeLeft lists the pods that were cut short or killed at once although more time than the tolerance was left
-// to their machine.
+// CutWithTimeLeft lists the pods that were cut short or killed at once while their machine had more time left than the
+// tolerance.
 func (l EventLedger) CutWithTimeLeft(tolerance time.Duration) []Entry {
 	var cut []Entry
 	for _, entry := range l.Pods {
@@ -240,7 +240,7 @@ func (l EventLedger) CutWithTimeLeft(tolerance time.Duration) []Entry {
 	return cut
 }
 
-// Summary is the event's ledger in one line.
+// Summary returns the event's ledger in one line.
 func (l EventLedger) Summary(tolerance time.Duration) string {
 	var resources []string
 	for _, m := range l.Machines {
@@ -250,7 +250,7 @@ func (l EventLedger) Summary(tolerance time.Duration) string {
 	fmt.Fprintf(&b, "%s %s of %s: %d pods", l.Type, l.EventID, strings.Join(resources, ", "), len(l.Pods))
 	for _, outcome := range Outcomes() {
 		n := l.Count(outcome)
-		// These three are the point of the ledger, so that their absence is said too.
+		// These three outcomes matter most, so they are shown even if zero.
 		if n > 0 || outcome == OutcomeFinished || outcome == OutcomeCutShort || outcome == OutcomeLost {
 			fmt.Fprintf(&b, ", %d %s", n, outcome)
 		}
@@ -259,7 +259,7 @@ func (l EventLedger) Summary(tolerance time.Duration) string {
 	return b.String()
 }
 
-// Summary is one line per event, each ended by a line feed.
+// Summary returns one line per event, each ended by a line feed.
 func (l Ledger) Summary(tolerance time.Duration) string {
 	var b strings.Builder
 	for _, event := range l.Events {

@@ -9,44 +9,48 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-var zero = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 
-// at is a moment of the stories below.
-func at(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
+// at returns a time, in seconds after the event's announcement.
+func at(seconds float64) time.Time {
+	return startTime.Add(time.Duration(seconds * float64(time.Second)))
+}
 
-// bound is a pod that was on its node long before, and wants a grace of 30 s.
-func bound() Pod { return Pod{Name: "web", Node: "node", BoundAt: at(-1000), WantedSeconds: 30} }
+// boundPod returns a pod that was on its node long before, with a grace period of 30 s.
+func boundPod() Pod { return Pod{Name: "web", Node: "node", BoundAt: at(-1000), WantedSeconds: 30} }
 
-// asked is such a pod, asked to go at second 1.
-func asked(granted int64) Pod {
-	p := bound()
+// deletedPod returns such a pod, deleted at second 1.
+func deletedPod(granted int64) Pod {
+	p := boundPod()
 	p.AskedAt, p.AskedSeenAt, p.GrantedSeconds, p.FirstGrantedSeconds = at(1), at(1), granted, granted
 	return p
 }
 
-func (p Pod) terminated(seconds float64, code int32) Pod {
+func (p Pod) withTermination(seconds float64, code int32) Pod {
 	p.EndedAt, p.FinishedAt, p.ExitCode = at(seconds), at(seconds).Truncate(time.Second), new(code)
 	return p
 }
 
-func (p Pod) vanished(seconds float64) Pod {
+func (p Pod) withRemoval(seconds float64) Pod {
 	p.EndedAt, p.GoneAt, p.Vanished = at(seconds), at(seconds), true
 	return p
 }
 
-func (p Pod) wanting(seconds int64) Pod { return p.with(func(p *Pod) { p.WantedSeconds = seconds }) }
-
-func (p Pod) staying(why string) Pod { return p.with(func(p *Pod) { p.Stays = why }) }
-
-func (p Pod) seenAskedAt(seconds float64) Pod {
-	return p.with(func(p *Pod) { p.AskedSeenAt = at(seconds) })
+func (p Pod) withWantedSeconds(seconds int64) Pod {
+	return p.modified(func(p *Pod) { p.WantedSeconds = seconds })
 }
 
-func (p Pod) finishedAt(seconds float64) Pod {
-	return p.with(func(p *Pod) { p.FinishedAt = at(seconds) })
+func (p Pod) withStayReason(reason string) Pod { return p.modified(func(p *Pod) { p.Stays = reason }) }
+
+func (p Pod) withDeletionSeenAt(seconds float64) Pod {
+	return p.modified(func(p *Pod) { p.AskedSeenAt = at(seconds) })
 }
 
-func (p Pod) with(change func(*Pod)) Pod {
+func (p Pod) withFinishedAt(seconds float64) Pod {
+	return p.modified(func(p *Pod) { p.FinishedAt = at(seconds) })
+}
+
+func (p Pod) modified(change func(*Pod)) Pod {
 	change(&p)
 	return p
 }
@@ -58,47 +62,47 @@ func TestClassify(t *testing.T) {
 		died time.Time
 		want Outcome
 	}{
-		"runs on":                       {bound(), lives, OutcomeRunning},
-		"is stopping":                   {asked(30), lives, OutcomeStopping},
-		"finished in its grace":         {asked(30).terminated(11, 0), lives, OutcomeFinished},
-		"finished in a shorter grace":   {asked(20).terminated(11, 0), lives, OutcomeFinished},
-		"finished, then machine died":   {asked(20).terminated(11, 0), died, OutcomeFinished},
-		"completed without being asked": {bound().terminated(11, 0), lives, OutcomeFinished},
-		"killed after its own grace":    {asked(30).terminated(31, 137), lives, OutcomeSpentGrace},
-		"killed after a longer grace":   {asked(60).terminated(61, 137), lives, OutcomeSpentGrace},
-		"killed after a shorter grace":  {asked(20).terminated(21, 137), lives, OutcomeCutShort},
-		"cut short, then machine died":  {asked(20).terminated(21, 137), died, OutcomeCutShort},
+		"running":                      {boundPod(), lives, OutcomeRunning},
+		"stopping":                     {deletedPod(30), lives, OutcomeStopping},
+		"finished in its grace":        {deletedPod(30).withTermination(11, 0), lives, OutcomeFinished},
+		"finished in a shorter grace":  {deletedPod(20).withTermination(11, 0), lives, OutcomeFinished},
+		"finished, then machine died":  {deletedPod(20).withTermination(11, 0), died, OutcomeFinished},
+		"completed without deletion":   {boundPod().withTermination(11, 0), lives, OutcomeFinished},
+		"killed after its own grace":   {deletedPod(30).withTermination(31, 137), lives, OutcomeSpentGrace},
+		"killed after a longer grace":  {deletedPod(60).withTermination(61, 137), lives, OutcomeSpentGrace},
+		"killed after a shorter grace": {deletedPod(20).withTermination(21, 137), lives, OutcomeCutShort},
+		"cut short, then machine died": {deletedPod(20).withTermination(21, 137), died, OutcomeCutShort},
 		"shortened later": {
-			asked(30).with(func(p *Pod) { p.GrantedSeconds = 10 }).terminated(11, 137), lives, OutcomeCutShort,
+			deletedPod(30).modified(func(p *Pod) { p.GrantedSeconds = 10 }).withTermination(11, 137), lives, OutcomeCutShort,
 		},
 		"shortened later to nothing": {
-			asked(30).with(func(p *Pod) { p.GrantedSeconds = 0 }).vanished(5), lives, OutcomeKilledAtOnce,
+			deletedPod(30).modified(func(p *Pod) { p.GrantedSeconds = 0 }).withRemoval(5), lives, OutcomeKilledAtOnce,
 		},
-		"deleted at once":              {bound().vanished(5), lives, OutcomeKilledAtOnce},
-		"deleted with grace 0":         {asked(0).vanished(1), lives, OutcomeKilledAtOnce},
-		"killed with grace 0":          {asked(0).terminated(1, 137), lives, OutcomeKilledAtOnce},
-		"gone with its end unseen":     {asked(30).vanished(5), lives, OutcomeKilledAtOnce},
-		"wanted none, vanished":        {bound().wanting(0).vanished(5), lives, OutcomeSpentGrace},
-		"wanted no grace, was killed":  {asked(0).wanting(0).terminated(1, 137), lives, OutcomeSpentGrace},
-		"exited with an error":         {asked(30).terminated(11, 1), lives, OutcomeFailed},
-		"crashed by itself":            {bound().terminated(11, 1), lives, OutcomeFailed},
-		"killed though never asked":    {bound().terminated(11, 137), lives, OutcomeFailed},
-		"rejected by the kubelet":      {bound().with(func(p *Pod) { p.EndedAt = at(5) }), lives, OutcomeFailed},
-		"still running at the death":   {bound(), died, OutcomeLost},
-		"still stopping at the death":  {asked(60), died, OutcomeLost},
-		"removed after the death":      {asked(60).vanished(40), died, OutcomeLost},
-		"said to end after the death":  {asked(60).terminated(40, 0), died, OutcomeLost},
-		"asked after the death":        {bound().seenAskedAt(35), died, OutcomeLost},
-		"came after the death":         {bound().with(func(p *Pod) { p.BoundAt = at(31) }), died, OutcomeRunning},
-		"DaemonSet pod runs on":        {bound().staying("DaemonSet"), lives, OutcomeStayed},
-		"DaemonSet pod at the death":   {bound().staying("DaemonSet"), died, OutcomeStayed},
-		"mirror pod at the death":      {bound().staying("mirror"), died, OutcomeStayed},
-		"DaemonSet pod killed at once": {bound().staying("DaemonSet").vanished(5), lives, OutcomeStayed},
-		"gone while the watch was not": {
-			asked(30).vanished(5).with(func(p *Pod) { p.Unobserved = true }), lives, OutcomeUnknown,
+		"deleted at once":               {boundPod().withRemoval(5), lives, OutcomeKilledAtOnce},
+		"deleted with grace 0":          {deletedPod(0).withRemoval(1), lives, OutcomeKilledAtOnce},
+		"killed with grace 0":           {deletedPod(0).withTermination(1, 137), lives, OutcomeKilledAtOnce},
+		"vanished without observed end": {deletedPod(30).withRemoval(5), lives, OutcomeKilledAtOnce},
+		"no grace, vanished":            {boundPod().withWantedSeconds(0).withRemoval(5), lives, OutcomeSpentGrace},
+		"no grace, killed":              {deletedPod(0).withWantedSeconds(0).withTermination(1, 137), lives, OutcomeSpentGrace},
+		"exited with an error":          {deletedPod(30).withTermination(11, 1), lives, OutcomeFailed},
+		"crashed":                       {boundPod().withTermination(11, 1), lives, OutcomeFailed},
+		"killed without deletion":       {boundPod().withTermination(11, 137), lives, OutcomeFailed},
+		"rejected by the kubelet":       {boundPod().modified(func(p *Pod) { p.EndedAt = at(5) }), lives, OutcomeFailed},
+		"running at power-off":          {boundPod(), died, OutcomeLost},
+		"stopping at power-off":         {deletedPod(60), died, OutcomeLost},
+		"removed after power-off":       {deletedPod(60).withRemoval(40), died, OutcomeLost},
+		"reported end after power-off":  {deletedPod(60).withTermination(40, 0), died, OutcomeLost},
+		"deleted after power-off":       {boundPod().withDeletionSeenAt(35), died, OutcomeLost},
+		"bound after power-off":         {boundPod().modified(func(p *Pod) { p.BoundAt = at(31) }), died, OutcomeRunning},
+		"DaemonSet pod running":         {boundPod().withStayReason("DaemonSet"), lives, OutcomeStayed},
+		"DaemonSet pod at power-off":    {boundPod().withStayReason("DaemonSet"), died, OutcomeStayed},
+		"mirror pod at power-off":       {boundPod().withStayReason("mirror"), died, OutcomeStayed},
+		"DaemonSet pod killed at once":  {boundPod().withStayReason("DaemonSet").withRemoval(5), lives, OutcomeStayed},
+		"vanished during an interrupted watch": {
+			deletedPod(30).withRemoval(5).modified(func(p *Pod) { p.Unobserved = true }), lives, OutcomeUnknown,
 		},
-		"finished right before the death, seen right after": {
-			asked(60).terminated(30.2, 0).finishedAt(29), died, OutcomeFinished,
+		"finished right before power-off, seen right after": {
+			deletedPod(60).withTermination(30.2, 0).withFinishedAt(29), died, OutcomeFinished,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +111,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// spotNotice is an event visible at second 0 whose machine died at second 30.
-func spotNotice() Record {
+// newSpotRecord returns an event that was visible at second 0, with a machine that went down at second 30.
+func newSpotRecord() Record {
 	return Record{
 		ScaleSet: testSet, EventID: "602D9444-D2CD-49C7-8624-8643E7171297", Type: Preempt, Resources: []string{vm0},
 		Status: Started, VisibleAt: at(0), NotBefore: at(30), StartedAt: at(30), VanishedAt: at(31), Ending: Finished,
@@ -116,94 +120,94 @@ func spotNotice() Record {
 	}
 }
 
-func onNode(resource string) (string, bool) {
+func nodeOfVM0(resource string) (string, bool) {
 	return "node", resource == vm0
 }
 
-func settled(r Record, pods ...Pod) EventLedger {
-	return Settle(State{Events: []Record{r}}, pods, onNode).Events[0]
+func eventLedger(r Record, pods ...Pod) EventLedger {
+	return Settle(State{Events: []Record{r}}, pods, nodeOfVM0).Events[0]
 }
 
-func TestEventConcernsPodsWhileItIsListed(t *testing.T) {
+func TestEventConcernsPodsWhileListed(t *testing.T) {
 	named := func(name string, change func(*Pod)) Pod {
-		return bound().with(func(p *Pod) { p.Name = name }).with(change)
+		return boundPod().modified(func(p *Pod) { p.Name = name }).modified(change)
 	}
-	ledger := settled(spotNotice(),
-		named("there all the time", func(*Pod) {}),
-		named("ended before", func(p *Pod) { *p = p.terminated(-1, 0) }),
+	ledger := eventLedger(newSpotRecord(),
+		named("present throughout", func(*Pod) {}),
+		named("ended before", func(p *Pod) { *p = p.withTermination(-1, 0) }),
 		named("on another node", func(p *Pod) { p.Node = "other" }),
 		named("came later", func(p *Pod) { p.BoundAt = at(10) }),
-		named("came after the end", func(p *Pod) { p.BoundAt = at(32) }),
+		named("came after the event", func(p *Pod) { p.BoundAt = at(32) }),
 	)
 	got := map[string]bool{}
 	for _, entry := range ledger.Pods {
 		got[entry.Name] = entry.Late
 	}
-	check.Equal(t, map[string]bool{"there all the time": false, "came later": true}, got)
+	check.Equal(t, map[string]bool{"present throughout": false, "came later": true}, got)
 	want := []Machine{{Resource: vm0, Node: "node", DiedAt: at(30.1)}}
 	check.Equal(t, want, ledger.Machines)
 }
 
-func TestMachineWithoutANode(t *testing.T) {
-	record := spotNotice()
+func TestMachineWithoutNodeHasNoPods(t *testing.T) {
+	record := newSpotRecord()
 	record.Resources = []string{vm1}
-	ledger := settled(record, bound())
+	ledger := eventLedger(record, boundPod())
 	if len(ledger.Pods) != 0 || ledger.Machines[0].Node != "" {
 		t.Errorf("got %+v", ledger)
 	}
 }
 
-func TestNothingIsBlamedOnACancelledEvent(t *testing.T) {
-	record := spotNotice()
+func TestCancelledEventCausesNoLoss(t *testing.T) {
+	record := newSpotRecord()
 	record.Power, record.Ending, record.VanishedAt = nil, Cancelled, at(10)
 	for name, tt := range map[string]struct {
 		pod  Pod
 		want Outcome
 	}{
-		"asked before, cut short after":   {asked(20).terminated(21, 137), OutcomeCutShort},
-		"asked before, still stopping":    {asked(20), OutcomeStopping},
-		"asked and cut short after":       {asked(5).seenAskedAt(11).terminated(16, 137), OutcomeRunning},
-		"asked after, still stopping":     {asked(5).seenAskedAt(11), OutcomeRunning},
-		"deleted at once after":           {bound().vanished(16), OutcomeRunning},
-		"completed by itself before":      {bound().terminated(5, 0), OutcomeFinished},
-		"completed by itself, seen later": {bound().terminated(10.1, 0).finishedAt(9), OutcomeFinished},
+		"deleted before, cut short after": {deletedPod(20).withTermination(21, 137), OutcomeCutShort},
+		"deleted before, still stopping":  {deletedPod(20), OutcomeStopping},
+		"deleted and cut short after":     {deletedPod(5).withDeletionSeenAt(11).withTermination(16, 137), OutcomeRunning},
+		"deleted after, still stopping":   {deletedPod(5).withDeletionSeenAt(11), OutcomeRunning},
+		"deleted at once after":           {boundPod().withRemoval(16), OutcomeRunning},
+		"completed before":                {boundPod().withTermination(5, 0), OutcomeFinished},
+		"completed before, seen later":    {boundPod().withTermination(10.1, 0).withFinishedAt(9), OutcomeFinished},
 	} {
-		if got := settled(record, tt.pod).Pods[0].Outcome; got != tt.want {
+		if got := eventLedger(record, tt.pod).Pods[0].Outcome; got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}
 	}
 }
 
-func TestTimeLeftCountsToTheNotice(t *testing.T) {
-	cut := asked(4).terminated(5, 137)
-	early := spotNotice() // approved right after the pod was cut short
+func TestTimeLeftEndsAtNotBefore(t *testing.T) {
+	cut := deletedPod(4).withTermination(5, 137)
+	early := newSpotRecord() // approved right after the pod was cut short
 	early.StartedAt, early.StartedBy, early.Power[0].At = at(5.1), ByApproval, at(5.2)
-	failure := spotNotice()
+	failure := newSpotRecord()
 	failure.NotBefore, failure.StartedAt = time.Time{}, at(0)
 	for name, tt := range map[string]struct {
 		record Record
 		pod    Pod
 		want   *float64
 	}{
-		"cut short, machine died on time":      {spotNotice(), cut, new(25.0)},
-		"cut short, then the machine given up": {early, cut, new(25.0)},
-		"no notice: to the death":              {failure, cut, new(25.1)},
-		"ended behind the notice":              {spotNotice(), asked(30).terminated(31, 137), new(-1.0)},
-		"not ended":                            {spotNotice(), asked(30), nil},
+		"cut short, machine died on time": {newSpotRecord(), cut, new(25.0)},
+		"cut short, then approved early":  {early, cut, new(25.0)},
+		"no notice: to power-off":         {failure, cut, new(25.1)},
+		"ended after the notice":          {newSpotRecord(), deletedPod(30).withTermination(31, 137), new(-1.0)},
+		"not ended":                       {newSpotRecord(), deletedPod(30), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check.Equal(t, tt.want, settled(tt.record, tt.pod).Pods[0].LeftSeconds)
+			check.Equal(t, tt.want, eventLedger(tt.record, tt.pod).Pods[0].LeftSeconds)
 		})
 	}
 }
 
-func TestCutWithTimeLeftHasATolerance(t *testing.T) {
-	ledger := settled(spotNotice(),
-		asked(27).terminated(28, 137),           // cut short with 2 s left
-		asked(0).vanished(20),                   // killed at once with 10 s left
-		asked(30).wanting(1).terminated(9, 137), // spent its grace
-		asked(20).terminated(9, 0),              // finished
-		bound().staying("mirror"),
+func TestCutWithTimeLeftUsesTolerance(t *testing.T) {
+	ledger := eventLedger(newSpotRecord(),
+		deletedPod(27).withTermination(28, 137),                     // cut short with 2 s left
+		deletedPod(0).withRemoval(20),                               // killed at once with 10 s left
+		deletedPod(30).withWantedSeconds(1).withTermination(9, 137), // spent its grace
+		deletedPod(20).withTermination(9, 0),                        // finished
+		boundPod().withStayReason("mirror"),
 	)
 	for tolerance, want := range map[time.Duration]int{0: 2, time.Second: 2, 2 * time.Second: 1, 10 * time.Second: 0} {
 		if got := len(ledger.CutWithTimeLeft(tolerance)); got != want {
@@ -225,9 +229,9 @@ func TestEveryOutcomeIsCountedOnce(t *testing.T) {
 	}
 	var pods []Pod
 	for range 3 {
-		pods = append(pods, bound(), asked(60), asked(30).terminated(11, 0))
+		pods = append(pods, boundPod(), deletedPod(60), deletedPod(30).withTermination(11, 0))
 	}
-	ledger, sum := settled(spotNotice(), pods...), 0
+	ledger, sum := eventLedger(newSpotRecord(), pods...), 0
 	for _, o := range Outcomes() {
 		sum += ledger.Count(o)
 	}
@@ -237,8 +241,8 @@ func TestEveryOutcomeIsCountedOnce(t *testing.T) {
 }
 
 func TestLedgerSurvivesJSON(t *testing.T) {
-	ledger := Settle(State{At: at(50), Events: []Record{spotNotice()}},
-		[]Pod{bound(), asked(20).terminated(21, 137), asked(0).vanished(3)}, onNode)
+	ledger := Settle(State{At: at(50), Events: []Record{newSpotRecord()}},
+		[]Pod{boundPod(), deletedPod(20).withTermination(21, 137), deletedPod(0).withRemoval(3)}, nodeOfVM0)
 	text, err := json.Marshal(ledger)
 	must.NoError(t, err)
 	var again Ledger

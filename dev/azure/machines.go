@@ -5,29 +5,28 @@ import (
 	"time"
 )
 
-// Machines carries out what an event does to the machines it names. A resource is a machine's Azure resource name,
-// such as "aks-spot-12345678-vmss_3". Both calls are idempotent, are made for several machines at once, and return when
-// the change is in effect; an error means that it is not.
+// Machines switches the machines of events. A resource is an Azure resource name, such as "aks-spot-12345678-vmss_3".
+// Both methods are idempotent, may be called concurrently, and return when the change is in effect. An error means no
+// change.
 type Machines interface {
-	// PowerOff takes the machine down without warning to what runs on it.
+	// PowerOff switches the machine off without warning.
 	PowerOff(ctx context.Context, resource string) error
-	// PowerOn brings it back.
 	PowerOn(ctx context.Context, resource string) error
 }
 
-// NodePower is Machines in terms of Kubernetes node names, as a control plane without machines offers it.
-// Nodes.Machines makes Machines of it.
+// NodePower switches machines by Kubernetes node names, as a control plane without machines offers it. Nodes.Machines
+// converts it to Machines.
 type NodePower interface {
 	PowerOff(ctx context.Context, node string) error
 	PowerOn(ctx context.Context, node string) error
 }
 
-// PowerChange is one call to Machines and what came of it.
+// PowerChange is one call to Machines and its result.
 type PowerChange struct {
 	Resource string `json:"resource"`
 	On       bool   `json:"on"`
-	// At is when the call returned, from when on the change is in effect.
+	// At is the time when the call returned and the change was in effect.
 	At time.Time `json:"at"`
-	// Error is why the machine stayed as it was, or empty.
+	// Error is the reason why the machine did not change, or empty.
 	Error string `json:"error,omitempty"`
 }

@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// providerID matches the two forms that cloud-provider-azure writes: an instance of a uniform scale set, and a virtual
-// machine, be it on its own or in a flexible scale set. Azure does not care for letter case, so neither does this.
+// providerID matches both forms that cloud-provider-azure writes: an instance of a uniform scale set, and a standalone
+// machine or one of a flexible scale set. Like Azure it ignores letter case.
 var providerID = regexp.MustCompile(`(?i)^azure:///subscriptions/[^/]+/resourceGroups/[^/]+/providers/` +
 	`Microsoft\.Compute/(?:virtualMachineScaleSets/([^/]+)/)?virtualMachines/([^/]+)$`)
 
-// ResourceOf gives the machine's name in Scheduled Events for a node's spec.providerID, and the scale set that the ID
-// names: <scale set>_<instance ID> for a uniform scale set, or the machine's own name and no scale set.
+// ResourceOf returns the Scheduled Events name of the machine of a spec.providerID, and its uniform scale set: <scale
+// set>_<instance ID>. For other machines it returns the machine's own name and no scale set.
 func ResourceOf(id string) (resource, scaleSet string, err error) {
 	m := providerID.FindStringSubmatch(id)
 	if m == nil {
@@ -34,44 +34,44 @@ func ResourceOf(id string) (resource, scaleSet string, err error) {
 	return m[1] + "_" + m[2], m[1], nil
 }
 
-// Nodes knows which node is which machine, from the nodes' provider IDs. It remembers nodes that are gone. Its methods
-// may be called from several goroutines at once.
+// Nodes maps machines to nodes by the nodes' provider IDs. It remembers deleted nodes. Its methods may be called
+// concurrently.
 type Nodes struct {
 	log *slog.Logger
 
 	mu         sync.RWMutex
 	byResource map[string]string // node by resource in lower case
-	scaleSets  map[string]string // name as the provider ID has it, by itself in lower case
+	scaleSets  map[string]string // name in the provider ID, by name in lower case
 	spotSets   map[string]bool   // by name in lower case
 }
 
-// WatchNodes watches the nodes until ctx ends, and returns when it has seen those that there are.
+// WatchNodes watches the nodes until ctx ends, and returns when it has seen the existing nodes.
 func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Nodes, error) {
 	n := &Nodes{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}, spotSets: map[string]bool{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { n.note(obj) },
-		UpdateFunc: func(_, obj any) { n.note(obj) },
+		AddFunc:    func(obj any) { n.recordNode(obj) },
+		UpdateFunc: func(_, obj any) { n.recordNode(obj) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching nodes: %w", err)
 	}
 	factory.StartWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		return nil, fmt.Errorf("watching nodes: the first list did not come: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("watching nodes: no first list: %w", context.Cause(ctx))
 	}
 	return n, nil
 }
 
-func (n *Nodes) note(obj any) {
+func (n *Nodes) recordNode(obj any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.Spec.ProviderID == "" {
-		return // kubelet or the cloud controller sets it a little later
+		return // the kubelet or the cloud controller sets it later
 	}
 	resource, scaleSet, err := ResourceOf(node.Spec.ProviderID)
 	if err != nil {
-		n.log.Warn("a node is left out, as it is no Azure machine", "node", node.Name, "err", err)
+		n.log.Warn("ignore a node that is not an Azure machine", "node", node.Name, "err", err)
 		return
 	}
 	n.mu.Lock()
@@ -83,7 +83,7 @@ func (n *Nodes) note(obj any) {
 	}
 }
 
-// Node gives the name of the node that is the machine of that name, in any letter case.
+// Node returns the name of a machine's node. It ignores letter case.
 func (n *Nodes) Node(resource string) (string, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -91,7 +91,7 @@ func (n *Nodes) Node(resource string) (string, bool) {
 	return node, ok
 }
 
-// ScaleSets lists the uniform scale sets that the nodes belong to, sorted.
+// ScaleSets returns the uniform scale sets of the nodes, sorted.
 func (n *Nodes) ScaleSets() []string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -103,7 +103,7 @@ func (n *Nodes) ScaleSets() []string {
 	return names
 }
 
-// Machines turns power over nodes into power over the machines that they are.
+// Machines converts power over nodes to power over their machines.
 func (n *Nodes) Machines(power NodePower) Machines { return nodeMachines{n, power} }
 
 type nodeMachines struct {
@@ -112,17 +112,17 @@ type nodeMachines struct {
 }
 
 func (m nodeMachines) PowerOff(ctx context.Context, resource string) error {
-	return m.on(ctx, resource, m.power.PowerOff)
+	return m.switchNode(ctx, resource, m.power.PowerOff)
 }
 
 func (m nodeMachines) PowerOn(ctx context.Context, resource string) error {
-	return m.on(ctx, resource, m.power.PowerOn)
+	return m.switchNode(ctx, resource, m.power.PowerOn)
 }
 
-func (m nodeMachines) on(ctx context.Context, resource string, do func(context.Context, string) error) error {
+func (m nodeMachines) switchNode(ctx context.Context, resource string, do func(context.Context, string) error) error {
 	node, ok := m.nodes.Node(resource)
 	if !ok {
-		return fmt.Errorf("machine %q: no node has a providerID that names it", resource)
+		return fmt.Errorf("machine %q: no node has its providerID", resource)
 	}
 	if err := do(ctx, node); err != nil {
 		return fmt.Errorf("machine %q, node %q: %w", resource, node, err)

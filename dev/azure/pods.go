@@ -16,50 +16,50 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// StopSecondsAnnotation says how many seconds a pod needs to stop. The development control plane makes its pods take
-// so long; the ledger only repeats it.
+// StopSecondsAnnotation holds the seconds that a pod needs to stop. The development control plane applies it; the ledger
+// only repeats it.
 const StopSecondsAnnotation = "dev.slipway.dev/stop-seconds"
 
-// Pod is what was seen of one pod's life on its node. Times are those of the watch unless said otherwise.
+// Pod is the observed life of one pod on its node. Times are those of the watch unless stated otherwise.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
 	Node      string    `json:"node"`
-	// Stays is "DaemonSet" or "mirror" for a pod that is to stay on its node, or else empty.
+	// Stays is "DaemonSet" or "mirror" for a pod that stays on its node, or else empty.
 	Stays string `json:"stays,omitempty"`
-	// StopSeconds is StopSecondsAnnotation as found.
+	// StopSeconds is the value of StopSecondsAnnotation.
 	StopSeconds string `json:"stopSeconds,omitempty"`
 	// WantedSeconds is spec.terminationGracePeriodSeconds.
 	WantedSeconds int64 `json:"wantedSeconds"`
-	// BoundAt is when the pod was on its node first; for a pod older than the watch, when it was created.
+	// BoundAt is the time of binding to the node. For a pod older than the watch it is the creation time.
 	BoundAt time.Time `json:"boundAt"`
-	// AskedAt is when the pod was asked to go, to the second: its deletionTimestamp less its grace. Zero when never.
+	// AskedAt is the time of deletion, to the second: deletionTimestamp minus grace period. Zero means not deleted.
 	AskedAt time.Time `json:"askedAt,omitzero"`
-	// AskedSeenAt is when the watch said so.
+	// AskedSeenAt is the time when the watch reported the deletion.
 	AskedSeenAt time.Time `json:"askedSeenAt,omitzero"`
-	// GrantedSeconds is the last deletionGracePeriodSeconds, and FirstGrantedSeconds the first, which a later deletion
-	// can only shorten. Both are without meaning while AskedAt is zero.
+	// GrantedSeconds is the last deletionGracePeriodSeconds, and FirstGrantedSeconds the first. A later deletion can only
+	// shorten it. Both are meaningless while AskedAt is zero.
 	GrantedSeconds      int64 `json:"grantedSeconds"`
 	FirstGrantedSeconds int64 `json:"firstGrantedSeconds"`
-	// EndedAt is when all containers were terminated, or when the pod was gone without that being seen.
+	// EndedAt is the time when all containers had terminated, or when the pod vanished before that was seen.
 	EndedAt time.Time `json:"endedAt,omitzero"`
-	// Vanished is true when the object was removed without its containers having been seen to terminate.
+	// Vanished is true if the object was removed before its containers were seen to terminate.
 	Vanished bool `json:"vanished,omitempty"`
-	// FinishedAt is the latest finishedAt of the containers, to the second, where they have one.
+	// FinishedAt is the latest withFinishedAt of the containers, to the second, if they have one.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	// ExitCode is 137 if a container was killed, else the first that is not zero, else zero; nil while not all are
-	// terminated.
+	// ExitCode is 137 if a container was killed, or else the first non-zero code, or else zero. Nil means that not all
+	// have terminated.
 	ExitCode *int32 `json:"exitCode,omitempty"`
-	// GoneAt is when the object was removed.
+	// GoneAt is the time when the object was removed.
 	GoneAt time.Time `json:"goneAt,omitzero"`
-	// Unobserved is true when the watch missed the pod's last state.
+	// Unobserved is true if the watch missed the pod's last state.
 	Unobserved bool `json:"unobserved,omitempty"`
 }
 
-// observe brings the record up to date with the pod as it is at that time. Nothing changes once it has ended: who
-// removes the object of an ended pod does so with grace 0, which says nothing of what it was granted.
-func (p *Pod) observe(pod *corev1.Pod, at time.Time) {
+// updateFrom updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
+// removed with grace 0, which differs from the granted grace.
+func (p *Pod) updateFrom(pod *corev1.Pod, at time.Time) {
 	if !p.EndedAt.IsZero() {
 		return
 	}
@@ -71,24 +71,22 @@ func (p *Pod) observe(pod *corev1.Pod, at time.Time) {
 		p.GrantedSeconds = granted
 		p.AskedAt = pod.DeletionTimestamp.Add(-time.Duration(granted) * time.Second)
 	}
-	if ended(pod) {
-		p.ExitCode, p.FinishedAt = exit(pod)
-		p.EndedAt = endOf(p.FinishedAt, at)
+	if hasEnded(pod) {
+		p.ExitCode, p.FinishedAt = summarizeExit(pod)
+		p.EndedAt = latestEnd(p.FinishedAt, at)
 	}
 }
 
-// endOf is the latest at which a pod can have ended that was seen to have at some time: a watch may lag behind, and
-// FinishedAt is of whole seconds, cut off.
-func endOf(finished, seen time.Time) time.Time {
+// latestEnd returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
+func latestEnd(finished, seen time.Time) time.Time {
 	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
 		return latest
 	}
 	return seen
 }
 
-// ended reports whether nothing of the pod runs any more and nothing will: its containers are all terminated, and they
-// are not to be restarted.
-func ended(pod *corev1.Pod) bool {
+// hasEnded reports whether all containers of the pod have terminated and will not restart.
+func hasEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
@@ -97,11 +95,11 @@ func ended(pod *corev1.Pod) bool {
 		!slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil })
 }
 
-// killed is the exit code of a container that had to be killed: 128 and SIGKILL.
-const killed = 137
+// killedExitCode is the exit code of a killed container: 128 plus SIGKILL.
+const killedExitCode = 137
 
-// exit sums up how the containers ended. A pod that says no more than its phase is taken at that word.
-func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
+// summarizeExit summarizes how the containers ended. A pod without container statuses is judged by its phase.
+func summarizeExit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	worst := int32(0)
 	terminated := 0
 	for _, status := range pod.Status.ContainerStatuses {
@@ -110,7 +108,7 @@ func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
 			continue
 		}
 		terminated++
-		if t.ExitCode == killed || worst == 0 {
+		if t.ExitCode == killedExitCode || worst == 0 {
 			worst = t.ExitCode
 		}
 		if t.FinishedAt.After(finished) {
@@ -126,8 +124,8 @@ func exit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	return nil, finished
 }
 
-// stays says why a pod is to stay on its node, or is empty.
-func stays(pod *corev1.Pod) string {
+// stayReason returns why a pod stays on its node, or empty.
+func stayReason(pod *corev1.Pod) string {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return "mirror"
 	}
@@ -137,8 +135,8 @@ func stays(pod *corev1.Pod) string {
 	return ""
 }
 
-// PodWatch notes what happens to the pods of a cluster. It forgets none of them: it is for one demo, test or benchmark.
-// Its methods may be called from several goroutines at once.
+// PodWatch records what happens to the pods of a cluster. It never forgets a pod, so use it for one demo, test or
+// benchmark. Its methods may be called concurrently.
 type PodWatch struct {
 	nodes *Nodes
 
@@ -146,28 +144,28 @@ type PodWatch struct {
 	pods map[types.UID]*Pod
 }
 
-// WatchPods watches all pods until ctx ends, and returns when it has seen those that there are.
+// WatchPods watches all pods until ctx ends, and returns when it has seen the existing pods.
 func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *Nodes) (*PodWatch, error) {
 	w := &PodWatch{nodes: nodes, pods: map[types.UID]*Pod{}}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropUnusedFields))
 	informer := factory.Core().V1().Pods().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, initial bool) { w.note(obj, initial) },
-		UpdateFunc: func(_, obj any) { w.note(obj, false) },
-		DeleteFunc: func(obj any) { w.noteGone(obj) },
+		AddFunc:    func(obj any, initial bool) { w.recordPod(obj, initial) },
+		UpdateFunc: func(_, obj any) { w.recordPod(obj, false) },
+		DeleteFunc: func(obj any) { w.recordRemoval(obj) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
 	}
 	factory.StartWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		return nil, fmt.Errorf("watching pods: the first list did not come: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("watching pods: no first list: %w", context.Cause(ctx))
 	}
 	return w, nil
 }
 
-// slim drops what the ledger never reads, which is most of a pod.
-func slim(obj any) (any, error) {
+// dropUnusedFields drops the parts of a pod that the ledger does not read, to save memory.
+func dropUnusedFields(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		pod.ManagedFields = nil
 		pod.Spec.Containers, pod.Spec.InitContainers, pod.Spec.Volumes = nil, nil, nil
@@ -175,24 +173,24 @@ func slim(obj any) (any, error) {
 	return obj, nil
 }
 
-func (w *PodWatch) note(obj any, initial bool) {
+func (w *PodWatch) recordPod(obj any, initial bool) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.noteLocked(pod, initial, time.Now())
+	w.recordPodLocked(pod, initial, time.Now())
 }
 
-func (w *PodWatch) noteLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod {
+func (w *PodWatch) recordPodLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod {
 	if pod.Spec.NodeName == "" {
-		return nil // not on any machine yet
+		return nil // not bound yet
 	}
 	p := w.pods[pod.UID]
 	if p == nil {
 		p = &Pod{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Stays: stays(pod),
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Stays: stayReason(pod),
 			StopSeconds: pod.Annotations[StopSecondsAnnotation], BoundAt: now,
 			WantedSeconds: corev1.DefaultTerminationGracePeriodSeconds,
 		}
@@ -204,11 +202,11 @@ func (w *PodWatch) noteLocked(pod *corev1.Pod, initial bool, now time.Time) *Pod
 		}
 		w.pods[pod.UID] = p
 	}
-	p.observe(pod, now)
+	p.updateFrom(pod, now)
 	return p
 }
 
-func (w *PodWatch) noteGone(obj any) {
+func (w *PodWatch) recordRemoval(obj any) {
 	now := time.Now()
 	tombstone, missed := obj.(cache.DeletedFinalStateUnknown)
 	if missed {
@@ -220,7 +218,7 @@ func (w *PodWatch) noteGone(obj any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.noteLocked(pod, false, now)
+	p := w.recordPodLocked(pod, false, now)
 	if p == nil {
 		return
 	}
@@ -230,13 +228,13 @@ func (w *PodWatch) noteGone(obj any) {
 	}
 }
 
-// Pods gives a copy of all records, sorted by namespace, name and time of binding.
+// Pods returns a copy of all records, sorted by namespace, name and binding time.
 func (w *PodWatch) Pods() []Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pods := make([]Pod, 0, len(w.pods))
 	for _, p := range w.pods {
-		pods = append(pods, *p) // ExitCode is shared, and never written to again
+		pods = append(pods, *p) // ExitCode is shared, but never modified
 	}
 	slices.SortFunc(pods, func(a, b Pod) int {
 		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
@@ -250,5 +248,5 @@ func (w *PodWatch) Pods() []Pod {
 	return pods
 }
 
-// Ledger settles the events of an emulator's state against the pods seen so far.
+// Ledger makes the ledger from an emulator's events and the pods seen so far.
 func (w *PodWatch) Ledger(state State) Ledger { return Settle(state, w.Pods(), w.nodes.Node) }

@@ -21,13 +21,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// cluster is a fake API server with one node per machine, and the emulator that watches it. It serves to test the
-// plumbing; the fake deletes objects at once, so that graceful deletion is played by updates.
-type cluster struct {
+// testCluster is a fake API server with one node per machine, and an emulator that watches it. The fake deletes objects at
+// once, so graceful deletion is emulated by updates.
+type testCluster struct {
 	t        *testing.T
 	client   *fake.Clientset
 	emulator *Emulator
-	machines *switchboard
+	machines *powerRecorder
 }
 
 const (
@@ -39,27 +39,27 @@ func azureNode(name, providerID string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 }
 
-// uniformID is the provider ID of an instance in the mixed letter case that Azure is known for.
-func uniformID(instance int) string {
+// uniformProviderID returns the provider ID of an instance in Azure's mixed letter case.
+func uniformProviderID(instance int) string {
 	return fmt.Sprintf("azure:///subscriptions/8ecadfc9-d1a3-4ea4-b844-0d9f87e4d7c8/resourceGroups/MC_Group/providers/"+
 		"Microsoft.Compute/virtualMachineScaleSets/AKS-spot-12345678-vmss/virtualMachines/%d", instance)
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) *testCluster {
 	t.Helper()
-	client := fake.NewClientset(azureNode(node0, uniformID(0)), azureNode(node1, uniformID(1)))
+	client := fake.NewClientset(azureNode(node0, uniformProviderID(0)), azureNode(node1, uniformProviderID(1)))
 	log := slog.New(slog.DiscardHandler)
 	nodes, err := WatchNodes(t.Context(), client, log)
 	must.NoError(t, err)
 	pods, err := WatchPods(t.Context(), client, nodes)
 	must.NoError(t, err)
-	c := &cluster{t: t, client: client, machines: newSwitchboard()}
+	c := &testCluster{t: t, client: client, machines: newPowerRecorder()}
 	c.emulator = newEmulator(t, Options{Machines: nodes.Machines(c.machines), Bookkeeper: pods, Linger: time.Hour})
 	return c
 }
 
-// create makes a running pod on a node.
-func (c *cluster) create(name, node string, change func(*corev1.Pod)) {
+// create creates a running pod on a node.
+func (c *testCluster) create(name, node string, change func(*corev1.Pod)) {
 	c.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -78,7 +78,7 @@ func (c *cluster) create(name, node string, change func(*corev1.Pod)) {
 	synctest.Wait()
 }
 
-func (c *cluster) update(name string, change func(*corev1.Pod)) {
+func (c *testCluster) update(name string, change func(*corev1.Pod)) {
 	c.t.Helper()
 	pods := c.client.CoreV1().Pods("shop")
 	pod, err := pods.Get(c.t.Context(), name, metav1.GetOptions{})
@@ -90,8 +90,8 @@ func (c *cluster) update(name string, change func(*corev1.Pod)) {
 	synctest.Wait()
 }
 
-// ask is what the API server does with a graceful deletion, also with a second one that shortens the first.
-func (c *cluster) ask(name string, grace int64) {
+// deleteGracefully does what the API server does for a graceful deletion, and for a later one that shortens it.
+func (c *testCluster) deleteGracefully(name string, grace int64) {
 	c.t.Helper()
 	c.update(name, func(pod *corev1.Pod) {
 		began := time.Now()
@@ -103,7 +103,7 @@ func (c *cluster) ask(name string, grace int64) {
 	})
 }
 
-func (c *cluster) terminate(name string, code int32) {
+func (c *testCluster) terminate(name string, code int32) {
 	c.t.Helper()
 	c.update(name, func(pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodFailed
@@ -113,13 +113,13 @@ func (c *cluster) terminate(name string, code int32) {
 	})
 }
 
-func (c *cluster) remove(name string) {
+func (c *testCluster) remove(name string) {
 	c.t.Helper()
 	must.NoError(c.t, c.client.CoreV1().Pods("shop").Delete(c.t.Context(), name, metav1.DeleteOptions{}))
 	synctest.Wait()
 }
 
-func TestLedgerOfASpotNotice(t *testing.T) {
+func TestLedgerOfSpotNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		plain := func(*corev1.Pod) {}
@@ -134,27 +134,27 @@ func TestLedgerOfASpotNotice(t *testing.T) {
 		})
 		c.create("elsewhere", node1, plain)
 		c.create("unbound", "", plain)
-		after(time.Until(roundUp(time.Now()))) // the watches took a part of a second to begin
+		passTime(time.Until(roundUpToSecond(time.Now()))) // the watches took a fraction of a second to start
 		c.machines.began = time.Now()
 
-		record := announce(t, c.emulator, Announcement{Type: Preempt, Resources: []string{vm0}, Notice: time.Minute})
-		c.ask("quick", 30)
-		c.ask("slow", 30)
-		c.ask("hurried", 30)
-		after(2 * time.Second)
-		c.ask("hurried", 5)
+		record := mustAnnounce(t, c.emulator, Announcement{Type: Preempt, Resources: []string{vm0}, Notice: time.Minute})
+		c.deleteGracefully("quick", 30)
+		c.deleteGracefully("slow", 30)
+		c.deleteGracefully("hurried", 30)
+		passTime(2 * time.Second)
+		c.deleteGracefully("hurried", 5)
 		c.update("unbound", func(pod *corev1.Pod) { pod.Spec.NodeName = node0 })
-		after(3 * time.Second)
+		passTime(3 * time.Second)
 		c.terminate("hurried", 137)
 		c.remove("forced")
-		after(5 * time.Second)
+		passTime(5 * time.Second)
 		c.terminate("quick", 0)
-		c.update("quick", func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = new(int64(0)) }) // the kubelet's own
+		c.update("quick", func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = new(int64(0)) }) // the kubelet's final deletion
 		c.remove("quick")
-		after(20 * time.Second)
+		passTime(20 * time.Second)
 		c.terminate("slow", 137)
 		c.remove("slow")
-		after(time.Minute) // the machine dies meanwhile
+		passTime(time.Minute) // the machine dies meanwhile
 		c.remove("forgotten")
 
 		ledger, ok := c.emulator.Ledger().Event(record.EventID)
@@ -194,11 +194,11 @@ func TestLedgerOfASpotNotice(t *testing.T) {
 			"proxy":     {OutcomeStayed, "0 of 30", "0", "10", "", "", "", false},
 		}
 		check.Equal(t, want, got)
-		check.Equal(t, []string{"1m0s " + node0 + " off"}, c.machines.done())
+		check.Equal(t, []string{"1m0s " + node0 + " off"}, c.machines.recorded())
 	})
 }
 
-func TestPodsOlderThanTheWatchAreNotLate(t *testing.T) {
+func TestPodsOlderThanWatchAreNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old", UID: "1", CreationTimestamp: metav1.Now()},
@@ -215,19 +215,19 @@ func TestPodsOlderThanTheWatchAreNotLate(t *testing.T) {
 	})
 }
 
-func TestPodWhoseEndTheWatchMissed(t *testing.T) {
+func TestPodEndMissedByWatch(t *testing.T) {
 	w := &PodWatch{pods: map[types.UID]*Pod{}}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1"}, Spec: corev1.PodSpec{NodeName: node0},
 	}
-	w.note(pod, false)
-	w.noteGone(cache.DeletedFinalStateUnknown{Obj: pod})
+	w.recordPod(pod, false)
+	w.recordRemoval(cache.DeletedFinalStateUnknown{Obj: pod})
 	if got := w.Pods()[0]; Classify(got, time.Time{}) != OutcomeUnknown {
 		t.Errorf("got %+v", got)
 	}
 }
 
-func TestEndOfAPodWithSeveralContainers(t *testing.T) {
+func TestEndOfPodWithSeveralContainers(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	exited := func(code int32) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}
@@ -241,15 +241,15 @@ func TestEndOfAPodWithSeveralContainers(t *testing.T) {
 		ended   bool
 		code    *int32
 	}{
-		"all run":                          {states{running, running}, runs, true, false, nil},
-		"one of them has exited":           {states{exited(0), running}, runs, true, false, nil},
-		"all have exited":                  {states{exited(0), exited(0)}, runs, true, true, new(int32(0))},
-		"all have exited, to be restarted": {states{exited(0), exited(0)}, runs, false, false, nil},
-		"one was killed":                   {states{exited(1), exited(137), exited(0)}, runs, true, true, new(int32(137))},
-		"one failed":                       {states{exited(0), exited(3)}, corev1.PodFailed, false, true, new(int32(3))},
-		"succeeded without statuses":       {nil, corev1.PodSucceeded, false, true, new(int32(0))},
-		"failed without statuses":          {nil, corev1.PodFailed, false, true, nil},
-		"no statuses yet":                  {nil, corev1.PodPending, true, false, nil},
+		"all running":                {states{running, running}, runs, true, false, nil},
+		"one exited":                 {states{exited(0), running}, runs, true, false, nil},
+		"all exited":                 {states{exited(0), exited(0)}, runs, true, true, new(int32(0))},
+		"all exited and restarting":  {states{exited(0), exited(0)}, runs, false, false, nil},
+		"one was killed":             {states{exited(1), exited(137), exited(0)}, runs, true, true, new(int32(137))},
+		"one failed":                 {states{exited(0), exited(3)}, corev1.PodFailed, false, true, new(int32(3))},
+		"succeeded without statuses": {nil, corev1.PodSucceeded, false, true, new(int32(0))},
+		"failed without statuses":    {nil, corev1.PodFailed, false, true, nil},
+		"no statuses yet":            {nil, corev1.PodPending, true, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: corev1.PodStatus{Phase: tt.phase}}
@@ -260,7 +260,7 @@ func TestEndOfAPodWithSeveralContainers(t *testing.T) {
 				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
 			}
 			var p Pod
-			p.observe(pod, at(1))
+			p.updateFrom(pod, at(1))
 			if diff := cmp.Diff(tt.code, p.ExitCode); diff != "" || p.EndedAt.IsZero() == tt.ended {
 				t.Errorf("ended at %v; exit code (-want +got):\n%s", p.EndedAt, diff)
 			}
@@ -268,7 +268,7 @@ func TestEndOfAPodWithSeveralContainers(t *testing.T) {
 	}
 }
 
-func TestResourceOf(t *testing.T) {
+func TestResourceOfProviderID(t *testing.T) {
 	const prefix = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/"
 	for id, want := range map[string][2]string{
 		prefix + "virtualMachineScaleSets/set/virtualMachines/10": {"set_10", "set"},
@@ -287,26 +287,26 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
-func TestNodesAreFoundInAnyLetterCase(t *testing.T) {
+func TestNodesIgnoreLetterCase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(azureNode(node1, uniformID(1)), azureNode("far", "aws:///eu-central-1a/i-0"),
+		client := fake.NewClientset(azureNode(node1, uniformProviderID(1)), azureNode("far", "aws:///eu-central-1a/i-0"),
 			azureNode("new", ""))
 		nodes, err := WatchNodes(t.Context(), client, slog.New(slog.DiscardHandler))
 		must.NoError(t, err)
-		if _, err := client.CoreV1().Nodes().Update(t.Context(), azureNode("new", uniformID(10)),
+		if _, err := client.CoreV1().Nodes().Update(t.Context(), azureNode("new", uniformProviderID(10)),
 			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		must.NoError(t, client.CoreV1().Nodes().Delete(t.Context(), node1, metav1.DeleteOptions{}))
 		synctest.Wait()
-		// The machine 1 is remembered although its node is gone, and is not taken for 10.
+		// Machine 1 is remembered after its node was deleted, and not confused with 10.
 		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
 			if got, ok := nodes.Node(resource); got != want || ok != (want != "") {
 				t.Errorf("%s is node %q, want %q", resource, got, want)
 			}
 		}
 		check.Equal(t, []string{"AKS-spot-12345678-vmss"}, nodes.ScaleSets())
-		power := newSwitchboard()
+		power := newPowerRecorder()
 		power.fail = map[string]error{"new": errors.New("stuck")}
 		machines := nodes.Machines(power)
 		if err := machines.PowerOn(t.Context(), vm1); err != nil {
@@ -318,18 +318,18 @@ func TestNodesAreFoundInAnyLetterCase(t *testing.T) {
 		if err := machines.PowerOff(t.Context(), "nope_1"); err == nil {
 			t.Error("an unknown machine was switched off")
 		}
-		check.Equal(t, []string{"0s " + node1 + " on"}, power.done())
+		check.Equal(t, []string{"0s " + node1 + " on"}, power.recorded())
 	})
 }
 
-func TestWatchThatEndsBeforeItsFirstList(t *testing.T) {
+func TestWatchFailsWithoutFirstList(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("no answer")
-	cancel(why)
-	if _, err := WatchNodes(ctx, fake.NewClientset(), slog.New(slog.DiscardHandler)); !errors.Is(err, why) {
+	cause := errors.New("no answer")
+	cancel(cause)
+	if _, err := WatchNodes(ctx, fake.NewClientset(), slog.New(slog.DiscardHandler)); !errors.Is(err, cause) {
 		t.Errorf("WatchNodes: %v", err)
 	}
-	if _, err := WatchPods(ctx, fake.NewClientset(), nil); !errors.Is(err, why) {
+	if _, err := WatchPods(ctx, fake.NewClientset(), nil); !errors.Is(err, cause) {
 		t.Errorf("WatchPods: %v", err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// scenarios are typical events of the real service. Those with a twin in scheduled-events-mock-server have its type,
-// source, description and duration.
+// scenarios are typical events of the real service. If scheduled-events-mock-server has the same event, type, source,
+// description and duration are taken from it.
 var scenarios = map[string]Announcement{
 	"live-migration": {
 		Type: Freeze, Source: Platform, DurationSeconds: new(5),
@@ -25,10 +25,10 @@ var scenarios = map[string]Announcement{
 	},
 }
 
-// ScenarioNames lists what Scenario knows, in alphabetical order.
+// ScenarioNames lists the scenarios in alphabetical order.
 func ScenarioNames() []string { return slices.Sorted(maps.Keys(scenarios)) }
 
-// Scenario gives the announcement of a typical event of the real service. An unknown name is ErrInvalid.
+// Scenario returns the announcement of a typical event of the real service. For an unknown name it returns ErrInvalid.
 func Scenario(name string, resources ...string) (Announcement, error) {
 	a, ok := scenarios[name]
 	if !ok {

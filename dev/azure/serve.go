@@ -18,32 +18,31 @@ import (
 )
 
 const (
-	// DefaultListen is where Main serves when not told otherwise.
+	// DefaultListen is the default address of Main.
 	DefaultListen = "127.0.0.1:16925"
-	// shutdownGrace is how long Main waits for requests under way. Hanging ones are ended by the emulator's Close.
+	// shutdownGrace is the time that Main waits for running requests. Emulator.Close ends hanging ones.
 	shutdownGrace = 5 * time.Second
-	// firstListTimeout bounds the wait for the first list of nodes and pods.
+	// firstListTimeout limits the wait for the first list of nodes and pods.
 	firstListTimeout = 30 * time.Second
 )
 
-// settings are Main's flags.
-type settings struct {
+type mainSettings struct {
 	listen     string
 	kubeconfig string
 	scaleSets  []scaleSetFlag
 	options    Options
 	arm        armSettings
-	nodes      *Nodes // those of the cluster, if there is one
+	nodes      *Nodes // nodes of the cluster, or nil
 }
 
-// scaleSetFlag is a scale set and the address of its own listener, if it is to have one.
+// scaleSetFlag is a scale set and the address of its own listener, or an empty address.
 type scaleSetFlag struct{ name, listen string }
 
-// Main serves an emulator until ctx ends: everything on one listener and, where a flag says so, a scale set on a
-// listener of its own. With a kubeconfig it keeps the ledger, knows the scale sets that the cluster's nodes belong to,
-// and has power over them; without, or when power is nil, events have no effect. With --arm-listen it serves those scale
-// sets' Resource Manager too, whose new machines become nodes when power is a Joiner. What a person needs to know goes to
-// out, once all listeners answer. A request for help is answered with flag.ErrHelp.
+// Main serves an emulator until ctx ends. One listener serves everything; flags add listeners for single scale sets.
+// With a kubeconfig it keeps the ledger, knows the scale sets of the cluster's nodes, and switches the nodes with power.
+// Without kubeconfig or power, events have no effect. With --arm-listen it also serves Azure Resource Manager, where new
+// machines become nodes if power is a Joiner. Once all listeners answer, Main prints the addresses to out. For a help
+// flag it returns flag.ErrHelp.
 func Main(ctx context.Context, args []string, out io.Writer, power NodePower) error {
 	s, err := parseFlags(args, out)
 	if err != nil {
@@ -53,67 +52,67 @@ func Main(ctx context.Context, args []string, out io.Writer, power NodePower) er
 	defer cancel()
 	if s.kubeconfig != "" {
 		if err := s.watchCluster(ctx, power); err != nil {
-			return fmt.Errorf("azure emulator: --kubeconfig %s: %w", s.kubeconfig, err)
+			return fmt.Errorf("Azure emulator: --kubeconfig %s: %w", s.kubeconfig, err)
 		}
 	}
 	e := New(s.options)
 	defer e.Close()
 	if s.nodes != nil {
 		joiner, _ := power.(Joiner)
-		if err := s.arm.serve(ctx, e, s.nodes, joiner); err != nil {
-			return fmt.Errorf("azure emulator: %w", err)
+		if err := s.arm.serveARM(ctx, e, s.nodes, joiner); err != nil {
+			return fmt.Errorf("Azure emulator: %w", err)
 		}
 	}
 	if err := s.serve(ctx, e, out); err != nil {
-		return fmt.Errorf("azure emulator: %w", err)
+		return fmt.Errorf("Azure emulator: %w", err)
 	}
 	return nil
 }
 
-func parseFlags(args []string, out io.Writer) (*settings, error) {
-	s := &settings{options: Options{
+func parseFlags(args []string, out io.Writer) (*mainSettings, error) {
+	s := &mainSettings{options: Options{
 		Notices: map[EventType]time.Duration{},
 		Log:     slog.New(slog.NewTextHandler(out, nil)),
 	}}
 	flags := flag.NewFlagSet("azure", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.StringVar(&s.listen, "listen", DefaultListen, "loopback `address` of the listener that serves everything")
-	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "`file` of the cluster whose nodes are the machines")
-	flags.Func("scale-set", "`name[=address]` of a scale set, with a loopback address for a listener of its own;"+
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; its nodes are the machines")
+	flags.Func("scale-set", "`name[=address]` of a scale set, with the loopback address of its own listener;"+
 		" may be repeated", s.addScaleSet)
-	flags.Func("notice", "`type=duration`, such as Reboot=20s: notice instead of the documented one; may be repeated",
+	flags.Func("notice", "`type=duration` of a notice, such as Reboot=20s, overrides the documented one; may be repeated",
 		s.addNotice)
-	flags.StringVar(&s.arm.listen, "arm-listen", "", "loopback `address` of Azure Resource Manager, over TLS; takes --kubeconfig")
+	flags.StringVar(&s.arm.listen, "arm-listen", "", "loopback `address` of Azure Resource Manager, over TLS; requires --kubeconfig")
 	flags.StringVar(&s.arm.caFile, "arm-ca-file", "", "`file` to write the certificate of Azure Resource Manager to")
 	flags.DurationVar(&s.options.Outage, "outage", defaultOutage,
-		"how long a machine is away in an event of unknown duration")
-	flags.DurationVar(&s.options.Linger, "linger", 0, "how long an event stays Started after its impact")
+		"downtime of a machine in an event of unknown duration")
+	flags.DurationVar(&s.options.Linger, "linger", 0, "time that an event stays Started after its impact")
 	flags.DurationVar(&s.options.ApprovalDelay, "approval-delay", 0, "time from an event's first approval to its start")
-	flags.DurationVar(&s.options.FirstCall, "first-call", 0, "how long a scale set's first call takes; up to 2m in Azure")
+	flags.DurationVar(&s.options.FirstCall, "first-call", 0, "duration of a scale set's first call; up to 2m in Azure")
 	if err := flags.Parse(args); err != nil {
 		return nil, err // the flag package has told the user already
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q: the emulator takes flags only", flags.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q: the emulator has only flags", flags.Arg(0))
 	}
 	for name, d := range map[string]time.Duration{
 		"outage": s.options.Outage, "linger": s.options.Linger, "approval-delay": s.options.ApprovalDelay,
 		"first-call": s.options.FirstCall,
 	} {
 		if d < 0 {
-			return nil, fmt.Errorf("--%s %v: want a positive duration", name, d)
+			return nil, fmt.Errorf("--%s %v: must be a positive duration", name, d)
 		}
 	}
 	if s.arm.listen != "" && s.kubeconfig == "" {
-		return nil, errors.New("--arm-listen needs --kubeconfig: its machines are the nodes of a cluster")
+		return nil, errors.New("--arm-listen requires --kubeconfig, because its machines are the nodes of a cluster")
 	}
-	return s, errors.Join(requireLoopback("--listen", s.listen), s.arm.check())
+	return s, errors.Join(requireLoopback("--listen", s.listen), s.arm.validate())
 }
 
-func (s *settings) addScaleSet(value string) error {
+func (s *mainSettings) addScaleSet(value string) error {
 	name, listen, own := strings.Cut(value, "=")
 	if name == "" || strings.ContainsAny(name, "/ ") {
-		return errors.New("want name or name=address")
+		return errors.New("must be name or name=address")
 	}
 	if own {
 		if err := requireLoopback("address", listen); err != nil {
@@ -124,11 +123,11 @@ func (s *settings) addScaleSet(value string) error {
 	return nil
 }
 
-func (s *settings) addNotice(value string) error {
+func (s *mainSettings) addNotice(value string) error {
 	name, text, _ := strings.Cut(value, "=")
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return fmt.Errorf("want type=duration with a duration such as 30s, not %q", text)
+		return fmt.Errorf("must be type=duration with a duration such as 30s, not %q", text)
 	}
 	for _, t := range EventTypes() {
 		if strings.EqualFold(string(t), name) {
@@ -136,23 +135,23 @@ func (s *settings) addNotice(value string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("unknown type %q: want one of %v", name, EventTypes())
+	return fmt.Errorf("unknown type %q: must be one of %v", name, EventTypes())
 }
 
-// requireLoopback refuses an address that others could reach: whoever reaches the emulator may switch machines off.
+// requireLoopback refuses an address that others could reach, because any client of the emulator may switch machines
+// off.
 func requireLoopback(field, address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%s %q: want a loopback address with a port, such as %s: %w", field, address, DefaultListen, err)
+		return fmt.Errorf("%s %q: must be a loopback address with a port, such as %s: %w", field, address, DefaultListen, err)
 	}
 	if ip := net.ParseIP(host); host == "localhost" || (ip != nil && ip.IsLoopback()) {
 		return nil
 	}
-	return fmt.Errorf("%s %q: want a loopback address, such as %s", field, address, DefaultListen)
+	return fmt.Errorf("%s %q: must be a loopback address, such as %s", field, address, DefaultListen)
 }
 
-// watchCluster connects the emulator to a cluster.
-func (s *settings) watchCluster(ctx context.Context, power NodePower) error {
+func (s *mainSettings) watchCluster(ctx context.Context, power NodePower) error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 	if err != nil {
 		return err
@@ -161,10 +160,10 @@ func (s *settings) watchCluster(ctx context.Context, power NodePower) error {
 	if err != nil {
 		return err
 	}
-	return s.watch(ctx, client, power)
+	return s.watchNodesAndPods(ctx, client, power)
 }
 
-func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power NodePower) error {
+func (s *mainSettings) watchNodesAndPods(ctx context.Context, client kubernetes.Interface, power NodePower) error {
 	watchCtx, stopWatching := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(firstListTimeout, func() {
 		stopWatching(fmt.Errorf("no answer within %v", firstListTimeout))
@@ -191,22 +190,21 @@ func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power
 	return nil
 }
 
-// endpoint is one listener and what it serves.
-type endpoint struct {
+type servedListener struct {
 	what     string
 	listener net.Listener
 	server   *http.Server
 }
 
-// serve opens all listeners, says where they are, and serves until ctx ends.
-func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error {
-	endpoints, err := s.endpoints(e)
+// serve opens all listeners, prints their addresses, and serves until ctx ends.
+func (s *mainSettings) serve(ctx context.Context, e *Emulator, out io.Writer) error {
+	endpoints, err := s.openListeners(e)
 	if err != nil {
 		return err
 	}
 	for _, end := range endpoints {
 		if _, err := fmt.Fprintf(out, "%s: http://%s\n", end.what, end.listener.Addr()); err != nil {
-			closeAll(endpoints)
+			closeListeners(endpoints)
 			return fmt.Errorf("writing the addresses: %w", err)
 		}
 	}
@@ -220,7 +218,7 @@ func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error 
 		})
 		group.Go(func() error {
 			<-ctx.Done()
-			e.Close() // lets go of held requests, so that Shutdown need not wait for them
+			e.Close() // ends held requests, so that Shutdown does not wait for them
 			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 			defer cancel()
 			return end.server.Shutdown(grace)
@@ -229,17 +227,17 @@ func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error 
 	return group.Wait()
 }
 
-// endpoints makes the scale sets and opens the listeners.
-func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
-	var endpoints []endpoint
+// openListeners creates the scale sets and opens the listeners.
+func (s *mainSettings) openListeners(e *Emulator) ([]servedListener, error) {
+	var endpoints []servedListener
 	open := func(what, address string, handler http.Handler) error {
-		listener, err := net.Listen("tcp", address) //nolint:noctx // it is done in a moment
+		listener, err := net.Listen("tcp", address) //nolint:noctx // returns at once
 		if err != nil {
-			closeAll(endpoints)
+			closeListeners(endpoints)
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-		endpoints = append(endpoints, endpoint{what, listener, server})
+		endpoints = append(endpoints, servedListener{what, listener, server})
 		return nil
 	}
 	if err := open("everything, with the control API under /emulator/", s.listen, e.Handler()); err != nil {
@@ -257,7 +255,7 @@ func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
 	return endpoints, nil
 }
 
-func closeAll(endpoints []endpoint) {
+func closeListeners(endpoints []servedListener) {
 	for _, end := range endpoints {
 		_ = end.listener.Close()
 	}

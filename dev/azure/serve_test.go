@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// startMain runs Main and gives the URLs that it says it serves, by what they serve.
+// startMain runs Main and returns the URLs that it prints, by description.
 func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string) (map[string]string, <-chan error) {
 	t.Helper()
 	out, in := io.Pipe()
@@ -39,14 +39,14 @@ func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string)
 			urls[m[1]] = m[2]
 		}
 	}
-	go func() { _, _ = io.Copy(io.Discard, out) }() // the log that follows
+	go func() { _, _ = io.Copy(io.Discard, out) }() // discards the log that follows
 	if len(urls) < endpoints {
 		t.Fatalf("Main ended early: %v", <-done)
 	}
 	return urls, done
 }
 
-func TestMainServesUntilItsContextEnds(t *testing.T) {
+func TestMainServesUntilContextEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	urls, done := startMain(ctx, t, 2, "--listen=127.0.0.1:0", "--scale-set="+testSet, "--scale-set=other=127.0.0.1:0",
@@ -55,38 +55,38 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 
 	var record Record
 	body := fmt.Sprintf(`{"type":"Reboot","resources":[%q]}`, vm0)
-	if status := control(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
-		t.Fatalf("announce answered %d", status)
+	if status := callControl(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
+		t.Fatalf("announce: %d", status)
 	}
 	if notice := record.NotBefore.Sub(record.VisibleAt); notice < 20*time.Second || notice > 21*time.Second {
 		t.Errorf("the notice is %v, want that of the flag", notice)
 	}
-	if doc := read(t, everything+"/scalesets/"+testSet); len(doc.Events) != 1 {
+	if doc := readDocument(t, everything+"/scalesets/"+testSet); len(doc.Events) != 1 {
 		t.Errorf("the scale set shows %+v", doc)
 	}
-	if doc := read(t, other); len(doc.Events) != 0 {
+	if doc := readDocument(t, other); len(doc.Events) != 0 {
 		t.Errorf("the other scale set's own listener shows %+v", doc)
 	}
 
-	// A request that hangs does not hold up the end.
-	if status := control(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
-		t.Fatalf("inject answered %d", status)
+	// A hanging request does not delay the end.
+	if status := callControl(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
+		t.Fatalf("inject: %d", status)
 	}
 	hanging := make(chan error, 1)
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other+metadataPath+query, nil)
 		if err == nil {
-			err = send(http.DefaultClient, r)
+			err = sendIgnoringResponse(http.DefaultClient, r)
 		}
 		hanging <- err
 	}()
-	check.Is(t, 200, control(t, "GET", everything+"/emulator/state", "", nil))
+	check.Is(t, 200, callControl(t, "GET", everything+"/emulator/state", "", nil))
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("Main ended with %v", err)
 	}
 	if err := <-hanging; err == nil {
-		t.Error("the hanging request was answered")
+		t.Error("the hanging request got a response")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 		"notice without a type":     {[]string{"--notice=30s"}, "notice"},
 		"notice of an unknown type": {[]string{"--notice=Explode=30s"}, "Explode"},
 		"notice without a duration": {[]string{"--notice=Reboot"}, "notice"},
-		"kubeconfig not there":      {[]string{"--kubeconfig=/nowhere/at/all"}, "/nowhere/at/all"},
+		"missing kubeconfig":        {[]string{"--kubeconfig=/nowhere/at/all"}, "/nowhere/at/all"},
 		"kubeconfig unreadable":     {[]string{"--kubeconfig=" + garbage}, garbage},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,19 +122,19 @@ func TestMainRefusesBadFlags(t *testing.T) {
 	}
 }
 
-func TestMainHelp(t *testing.T) {
+func TestMainHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
 	if err := Main(t.Context(), []string{"--help"}, &out, nil); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"listen", "kubeconfig", "scale-set", "notice", "outage", "linger", "first-call"} {
 		if !strings.Contains(out.String(), "-"+name) {
-			t.Errorf("the help does not tell of --%s:\n%s", name, out.String())
+			t.Errorf("the help does not mention --%s:\n%s", name, out.String())
 		}
 	}
 }
 
-func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
+func TestMainReportsTakenAddress(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	urls, done := startMain(ctx, t, 1, "--listen=127.0.0.1:0")
 	taken := strings.TrimPrefix(urls["everything, with the control API under /emulator/"], "http://")
@@ -148,11 +148,11 @@ func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
 	}
 }
 
-func TestClusterGivesScaleSetsLedgerAndPower(t *testing.T) {
+func TestClusterProvidesScaleSetsLedgerAndPower(t *testing.T) {
 	s, err := parseFlags([]string{"--listen=127.0.0.1:0"}, io.Discard)
 	must.NoError(t, err)
-	client := fake.NewClientset(azureNode(node0, uniformID(0)))
-	must.NoError(t, s.watch(t.Context(), client, newSwitchboard()))
+	client := fake.NewClientset(azureNode(node0, uniformProviderID(0)))
+	must.NoError(t, s.watchNodesAndPods(t.Context(), client, newPowerRecorder()))
 	if s.options.Bookkeeper == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
 		!strings.EqualFold(s.scaleSets[0].name, testSet) {
 		t.Errorf("got %+v", s)

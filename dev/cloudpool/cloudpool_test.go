@@ -14,15 +14,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/cloudpool"
 )
 
-// backend is an emulated backend, asked without a network, so that time can be the bubble's.
-type backend struct {
+// testBackend is an emulated backend in virtual time, called without a network.
+type testBackend struct {
 	*cloudpool.Pool
 	t       *testing.T
 	handler http.Handler
 }
 
-// inBubble gives a backend of n machines that run, for as long as a test takes.
-func inBubble(t *testing.T, n int, o cloudpool.Options, do func(b *backend)) {
+// runWithBackend runs do with a backend of n running machines in virtual time.
+func runWithBackend(t *testing.T, n int, o cloudpool.Options, do func(b *testBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := cloudpool.New(o)
@@ -30,28 +30,28 @@ func inBubble(t *testing.T, n int, o cloudpool.Options, do func(b *backend)) {
 		if _, err := p.Add(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
-		do(&backend{p, t, p.Handler()})
+		do(&testBackend{p, t, p.Handler()})
 	})
 }
 
-func (b *backend) ask(method, path, body string) (code int, answer string) {
+func (b *testBackend) sendRequest(method, path, body string) (code int, answer string) {
 	b.t.Helper()
 	w := httptest.NewRecorder()
 	b.handler.ServeHTTP(w, httptest.NewRequestWithContext(b.t.Context(), method, path, strings.NewReader(body)))
 	return w.Code, w.Body.String()
 }
 
-func (b *backend) post(want int, path, body string) {
+func (b *testBackend) expectPost(want int, path, body string) {
 	b.t.Helper()
-	if code, answer := b.ask(http.MethodPost, path, body); code != want {
+	if code, answer := b.sendRequest(http.MethodPost, path, body); code != want {
 		b.t.Errorf("POST %s %s: %d %s, want %d", path, body, code, answer, want)
 	}
 }
 
-// read gives the machines' states as GET /pool shows them, by their IDs.
-func (b *backend) read() map[string]cloudpool.State {
+// machineStates returns the machines' states in GET /pool, by ID.
+func (b *testBackend) machineStates() map[string]cloudpool.State {
 	b.t.Helper()
-	_, answer := b.ask(http.MethodGet, "/pool", "")
+	_, answer := b.sendRequest(http.MethodGet, "/pool", "")
 	var pool struct{ Machines []cloudpool.Machine }
 	if err := json.Unmarshal([]byte(answer), &pool); err != nil {
 		b.t.Fatalf("%s: %v", answer, err)
@@ -63,38 +63,38 @@ func (b *backend) read() map[string]cloudpool.State {
 	return states
 }
 
-func (b *backend) count(s cloudpool.State) int {
+func (b *testBackend) countInState(s cloudpool.State) int {
 	n := 0
-	for _, is := range b.read() {
-		if is == s {
+	for _, state := range b.machineStates() {
+		if state == s {
 			n++
 		}
 	}
 	return n
 }
 
-func (b *backend) wantDesired(n int) {
+func (b *testBackend) expectDesiredSize(n int) {
 	b.t.Helper()
 	if got := b.Desired(); got != n {
 		b.t.Errorf("the desired size is %d, want %d", got, n)
 	}
 }
 
-// pass lets time pass, and whatever is due then be done.
-func pass(d time.Duration) {
+// passTime lets virtual time pass until everything due has happened.
+func passTime(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-func naming(id string, decrement bool) string {
+func machineBody(id string, decrement bool) string {
 	return fmt.Sprintf(`{"machineId":%q,"decrementDesiredSize":%t}`, id, decrement)
 }
 
-func TestASizeIsRecordedAndComeToLater(t *testing.T) {
-	inBubble(t, 1, cloudpool.Options{Lag: time.Second, Launch: 10 * time.Second}, func(b *backend) {
-		b.post(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
-		b.wantDesired(3)
-		if n := len(b.read()); n != 1 {
+func TestSizeIsRecordedAndReachedLater(t *testing.T) {
+	runWithBackend(t, 1, cloudpool.Options{Lag: time.Second, Launch: 10 * time.Second}, func(b *testBackend) {
+		b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
+		b.expectDesiredSize(3)
+		if n := len(b.machineStates()); n != 1 {
 			t.Errorf("%d machines at once, want 1", n)
 		}
 		for _, step := range []struct {
@@ -104,162 +104,162 @@ func TestASizeIsRecordedAndComeToLater(t *testing.T) {
 		}{
 			{1100 * time.Millisecond, cloudpool.Requested, 2}, {10 * time.Second, cloudpool.Pending, 2}, {10 * time.Second, cloudpool.Running, 3},
 		} {
-			pass(step.after)
-			if n := b.count(step.state); n != step.n {
-				t.Errorf("%d machines are %s, want %d: %v", n, step.state, step.n, b.read())
+			passTime(step.after)
+			if n := b.countInState(step.state); n != step.n {
+				t.Errorf("%d machines are %s, want %d: %v", n, step.state, step.n, b.machineStates())
 			}
 		}
 	})
 }
 
-func TestReadsAndTheCheckOfMembersAreAsOldAsTheCache(t *testing.T) {
-	inBubble(t, 3, cloudpool.Options{Refresh: 30 * time.Second}, func(b *backend) {
-		b.read()
+func TestReadsAndMemberCheckUseCache(t *testing.T) {
+	runWithBackend(t, 3, cloudpool.Options{Refresh: 30 * time.Second}, func(b *testBackend) {
+		b.machineStates()
 		id := b.Machines()[0].ID
-		for range 2 { // the second time it is not there any more, and costs a machine of the desired size all the same
-			b.post(http.StatusOK, "/pool/terminate", naming(id, true))
+		for range 2 { // the second termination finds no machine, but still lowers the desired size
+			b.expectPost(http.StatusOK, "/pool/terminate", machineBody(id, true))
 		}
 		synctest.Wait()
-		b.wantDesired(1)
-		if b.read()[id] != cloudpool.Running {
-			t.Errorf("%v, want the machine shown as it was", b.read())
+		b.expectDesiredSize(1)
+		if b.machineStates()[id] != cloudpool.Running {
+			t.Errorf("%v, want the machine in its cached state", b.machineStates())
 		}
-		pass(31 * time.Second)
-		if _, there := b.read()[id]; there {
-			t.Error("the machine is shown after the cache was refreshed")
+		passTime(31 * time.Second)
+		if _, listed := b.machineStates()[id]; listed {
+			t.Error("the machine is listed after the refresh of the cache")
 		}
 	})
 }
 
-func TestATerminationWithoutDecrementIsReplaced(t *testing.T) {
-	inBubble(t, 2, cloudpool.Options{Launch: time.Second}, func(b *backend) {
+func TestTerminationWithoutDecrementIsReplaced(t *testing.T) {
+	runWithBackend(t, 2, cloudpool.Options{Launch: time.Second}, func(b *testBackend) {
 		id := b.Machines()[0].ID
-		b.post(http.StatusOK, "/pool/terminate", naming(id, false))
-		pass(3 * time.Second)
-		b.wantDesired(2)
-		if _, there := b.read()[id]; there || b.count(cloudpool.Running) != 2 {
-			t.Errorf("%v, want two that run, and not the one that was terminated", b.read())
+		b.expectPost(http.StatusOK, "/pool/terminate", machineBody(id, false))
+		passTime(3 * time.Second)
+		b.expectDesiredSize(2)
+		if _, there := b.machineStates()[id]; there || b.countInState(cloudpool.Running) != 2 {
+			t.Errorf("%v, want two running machines without the terminated one", b.machineStates())
 		}
-		b.post(http.StatusNotFound, "/pool/terminate", naming(id, true))
-		b.wantDesired(2)
+		b.expectPost(http.StatusNotFound, "/pool/terminate", machineBody(id, true))
+		b.expectDesiredSize(2)
 	})
 }
 
-func TestThePoolShrinksByItsPolicyAndNotByWhatRunsThere(t *testing.T) {
+func TestPoolShrinksByPolicyOnly(t *testing.T) {
 	for policy, want := range map[cloudpool.Policy][]int{cloudpool.Newest: {0, 1}, cloudpool.Oldest: {1, 2}} {
-		inBubble(t, 3, cloudpool.Options{Policy: policy}, func(b *backend) {
+		runWithBackend(t, 3, cloudpool.Options{Policy: policy}, func(b *testBackend) {
 			b.Place(cloudpool.Requested, nil)
-			b.post(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
+			b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 			synctest.Wait()
-			if b.count(cloudpool.Requested) != 0 || b.count(cloudpool.Running) != 3 {
-				t.Errorf("%s: %v, want the one that was only asked for gone first", policy, b.read())
+			if b.countInState(cloudpool.Requested) != 0 || b.countInState(cloudpool.Running) != 3 {
+				t.Errorf("%s: %v, want the requested machine to end first", policy, b.machineStates())
 			}
-			b.post(http.StatusOK, "/pool/size", `{"desiredSize":2}`)
+			b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":2}`)
 			synctest.Wait()
 			var left []int
 			for _, m := range b.Machines() {
 				left = append(left, m.Serial)
 			}
 			if !slices.Equal(left, want) {
-				t.Errorf("%s: %v are left, want %v", policy, left, want)
+				t.Errorf("%s: %v remain, want %v", policy, left, want)
 			}
 		})
 	}
 }
 
-func TestWhatTheCloudRefusesIsRejectedAndDoesNotCount(t *testing.T) {
-	inBubble(t, 2, cloudpool.Options{Quota: 2}, func(b *backend) {
-		b.post(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
+func TestRefusedMachineIsRejectedAndDoesNotCount(t *testing.T) {
+	runWithBackend(t, 2, cloudpool.Options{Quota: 2}, func(b *testBackend) {
+		b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 		synctest.Wait()
-		if b.count(cloudpool.Rejected) != 1 || b.count(cloudpool.Running) != 2 {
-			t.Errorf("%v, want one rejected", b.read())
+		if b.countInState(cloudpool.Rejected) != 1 || b.countInState(cloudpool.Running) != 2 {
+			t.Errorf("%v, want one rejected machine", b.machineStates())
 		}
-		if _, answer := b.ask(http.MethodGet, "/pool/size", ""); !strings.Contains(answer, `"allocated": 2`) {
+		if _, answer := b.sendRequest(http.MethodGet, "/pool/size", ""); !strings.Contains(answer, `"allocated": 2`) {
 			t.Errorf("GET /pool/size: %s", answer)
 		}
 	})
 }
 
-func TestMembershipSaysWhatCountsAndWhatGoes(t *testing.T) {
-	inBubble(t, 3, cloudpool.Options{}, func(b *backend) {
+func TestMembershipControlsCountAndTermination(t *testing.T) {
+	runWithBackend(t, 3, cloudpool.Options{}, func(b *testBackend) {
 		ids := b.Machines()
 		status := func(id, membership string) string {
 			return fmt.Sprintf(`{"machineId":%q,"membershipStatus":%s}`, id, membership)
 		}
-		// To be kept: no termination, no detaching.
-		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[0].ID, `{"evictable":false}`))
-		b.post(http.StatusBadGateway, "/pool/terminate", naming(ids[0].ID, true))
-		b.post(http.StatusBadGateway, "/pool/detach", naming(ids[0].ID, true))
+		// Not evictable: no termination, no detaching.
+		b.expectPost(http.StatusOK, "/pool/membershipStatus", status(ids[0].ID, `{"evictable":false}`))
+		b.expectPost(http.StatusBadGateway, "/pool/terminate", machineBody(ids[0].ID, true))
+		b.expectPost(http.StatusBadGateway, "/pool/detach", machineBody(ids[0].ID, true))
 		// Awaiting service: it does not count, and stays.
-		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[1].ID, `{"active":false,"evictable":false}`))
+		b.expectPost(http.StatusOK, "/pool/membershipStatus", status(ids[1].ID, `{"active":false,"evictable":false}`))
 		synctest.Wait()
-		if b.count(cloudpool.Running) != 4 {
-			t.Errorf("%v, want one more for the one that does not count", b.read())
+		if b.countInState(cloudpool.Running) != 4 {
+			t.Errorf("%v, want one more for the inactive machine", b.machineStates())
 		}
-		// Disposable: it is replaced, and goes.
-		b.post(http.StatusOK, "/pool/membershipStatus", status(ids[2].ID, `{"active":false}`))
+		// Disposable: it is replaced and terminated.
+		b.expectPost(http.StatusOK, "/pool/membershipStatus", status(ids[2].ID, `{"active":false}`))
 		synctest.Wait()
-		if _, there := b.read()[ids[2].ID]; there || b.count(cloudpool.Running) != 4 {
-			t.Errorf("%v, want the disposable one replaced", b.read())
+		if _, there := b.machineStates()[ids[2].ID]; there || b.countInState(cloudpool.Running) != 4 {
+			t.Errorf("%v, want the disposable machine replaced", b.machineStates())
 		}
-		b.wantDesired(3)
+		b.expectDesiredSize(3)
 	})
 }
 
-func TestAMachineThatIsDetachedRunsOnAndMayBeAttached(t *testing.T) {
-	inBubble(t, 2, cloudpool.Options{}, func(b *backend) {
+func TestDetachedMachineRunsAndCanBeAttached(t *testing.T) {
+	runWithBackend(t, 2, cloudpool.Options{}, func(b *testBackend) {
 		id := b.Machines()[0].ID
-		b.post(http.StatusNotFound, "/pool/attach", naming(id, false)) // it is a member
-		b.post(http.StatusOK, "/pool/detach", naming(id, true))
+		b.expectPost(http.StatusNotFound, "/pool/attach", machineBody(id, false)) // it is a member
+		b.expectPost(http.StatusOK, "/pool/detach", machineBody(id, true))
 		synctest.Wait()
-		b.wantDesired(1)
-		b.post(http.StatusOK, "/pool/attach", naming(id, false))
+		b.expectDesiredSize(1)
+		b.expectPost(http.StatusOK, "/pool/attach", machineBody(id, false))
 		synctest.Wait()
-		b.wantDesired(2)
-		if b.read()[id] != cloudpool.Running {
-			t.Errorf("%v", b.read())
+		b.expectDesiredSize(2)
+		if b.machineStates()[id] != cloudpool.Running {
+			t.Errorf("%v", b.machineStates())
 		}
 	})
 }
 
-func TestBodiesAreReadAsTheReferenceServerReadsThem(t *testing.T) {
+func TestBodiesAreParsedLikeReferenceServer(t *testing.T) {
 	for body, desired := range map[string]int{
 		`{}`: 0, `{"desiredSize":null}`: 0, `{"DesiredSize":1}`: 0, `{"desiredSize":"1"}`: 1, `{"desiredSize":1.9}`: 1,
 	} {
-		inBubble(t, 2, cloudpool.Options{}, func(b *backend) {
-			b.post(http.StatusOK, "/pool/size", body)
-			b.wantDesired(desired)
+		runWithBackend(t, 2, cloudpool.Options{}, func(b *testBackend) {
+			b.expectPost(http.StatusOK, "/pool/size", body)
+			b.expectDesiredSize(desired)
 		})
 	}
 	for _, body := range []string{``, `x`, `[1]`, `{"desiredSize":-1}`, `{"desiredSize":"x"}`} {
-		inBubble(t, 2, cloudpool.Options{}, func(b *backend) {
-			b.post(http.StatusBadRequest, "/pool/size", body)
-			b.wantDesired(2)
+		runWithBackend(t, 2, cloudpool.Options{}, func(b *testBackend) {
+			b.expectPost(http.StatusBadRequest, "/pool/size", body)
+			b.expectDesiredSize(2)
 		})
 	}
 }
 
-func TestAPoolThatIsStoppedAnswersForItselfAlone(t *testing.T) {
-	inBubble(t, 2, cloudpool.Options{}, func(b *backend) {
+func TestStoppedPoolOnlyServesItsStatus(t *testing.T) {
+	runWithBackend(t, 2, cloudpool.Options{}, func(b *testBackend) {
 		for range 2 {
-			b.post(http.StatusOK, "/stop", "")
+			b.expectPost(http.StatusOK, "/stop", "")
 		}
-		if code, answer := b.ask(http.MethodGet, "/pool", ""); code != http.StatusInternalServerError || !strings.Contains(answer, "before being started") {
+		if code, answer := b.sendRequest(http.MethodGet, "/pool", ""); code != http.StatusInternalServerError || !strings.Contains(answer, "before being started") {
 			t.Errorf("GET /pool: %d %s", code, answer)
 		}
-		if code, answer := b.ask(http.MethodGet, "/status", ""); code != http.StatusOK || !strings.Contains(answer, `"started": false`) {
+		if code, answer := b.sendRequest(http.MethodGet, "/status", ""); code != http.StatusOK || !strings.Contains(answer, `"started": false`) {
 			t.Errorf("GET /status: %d %s", code, answer)
 		}
 		b.SetDesired(1)
-		b.post(http.StatusOK, "/start", "")
+		b.expectPost(http.StatusOK, "/start", "")
 		synctest.Wait()
 		if n := len(b.Machines()); n != 1 {
-			t.Errorf("%d machines, want the pool to go by its desired size when it is started", n)
+			t.Errorf("%d machines, want the desired size after the start", n)
 		}
 	})
 }
 
-func TestPathsAreReadAsTheReferenceServerReadsThem(t *testing.T) {
+func TestPathsAreParsedLikeReferenceServer(t *testing.T) {
 	one := cloudpool.New(cloudpool.Options{})
 	defer one.Close()
 	several := cloudpool.Multi(map[string]*cloudpool.Pool{"workers": one})

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// FaultKind is a way in which a backend fails.
+// FaultKind is a kind of backend failure.
 type FaultKind string
 
-// The ways in which a backend fails. The first ones are those of a request.
+// The kinds of failures. The first ones apply to requests.
 const (
 	Status    FaultKind = "status"   // Fault.Status, with a message in the API's form
-	HTML      FaultKind = "html"     // a page, with Fault.Status or 200
+	HTML      FaultKind = "html"     // an HTML page, with Fault.Status or 200
 	Redirect  FaultKind = "redirect" // Fault.Status or 302, to Fault.Location
-	Half      FaultKind = "half"     // the first half of the answer
-	Reset     FaultKind = "reset"    // no answer
-	Hang      FaultKind = "hang"     // no answer until the client leaves or the fault does
+	Half      FaultKind = "half"     // the first half of the response
+	Reset     FaultKind = "reset"    // no response
+	Hang      FaultKind = "hang"     // no response until the client disconnects or Heal is called
 	Throttled FaultKind = "throttled"
-	// Lost is a request that was carried out, and whose answer does not arrive.
+	// Lost means that the request takes effect, but the response does not arrive.
 	Lost FaultKind = "lost"
 
-	TerminationFails FaultKind = "termination-fails" // Fault.Machine stays, although its termination was taken
+	TerminationFails FaultKind = "termination-fails" // Fault.Machine stays, although its termination was accepted
 	TerminationHangs FaultKind = "termination-hangs" // Fault.Machine stays TERMINATING
 	Stale            FaultKind = "stale"             // reads are up to Fault.After old; with 0 they stay as they are now
 )
 
-// Fault is an instruction to fail.
+// Fault is a failure to inject.
 type Fault struct {
 	Kind FaultKind
-	// Method and Path choose requests; empty chooses all. Path is a suffix, such as /pool/terminate.
+	// Method and Path select requests. Empty selects all. Path is a suffix, such as /pool/terminate.
 	Method, Path string
-	// Skip is how many of them pass first, Times how many fail; 0 is all.
+	// Skip is the number of matching requests that succeed first. Times is the number that fail; 0 means all.
 	Skip, Times int
 	Status      int
 	Message     string
@@ -42,28 +42,28 @@ type Fault struct {
 	Machine     string
 }
 
-type armed struct {
+type armedFault struct {
 	Fault
 	seen, done int
 	healed     chan struct{}
 }
 
-// Inject has the backend fail until Heal.
+// Inject adds faults until Heal.
 func (p *Pool) Inject(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range faults {
-		fault := &armed{Fault: f, healed: make(chan struct{})}
+		fault := &armedFault{Fault: f, healed: make(chan struct{})}
 		if f.Kind == Stale {
 			p.observeLocked()
 			p.stale = fault
 		}
 		p.faults = append(p.faults, fault)
 	}
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
-// Heal ends all faults.
+// Heal removes all faults.
 func (p *Pool) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,15 +71,15 @@ func (p *Pool) Heal() {
 		close(f.healed)
 	}
 	p.faults, p.stale, p.cache = nil, nil, nil
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
-func (p *Pool) faultLocked(kind FaultKind, machine string) bool {
-	return slices.ContainsFunc(p.faults, func(f *armed) bool { return f.Kind == kind && f.Machine == machine })
+func (p *Pool) hasFaultLocked(kind FaultKind, machine string) bool {
+	return slices.ContainsFunc(p.faults, func(f *armedFault) bool { return f.Kind == kind && f.Machine == machine })
 }
 
-// hitLocked finds the fault that a request meets.
-func (p *Pool) hitLocked(r *http.Request) *armed {
+// matchFaultLocked returns the fault that applies to a request, or nil.
+func (p *Pool) matchFaultLocked(r *http.Request) *armedFault {
 	for _, f := range p.faults {
 		if f.Machine != "" || f.Kind == Stale || f.Method != "" && f.Method != r.Method || !strings.HasSuffix(r.URL.Path, f.Path) {
 			continue
@@ -94,8 +94,8 @@ func (p *Pool) hitLocked(r *http.Request) *armed {
 	return nil
 }
 
-// serve fails a request. It reports whether the request is to be carried out nevertheless, its answer unheard.
-func (f *armed) serve(w http.ResponseWriter, r *http.Request) {
+// writeFaultyResponse writes the faulty response.
+func (f *armedFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request) {
 	code := func(fallback int) int {
 		if f.Status != 0 {
 			return f.Status
@@ -125,12 +125,12 @@ func (f *armed) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case Throttled:
 		w.Header().Set("Retry-After", fmt.Sprint(int(f.After.Seconds())))
-		fail(w, code(http.StatusTooManyRequests), "too many requests")
+		writeError(w, code(http.StatusTooManyRequests), "too many requests")
 	default:
 		message := f.Message
 		if message == "" {
 			message = "internal error"
 		}
-		fail(w, code(http.StatusInternalServerError), "%s", message)
+		writeError(w, code(http.StatusInternalServerError), "%s", message)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Request is one that a backend was sent, with the path that the backend took it for.
+// Request is a request to a backend, with the path as the backend reads it.
 type Request struct {
 	Method, Path, Query string
 	Header              http.Header
@@ -25,14 +25,14 @@ type Request struct {
 	At                  time.Time
 }
 
-// Requests are those so far.
+// Requests returns the requests so far.
 func (p *Pool) Requests() []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.requests)
 }
 
-// Count counts the requests of a method whose path ends in suffix.
+// Count counts the requests of a method with a path that ends in suffix.
 func (p *Pool) Count(method, suffix string) int {
 	n := 0
 	for _, r := range p.Requests() {
@@ -43,10 +43,10 @@ func (p *Pool) Count(method, suffix string) int {
 	return n
 }
 
-// Handler serves the pool alone, at the root.
-func (p *Pool) Handler() http.Handler { return asJetty(p.handler("/pool/")) }
+// Handler serves only this pool, at the root.
+func (p *Pool) Handler() http.Handler { return normalizePaths(p.newHandler("/pool/")) }
 
-// Multi serves several pools under /cloudpools/{name}, and their list.
+// Multi serves several pools under /cloudpools/{name}, and the list of pools.
 func Multi(pools map[string]*Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
@@ -54,20 +54,19 @@ func Multi(pools map[string]*Pool) http.Handler {
 		for _, name := range slices.Sorted(maps.Keys(pools)) {
 			urls = append(urls, "http://"+r.Host+"/cloudpools/"+name)
 		}
-		reply(w, urls)
+		writeJSON(w, urls)
 	})
 	for name, p := range pools {
 		prefix := "/cloudpools/" + name
 		mux.Handle(prefix, http.NotFoundHandler())
-		mux.Handle(prefix+"/", http.StripPrefix(prefix, p.handler("/")))
+		mux.Handle(prefix+"/", http.StripPrefix(prefix, p.newHandler("/")))
 	}
-	return asJetty(mux)
+	return normalizePaths(mux)
 }
 
-// asJetty has paths read as the reference server has them read: in each segment as it was sent what follows a semicolon
-// is cut off, then all is decoded, and then dot segments are resolved, also those that were encoded. A slash at the end and
-// slashes too many are passed over.
-func asJetty(next http.Handler) http.Handler {
+// normalizePaths reads paths as the reference server does. It cuts each segment at a semicolon, decodes it, and then resolves
+// dot segments, also encoded ones. It ignores a trailing slash and repeated slashes.
+func normalizePaths(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		segments := strings.Split(r.URL.EscapedPath(), "/")
 		for i, s := range segments {
@@ -83,43 +82,43 @@ func asJetty(next http.Handler) http.Handler {
 	})
 }
 
-// handler serves a pool, with what is asked of one machine under a prefix.
-func (p *Pool) handler(machine string) http.Handler {
+// newHandler serves a pool. Requests for one machine are under machinePrefix.
+func (p *Pool) newHandler(machinePrefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /config", p.getConfig)
 	mux.HandleFunc("POST /config", p.postConfig)
 	mux.HandleFunc("POST /start", p.postStart)
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, _ *http.Request) { p.setStarted(false); w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /status", p.getStatus)
-	mux.HandleFunc("GET /pool", p.whenStarted(p.getPool))
-	mux.HandleFunc("GET /pool/size", p.whenStarted(p.getSize))
-	mux.HandleFunc("POST /pool/size", p.whenStarted(p.postSize))
-	mux.HandleFunc("POST "+machine+"terminate", p.whenStarted(p.terminate))
-	mux.HandleFunc("POST "+machine+"detach", p.whenStarted(p.detach))
-	mux.HandleFunc("POST "+machine+"attach", p.whenStarted(p.attach))
-	mux.HandleFunc("POST "+machine+"serviceState", p.whenStarted(p.postServiceState))
-	mux.HandleFunc("POST "+machine+"membershipStatus", p.whenStarted(p.postMembership))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.receive(w, r, mux) })
+	mux.HandleFunc("GET /pool", p.requireStarted(p.getPool))
+	mux.HandleFunc("GET /pool/size", p.requireStarted(p.getSize))
+	mux.HandleFunc("POST /pool/size", p.requireStarted(p.postSize))
+	mux.HandleFunc("POST "+machinePrefix+"terminate", p.requireStarted(p.postTerminate))
+	mux.HandleFunc("POST "+machinePrefix+"detach", p.requireStarted(p.postDetach))
+	mux.HandleFunc("POST "+machinePrefix+"attach", p.requireStarted(p.postAttach))
+	mux.HandleFunc("POST "+machinePrefix+"serviceState", p.requireStarted(p.postServiceState))
+	mux.HandleFunc("POST "+machinePrefix+"membershipStatus", p.requireStarted(p.postMembership))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveRequest(w, r, mux) })
 }
 
 const maxBody = 16 << 20
 
-// receive notes a request, asks for credentials, and has it fail or be served.
-func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// serveRequest records a request, checks the credentials, and injects a fault or serves the request.
+func (p *Pool) serveRequest(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	p.mu.Lock()
-	if !p.o.Unrecorded {
+	if !p.opts.Unrecorded {
 		p.requests = append(p.requests, Request{
 			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
 		})
 	}
-	fault := p.hitLocked(r)
+	fault := p.matchFaultLocked(r)
 	p.mu.Unlock()
-	if !p.known(r) {
+	if !p.isAuthorized(r) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="cloudpool"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -132,17 +131,17 @@ func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler
 		next.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}
-	fault.serve(w, r)
+	fault.writeFaultyResponse(w, r)
 }
 
-func (p *Pool) known(r *http.Request) bool {
+func (p *Pool) isAuthorized(r *http.Request) bool {
 	same := func(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 	switch {
-	case p.o.Token != "":
-		return same(r.Header.Get("Authorization"), "Bearer "+p.o.Token)
-	case p.o.User != "":
+	case p.opts.Token != "":
+		return same(r.Header.Get("Authorization"), "Bearer "+p.opts.Token)
+	case p.opts.User != "":
 		user, password, ok := r.BasicAuth()
-		return ok && same(user, p.o.User) && same(password, p.o.Password)
+		return ok && same(user, p.opts.User) && same(password, p.opts.Password)
 	}
 	return true
 }
@@ -152,34 +151,34 @@ func (p *Pool) setStarted(started bool) {
 	defer p.mu.Unlock()
 	p.started = started
 	if started {
-		p.kick()
+		p.wakeLoop()
 	}
 }
 
-func (p *Pool) whenStarted(next http.HandlerFunc) http.HandlerFunc {
+func (p *Pool) requireStarted(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		started := p.started
 		p.mu.Unlock()
 		if !started {
-			fail(w, http.StatusInternalServerError, "attempt to invoke cloudpool before being started")
+			writeError(w, http.StatusInternalServerError, "attempt to invoke cloudpool before being started")
 			return
 		}
 		next(w, r)
 	}
 }
 
-func reply(w http.ResponseWriter, body any) {
+func writeJSON(w http.ResponseWriter, body any) {
 	raw, err := json.MarshalIndent(body, "", "  ")
 	if err != nil {
-		fail(w, http.StatusInternalServerError, "%s", err)
+		writeError(w, http.StatusInternalServerError, "%s", err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(raw)
 }
 
-func fail(w http.ResponseWriter, code int, format string, a ...any) {
+func writeError(w http.ResponseWriter, code int, format string, a ...any) {
 	raw, _ := json.MarshalIndent(struct {
 		Message string `json:"message"`
 		Detail  string `json:"detail"`
@@ -189,15 +188,15 @@ func fail(w http.ResponseWriter, code int, format string, a ...any) {
 	_, _ = w.Write(raw)
 }
 
-// noConfig is said of a pool without a configuration.
-const noConfig = "no cloud pool configuration has been set"
+// noConfigMessage is the error of a pool without configuration.
+const noConfigMessage = "no cloud pool configuration has been set"
 
 func (p *Pool) postStart(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	configured := p.config != nil
 	p.mu.Unlock()
 	if !configured {
-		fail(w, http.StatusBadRequest, "attempt to start cloudpool before being configured")
+		writeError(w, http.StatusBadRequest, "attempt to start cloudpool before being configured")
 		return
 	}
 	p.setStarted(true)
@@ -209,7 +208,7 @@ func (p *Pool) getConfig(w http.ResponseWriter, _ *http.Request) {
 	config := p.config
 	p.mu.Unlock()
 	if config == nil {
-		fail(w, http.StatusNotFound, noConfig)
+		writeError(w, http.StatusNotFound, noConfigMessage)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -219,7 +218,7 @@ func (p *Pool) getConfig(w http.ResponseWriter, _ *http.Request) {
 func (p *Pool) postConfig(w http.ResponseWriter, r *http.Request) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil || !json.Valid(raw) {
-		fail(w, http.StatusBadRequest, "illegal input: not a JSON document")
+		writeError(w, http.StatusBadRequest, "illegal input: not a JSON document")
 		return
 	}
 	p.mu.Lock()
@@ -232,7 +231,7 @@ func (p *Pool) getStatus(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	started, configured := p.started, p.config != nil
 	p.mu.Unlock()
-	reply(w, map[string]bool{"started": started, "configured": configured})
+	writeJSON(w, map[string]bool{"started": started, "configured": configured})
 }
 
 const timeFormat = "2006-01-02T15:04:05.000000Z"
@@ -242,7 +241,7 @@ func (p *Pool) getPool(w http.ResponseWriter, _ *http.Request) {
 	o := p.observeLocked()
 	machines := append([]Machine{}, o.machines...)
 	p.mu.Unlock()
-	reply(w, map[string]any{"timestamp": o.at.Format(timeFormat), "machines": machines})
+	writeJSON(w, map[string]any{"timestamp": o.at.Format(timeFormat), "machines": machines})
 }
 
 func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
@@ -254,21 +253,21 @@ func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
 		if m.State.Allocated() {
 			allocated++
 		}
-		if m.active() {
+		if m.isActive() {
 			active++
 		}
 	}
-	reply(w, map[string]any{
+	writeJSON(w, map[string]any{
 		"timestamp": o.at.Format(timeFormat), "desiredSize": desired, "allocated": allocated, "active": active,
 	})
 }
 
-// read reads a body as Gson does, more or less: numbers may be strings, and are cut off to integers.
-func read(w http.ResponseWriter, r *http.Request) map[string]any {
+// parseBody parses a body roughly as Gson does: numbers may be strings, and are truncated to integers.
+func parseBody(w http.ResponseWriter, r *http.Request) map[string]any {
 	raw, err := io.ReadAll(r.Body)
 	var body map[string]any
 	if err != nil || json.Unmarshal(raw, &body) != nil {
-		fail(w, http.StatusBadRequest, "illegal input: not a JSON object")
+		writeError(w, http.StatusBadRequest, "illegal input: not a JSON object")
 		return nil
 	}
 	if body == nil {
@@ -277,7 +276,7 @@ func read(w http.ResponseWriter, r *http.Request) map[string]any {
 	return body
 }
 
-func number(v any) (int, bool) {
+func parseNumber(v any) (int, bool) {
 	switch v := v.(type) {
 	case nil:
 		return 0, true
@@ -291,113 +290,117 @@ func number(v any) (int, bool) {
 }
 
 func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
-	body := read(w, r)
+	body := parseBody(w, r)
 	if body == nil {
 		return
 	}
-	n, ok := number(body["desiredSize"])
+	n, ok := parseNumber(body["desiredSize"])
 	if !ok || n < 0 {
-		fail(w, http.StatusBadRequest, "illegal input: negative desired pool size")
+		writeError(w, http.StatusBadRequest, "illegal input: negative desired pool size")
 		return
 	}
 	p.mu.Lock()
 	p.desired = n
 	p.mu.Unlock()
-	p.kick()
+	p.wakeLoop()
 	w.WriteHeader(http.StatusOK)
 }
 
-// member finds a machine that the cache has as allocated; what it says of an eviction is the cache's too.
-func (p *Pool) memberLocked(id string) (*Machine, *Machine) {
+// findMemberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
+func (p *Pool) findMemberLocked(id string) (*Machine, *Machine) {
 	for _, m := range p.observeLocked().machines {
 		if m.ID == id && m.State.Allocated() {
-			return p.findLocked(id), &m
+			return p.findMachineLocked(id), &m
 		}
 	}
 	return nil, nil
 }
 
-// withMachine finds the machine that a body names.
-func (p *Pool) withMachine(w http.ResponseWriter, body map[string]any, evict bool, do func(*Machine)) {
+// changeMachine calls do with the machine in a body.
+func (p *Pool) changeMachine(w http.ResponseWriter, body map[string]any, evict bool, do func(*Machine)) {
 	id, _ := body["machineId"].(string)
 	if id == "" {
 		id = "null"
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, seen := p.memberLocked(id)
+	m, seen := p.findMemberLocked(id)
 	switch {
 	case m == nil && seen != nil:
-		w.WriteHeader(http.StatusOK) // the cloud does not mind
+		w.WriteHeader(http.StatusOK) // the cloud accepts this
 	case seen == nil:
-		fail(w, http.StatusNotFound, "unrecognized machine: machine %s is not a pool member", id)
+		writeError(w, http.StatusNotFound, "unrecognized machine: machine %s is not a pool member", id)
 	case evict && !seen.Membership.Evictable:
-		fail(w, http.StatusBadGateway, "failure to process request: machine %s cannot be evicted: prevented by its membership status", id)
+		writeError(w, http.StatusBadGateway, "failure to process request: machine %s cannot be evicted: prevented by its membership status", id)
 	default:
 		do(m)
-		p.announceLocked()
+		p.notifyWaitersLocked()
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
-func (p *Pool) terminate(w http.ResponseWriter, r *http.Request) { p.remove(w, r, p.terminateLocked) }
+func (p *Pool) postTerminate(w http.ResponseWriter, r *http.Request) {
+	p.endMembership(w, r, p.terminateLocked)
+}
 
-func (p *Pool) detach(w http.ResponseWriter, r *http.Request) { p.remove(w, r, p.forgetLocked) }
+func (p *Pool) postDetach(w http.ResponseWriter, r *http.Request) {
+	p.endMembership(w, r, p.detachMachineLocked)
+}
 
-// remove ends a membership in one way or another.
-func (p *Pool) remove(w http.ResponseWriter, r *http.Request, how func(*Machine)) {
-	body := read(w, r)
+// endMembership ends a membership, with the given function.
+func (p *Pool) endMembership(w http.ResponseWriter, r *http.Request, end func(*Machine)) {
+	body := parseBody(w, r)
 	if body == nil {
 		return
 	}
-	p.withMachine(w, body, true, func(m *Machine) {
-		fails := p.faultLocked(TerminationFails, m.ID)
-		how(m)
+	p.changeMachine(w, body, true, func(m *Machine) {
+		fails := p.hasFaultLocked(TerminationFails, m.ID)
+		end(m)
 		if decrement, _ := body["decrementDesiredSize"].(bool); decrement && !fails {
 			p.desired = max(0, p.desired-1)
 		}
 	})
-	p.kick()
+	p.wakeLoop()
 }
 
-func (p *Pool) attach(w http.ResponseWriter, r *http.Request) {
-	body := read(w, r)
+func (p *Pool) postAttach(w http.ResponseWriter, r *http.Request) {
+	body := parseBody(w, r)
 	if body == nil {
 		return
 	}
 	id, _ := body["machineId"].(string)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.admitLocked(id) {
-		fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+	if !p.attachMachineLocked(id) {
+		writeError(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
 }
 
 func (p *Pool) postServiceState(w http.ResponseWriter, r *http.Request) {
-	body := read(w, r)
+	body := parseBody(w, r)
 	if body == nil {
 		return
 	}
 	state, _ := body["serviceState"].(string)
 	if !slices.Contains([]string{"BOOTING", "IN_SERVICE", "UNHEALTHY", "OUT_OF_SERVICE", "UNKNOWN"}, state) {
-		fail(w, http.StatusInternalServerError, "internal error on POST /pool/serviceState: null")
+		writeError(w, http.StatusInternalServerError, "internal error on POST /pool/serviceState: null")
 		return
 	}
-	p.withMachine(w, body, false, func(m *Machine) { m.ServiceState = state })
+	p.changeMachine(w, body, false, func(m *Machine) { m.ServiceState = state })
 }
 
 func (p *Pool) postMembership(w http.ResponseWriter, r *http.Request) {
-	body := read(w, r)
+	body := parseBody(w, r)
 	if body == nil {
 		return
 	}
 	status, _ := body["membershipStatus"].(map[string]any)
 	is := func(key string) bool {
-		v, there := status[key].(bool)
-		return v || !there
+		v, ok := status[key].(bool)
+		return v || !ok
 	}
-	p.withMachine(w, body, false, func(m *Machine) { m.Membership = Membership{is("active"), is("evictable")} })
-	p.kick()
+	p.changeMachine(w, body, false, func(m *Machine) { m.Membership = Membership{is("active"), is("evictable")} })
+	p.wakeLoop()
 }

@@ -2,11 +2,10 @@ package cloudpool
 
 import "fmt"
 
-// Kind is the cloud that a pool's machines are in, as the API's cloudProvider names it. It decides what their IDs look
-// like, and what their Nodes' provider IDs are.
+// Kind is the cloud of a pool's machines, with the API's value of cloudProvider. It determines the form of their IDs and
+// of their Nodes' provider IDs.
 type Kind string
 
-// The kinds.
 const (
 	OpenStack Kind = "OpenStack"
 	EC2       Kind = "AWS-EC2"
@@ -15,22 +14,22 @@ const (
 	Azure     Kind = "Azure"
 )
 
-// The account that the machines of GCE and Azure are in.
+// The account of the machines of GCE and Azure.
 const (
 	Project      = "demo-project"
 	Zone         = "europe-west1-b"
 	Subscription = "00000000-0000-0000-0000-000000000001"
 )
 
-// identify gives a machine its ID, its Node's name and provider ID, and its cloud's description.
-func (p *Pool) identify(m *Machine, id string) {
+// setIdentity sets a machine's ID, its Node's name and provider ID, and its cloud's description.
+func (p *Pool) setIdentity(m *Machine, id string) {
 	short := id[:8] + id[9:13] + id[14:18]
-	switch p.o.Kind {
+	switch p.opts.Kind {
 	case EC2, Spot:
 		m.ID, m.Size = "i-"+short, "m5.large"
-		m.ProviderID = "aws:///" + p.o.Region + "a/" + m.ID
+		m.ProviderID = "aws:///" + p.opts.Region + "a/" + m.ID
 		m.Metadata = map[string]any{"instanceId": m.ID, "privateDnsName": m.NodeName}
-		if p.o.Kind == Spot {
+		if p.opts.Kind == Spot {
 			m.Metadata["spotInstanceRequestId"] = "sir-" + id[:8]
 			m.ID = "sir-" + id[:8]
 		}
@@ -44,7 +43,7 @@ func (p *Pool) identify(m *Machine, id string) {
 		m.ID, m.ProviderID, m.Size = id, "openstack:///"+id, "m1.large"
 		m.Metadata = map[string]any{"id": id, "name": m.NodeName}
 	}
-	if p.o.NoMetadata {
+	if p.opts.NoMetadata {
 		m.Metadata = nil
 	}
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// PoolLabel is the label by which a pool's Nodes are told apart.
+// PoolLabel is the label of a Node with its pool.
 const PoolLabel = "dev.slipway.dev/cloudpool"
 
-// ClusterNodes are the nodes of a control plane.
+// ClusterNodes adds machines as nodes of a control plane.
 type ClusterNodes struct {
 	Cluster *controlplane.Cluster
 	// Pool is the value of PoolLabel.
 	Pool string
-	// CPU and Memory are those of each node, see controlplane.NodeSpec.
+	// CPU and Memory apply to each node, see controlplane.NodeSpec.
 	CPU, Memory string
 }
 
 var _ Nodes = ClusterNodes{}
 
-// Join implements Nodes.
 func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
 	spec := controlplane.NodeSpec{
 		Name: m.NodeName, ProviderID: m.ProviderID, CPU: n.CPU, Memory: n.Memory, Labels: map[string]string{PoolLabel: n.Pool},
@@ -34,11 +33,11 @@ func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
 	if err := n.Cluster.AddNodes(ctx, spec); err != nil {
 		return err
 	}
-	return n.address(ctx, m)
+	return n.setNodeAddress(ctx, m)
 }
 
-// address gives a node its machine's address. A kubelet would; the played ones make one up.
-func (n ClusterNodes) address(ctx context.Context, m Machine) error {
+// setNodeAddress sets a node's address to its machine's, as a kubelet does. The emulated kubelets invent one.
+func (n ClusterNodes) setNodeAddress(ctx context.Context, m Machine) error {
 	if len(m.PrivateIPs) == 0 {
 		return nil
 	}
@@ -60,7 +59,6 @@ func (n ClusterNodes) address(ctx context.Context, m Machine) error {
 	}
 }
 
-// Leave implements Nodes.
 func (n ClusterNodes) Leave(ctx context.Context, m Machine) error {
 	if err := n.Cluster.PowerOff(ctx, m.NodeName); err != nil && !apierrors.IsNotFound(err) {
 		return err

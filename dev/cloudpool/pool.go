@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// State is how far a machine's life has come.
+// State is the state of a machine.
 type State string
 
-// The states of a machine.
 const (
 	Requested   State = "REQUESTED"
 	Rejected    State = "REJECTED"
@@ -28,10 +27,10 @@ const (
 	Terminated  State = "TERMINATED"
 )
 
-// Allocated reports a state in which a machine counts to its pool.
+// Allocated reports whether a machine in this state counts in its pool.
 func (s State) Allocated() bool { return s == Requested || s == Pending || s == Running }
 
-// Membership is what a machine's pool may do with it.
+// Membership tells what the pool may do with a machine.
 type Membership struct {
 	Active    bool `json:"active"`
 	Evictable bool `json:"evictable"`
@@ -52,102 +51,101 @@ type Machine struct {
 	PrivateIPs   []string       `json:"privateIps"`
 	Metadata     map[string]any `json:"metadata,omitempty"`
 
-	// Serial is the machine's number in its pool, from 0 on; the API does not show it.
+	// Serial is the machine's number in its pool, from 0. The API does not show it.
 	Serial int `json:"-"`
-	// NodeName and ProviderID are those that the machine's Node has; the API does not show them as such.
+	// NodeName and ProviderID belong to the machine's Node. The API does not show them.
 	NodeName   string `json:"-"`
 	ProviderID string `json:"-"`
 
-	doomed bool // its termination was taken, and has no effect yet
+	terminationAccepted bool // its termination is accepted, but has no effect yet
 }
 
-func (m *Machine) active() bool { return m.State.Allocated() && m.Membership.Active }
+func (m *Machine) isActive() bool { return m.State.Allocated() && m.Membership.Active }
 
-// Nodes are the Nodes that machines are. Both are called while no lock is held, and may take their time.
+// Nodes adds and removes the Nodes of machines. Both methods are called without a lock, and may take time.
 type Nodes interface {
-	// Join adds the Node of a machine that has come to run.
+	// Join adds the Node of a running machine.
 	Join(ctx context.Context, m Machine) error
-	// Leave takes the power from a machine that ends. Its Node may be gone already.
+	// Leave powers off a machine that ends. Its Node may be deleted already.
 	Leave(ctx context.Context, m Machine) error
 }
 
-// Policy says which machines a pool takes to shrink.
+// Policy selects the machines to terminate when the pool shrinks.
 type Policy string
 
-// The policies of the reference server.
 const (
 	Newest Policy = "NEWEST"
 	Oldest Policy = "OLDEST"
 )
 
-// Options configure a Pool. The zero value is a pool of OpenStack servers that answers at once and forgets at once.
+// Options configures a Pool. The zero value is a pool of OpenStack servers without delays.
 type Options struct {
-	// Name is part of the machines' names; empty is "pool".
+	// Name is part of the machines' names. Empty means "pool".
 	Name string
-	// Refresh is how old what is read may be; 0 is always fresh.
+	// Refresh is the maximum age of the cache. 0 means no cache.
 	Refresh time.Duration
-	// Lag is how long a call takes to have any effect, after it was answered.
+	// Lag is the time from the response of a call to its effect.
 	Lag time.Duration
-	// Launch is how long a machine stays REQUESTED, and then PENDING; Terminate is how long it stays TERMINATING.
+	// Launch is the time in REQUESTED, and again in PENDING. Terminate is the time in TERMINATING.
 	Launch, Terminate time.Duration
-	// Register is how long after it runs a machine's Node joins.
+	// Register is the time until the Node of a running machine joins.
 	Register time.Duration
-	// Linger is how long a TERMINATED machine is listed.
+	// Linger is the time that a TERMINATED machine stays listed.
 	Linger time.Duration
-	// Resize is the time between two turns of the pool's loop; 0 is only when something has changed.
+	// Resize is the interval of the pool's loop. 0 means only after changes.
 	Resize time.Duration
-	// Policy is empty for Newest.
+	// Policy is Newest if empty.
 	Policy Policy
-	// Kind is what the machines are; empty is OpenStack.
+	// Kind is the kind of the machines. Empty means OpenStack.
 	Kind Kind
-	// Region of the machines; empty is RegionOne.
+	// Region is the machines' region. Empty means RegionOne.
 	Region string
-	// Quota is how many machines may be allocated; those beyond are REJECTED. 0 is no limit.
+	// Quota is the maximum number of allocated machines. More machines are REJECTED. 0 means no limit.
 	Quota int
-	// NoMetadata leaves the cloud's own description of a machine out.
+	// NoMetadata omits the cloud's own description of a machine.
 	NoMetadata bool
-	// Nodes are the Nodes that the machines are; nil when there are none.
+	// Nodes adds the machines' Nodes. Nil means no Nodes.
 	Nodes Nodes
-	// User and Password, or Token, are asked for when they are set.
+	// User and Password, or Token, are required of clients if set.
 	User, Password, Token string
-	// Unrecorded requests are forgotten, of which there may be very many.
+	// Unrecorded disables the record of requests, for benchmarks with very many.
 	Unrecorded bool
-	// Log is discarded when nil.
+	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Pool is one pool. Its methods may be called from several goroutines. Close ends it.
+// Pool is an emulated pool. Its methods may be called concurrently. Call Close to end it.
 type Pool struct {
-	o   Options
-	log *slog.Logger
+	opts Options
+	log  *slog.Logger
 	// resize wakes the loop.
-	resize chan struct{}
-	number uint32          // among the pools of this process
-	ctx    context.Context // ends at Close
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	resize  chan struct{}
+	number  uint32          // number of this pool in this process
+	ctx     context.Context // ends at Close
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu       sync.Mutex
 	machines []*Machine
-	outside  []*Machine // those that run and were detached
+	detached []*Machine // running machines that were detached
 	serial   int
 	desired  int
 	started  bool
 	config   []byte
 	cache    *observation
-	stale    *armed // reads are as old as it says
-	faults   []*armed
+	stale    *armedFault // the fault that sets the age of reads, or nil
+	faults   []*armedFault
 	requests []Request
 	changed  chan struct{}
 }
 
-// observation is what a read of the cloud found.
+// observation is one read of the cloud.
 type observation struct {
 	at       time.Time
 	machines []Machine
 }
 
-// New gives a started pool without machines.
+// New returns a started pool without machines.
 func New(o Options) *Pool {
 	o.Name = cmp.Or(o.Name, "pool")
 	o.Region = cmp.Or(o.Region, "RegionOne")
@@ -160,30 +158,30 @@ func New(o Options) *Pool {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
-		o: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
-		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: pools.Add(1),
+		opts: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
+		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: poolCount.Add(1),
 	}
-	p.work.Go(p.loop)
+	p.running.Go(p.runLoop)
 	return p
 }
 
-// Close ends what is under way, and waits for it.
+// Close ends the work in progress, and waits for it.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.stop()
 	p.mu.Unlock()
-	p.work.Wait()
+	p.running.Wait()
 }
 
-// goLocked runs something until the pool is closed.
+// goLocked runs work until the pool is closed.
 func (p *Pool) goLocked(work func(context.Context)) {
 	if p.ctx.Err() == nil {
-		p.work.Go(func() { work(p.ctx) })
+		p.running.Go(func() { work(p.ctx) })
 	}
 }
 
-// rest waits, and reports whether the time has passed rather than the pool been closed.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, and reports false if the pool was closed first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -195,27 +193,27 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Add adds n machines that run, with the Nodes that they are, and raises the desired size by as many.
+// Add adds n running machines with their Nodes, and raises the desired size by n.
 func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	p.mu.Lock()
 	added := make([]Machine, n)
 	for i := range n {
-		m := p.makeLocked()
-		p.startLocked(m)
+		m := p.newMachineLocked()
+		p.markRunningLocked(m)
 		added[i] = *m
 	}
 	p.desired += n
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	p.mu.Unlock()
-	if p.o.Nodes == nil {
+	if p.opts.Nodes == nil {
 		return added, nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(joinsAtOnce)
+	group.SetLimit(maxConcurrentJoins)
 	for _, m := range added {
 		group.Go(func() error {
-			if err := p.o.Nodes.Join(ctx, m); err != nil {
-				return fmt.Errorf("node of machine %s: %w", m.ID, err)
+			if err := p.opts.Nodes.Join(ctx, m); err != nil {
+				return fmt.Errorf("add the node of machine %s: %w", m.ID, err)
 			}
 			return nil
 		})
@@ -223,60 +221,60 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	return added, group.Wait()
 }
 
-// joinsAtOnce is how many Nodes of a batch join at the same time.
-const joinsAtOnce = 16
+// maxConcurrentJoins is the number of Nodes that join concurrently.
+const maxConcurrentJoins = 16
 
-// Place adds a machine in a state of the caller's choice, without a Node, and raises the desired size if it counts.
+// Place adds a machine in a given state, without a Node. It raises the desired size if the state counts.
 func (p *Pool) Place(s State, change func(*Machine)) Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.makeLocked()
+	m := p.newMachineLocked()
 	if s != Requested && s != Rejected {
-		p.startLocked(m)
+		p.markRunningLocked(m)
 	}
 	m.State = s
 	if change != nil {
 		change(m)
 	}
-	if m.active() {
+	if m.isActive() {
 		p.desired++
 	}
 	p.cache = nil
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	return *m
 }
 
-// makeLocked makes a machine that is requested.
-func (p *Pool) makeLocked() *Machine {
+// newMachineLocked creates a requested machine.
+func (p *Pool) newMachineLocked() *Machine {
 	now := time.Now().UTC()
 	m := &Machine{
-		State: Requested, Membership: Membership{true, true}, ServiceState: "UNKNOWN", Provider: string(p.o.Kind),
-		Region: p.o.Region, RequestTime: &now, PublicIPs: []string{}, PrivateIPs: []string{}, Serial: p.serial,
-		NodeName: fmt.Sprintf("%s-%d", p.o.Name, p.serial),
+		State: Requested, Membership: Membership{true, true}, ServiceState: "UNKNOWN", Provider: string(p.opts.Kind),
+		Region: p.opts.Region, RequestTime: &now, PublicIPs: []string{}, PrivateIPs: []string{}, Serial: p.serial,
+		NodeName: fmt.Sprintf("%s-%d", p.opts.Name, p.serial),
 	}
 	p.serial++
-	p.identify(m, uuid.NewString())
+	p.setIdentity(m, uuid.NewString())
 	p.machines = append(p.machines, m)
 	return m
 }
 
-// startLocked has a machine run.
-func (p *Pool) startLocked(m *Machine) {
+// markRunningLocked sets a machine to RUNNING.
+func (p *Pool) markRunningLocked(m *Machine) {
 	now := time.Now().UTC()
 	m.State, m.LaunchTime = Running, &now
-	m.PrivateIPs = []string{p.address(m.Serial).String()}
+	m.PrivateIPs = []string{p.machineAddress(m.Serial).String()}
 }
 
-// pools counts the pools of this process.
-var pools atomic.Uint32
+// poolCount counts the pools of this process.
+var poolCount atomic.Uint32
 
-// address is a machine's own among those of all pools of this process, as long as they are no more than 4096 with as many
-// machines each: the machine of another pool that had it, too, would make it unclear whose a node is.
-func (p *Pool) address(serial int) netip.Addr {
+// machineAddress returns an address that is unique among all pools of this process, for up to 4096 pools of 4096 machines. With
+// a duplicate address the machine of a node would be ambiguous.
+func (p *Pool) machineAddress(serial int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(p.number >> 4), byte(p.number<<4) | byte(serial>>8)&0xf, byte(serial)})
 }
 
-func (p *Pool) findLocked(id string) *Machine {
+func (p *Pool) findMachineLocked(id string) *Machine {
 	for _, m := range p.machines {
 		if m.ID == id {
 			return m
@@ -285,7 +283,7 @@ func (p *Pool) findLocked(id string) *Machine {
 	return nil
 }
 
-// Machines are those that the cloud has and that have not ended, whatever is read from the cache.
+// Machines returns the machines that exist in the cloud and have not ended, without the cache.
 func (p *Pool) Machines() []Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,88 +296,88 @@ func (p *Pool) Machines() []Machine {
 	return all
 }
 
-// Desired is the desired size.
+// Desired returns the desired size.
 func (p *Pool) Desired() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.desired
 }
 
-// SetDesired sets it, as somebody would who goes past all proxies, without waking the loop.
+// SetDesired sets the desired size without waking the loop, as a client does that bypasses all proxies.
 func (p *Pool) SetDesired(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.desired = n
 }
 
-// Unconfigure stops the pool, and leaves it as it was before anybody has given it a configuration.
+// Unconfigure stops the pool and removes its configuration.
 func (p *Pool) Unconfigure() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.config, p.started = nil, false
 }
 
-// Lose has a machine end by itself. The pool does not want it back.
+// Lose ends a machine without a request. The pool does not replace it.
 func (p *Pool) Lose(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.findLocked(id)
+	m := p.findMachineLocked(id)
 	if m == nil {
 		return false
 	}
 	p.desired = max(0, p.desired-1)
-	p.removeLocked(m)
+	p.removeMachineLocked(m)
 	p.cache = nil
 	return true
 }
 
-func (p *Pool) removeLocked(m *Machine) {
+func (p *Pool) removeMachineLocked(m *Machine) {
 	m.State = Terminated
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
-	p.announceLocked()
+	p.notifyWaitersLocked()
 }
 
-// forgetLocked ends a machine's membership. It runs on, as a machine of nobody's.
-func (p *Pool) forgetLocked(m *Machine) {
+// detachMachineLocked ends a machine's membership. The machine continues to run outside the pool.
+func (p *Pool) detachMachineLocked(m *Machine) {
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
-	p.outside = append(p.outside, m)
-	p.announceLocked()
+	p.detached = append(p.detached, m)
+	p.notifyWaitersLocked()
 }
 
-// admitLocked makes a machine a member that runs outside of the pool, and raises the desired size. It reports false when
-// there is none of that ID.
-func (p *Pool) admitLocked(id string) bool {
-	i := slices.IndexFunc(p.outside, func(m *Machine) bool { return m.ID == id })
+// attachMachineLocked makes a running machine outside the pool a member, and raises the desired size. It reports false if there
+// is no such machine.
+func (p *Pool) attachMachineLocked(id string) bool {
+	i := slices.IndexFunc(p.detached, func(m *Machine) bool { return m.ID == id })
 	if i < 0 {
 		return false
 	}
-	m := p.outside[i]
-	p.outside = slices.Delete(p.outside, i, i+1)
+	m := p.detached[i]
+	p.detached = slices.Delete(p.detached, i, i+1)
 	p.machines = append(p.machines, m)
 	p.desired++
-	p.announceLocked()
+	p.notifyWaitersLocked()
 	return true
 }
 
-// Forget ends a machine's membership behind its pool's back.
+// Forget ends a machine's membership without a request.
 func (p *Pool) Forget(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.findLocked(id)
+	m := p.findMachineLocked(id)
 	if m == nil {
 		return false
 	}
-	p.forgetLocked(m)
+	p.detachMachineLocked(m)
 	p.cache = nil
 	return true
 }
 
-func (p *Pool) announceLocked() {
+func (p *Pool) notifyWaitersLocked() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// Wait returns when done is true of the machines, or with ctx's error.
+// Wait waits until done returns true for the machines. It returns ctx's error if ctx ends first.
 func (p *Pool) Wait(ctx context.Context, done func([]Machine) bool) error {
 	for {
 		p.mu.Lock()
@@ -391,14 +389,14 @@ func (p *Pool) Wait(ctx context.Context, done func([]Machine) bool) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the machines of %s: %w", p.o.Name, context.Cause(ctx))
+			return fmt.Errorf("waiting for the machines of %s: %w", p.opts.Name, context.Cause(ctx))
 		}
 	}
 }
 
 // observeLocked reads the pool through its cache.
 func (p *Pool) observeLocked() *observation {
-	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.refreshLocked()) {
+	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.maxCacheAgeLocked()) {
 		return p.cache
 	}
 	o := &observation{at: time.Now().UTC()}
@@ -409,9 +407,9 @@ func (p *Pool) observeLocked() *observation {
 	return o
 }
 
-func (p *Pool) refreshLocked() time.Duration {
+func (p *Pool) maxCacheAgeLocked() time.Duration {
 	if p.stale != nil {
 		return p.stale.After
 	}
-	return p.o.Refresh
+	return p.opts.Refresh
 }

@@ -6,54 +6,52 @@ import (
 	"strings"
 )
 
-// The cloud that AKSNode's machines are in.
+// The cloud of AKSPool's machines.
 const (
 	Subscription  = "00000000-0000-0000-0000-000000000001"
 	ResourceGroup = "mc_demo"
 )
 
-// aksClusterID is the number that AKS puts in the names of a cluster's scale sets.
 const aksClusterID = "12345678"
 
-// AKSPool is a pool of machines as AKS makes them: one virtual machine scale set, in uniform mode.
+// AKSPool is a pool of machines as AKS creates them: one virtual machine scale set in uniform mode.
 type AKSPool struct {
-	// Name of the pool, as in kubernetes.azure.com/agentpool.
+	// Name is the value of the label kubernetes.azure.com/agentpool.
 	Name string
-	// Spot machines can be taken away at any time. The taint that AKS gives their nodes is not set: add it to the
-	// NodeSpec where it matters.
+	// Spot machines can be evicted by Azure at any time. AKS taints their nodes; this package does not. Add the taint to
+	// the NodeSpec if a test needs it.
 	Spot bool
-	// InstanceType is the size of the machines; empty is Standard_D16ds_v5.
+	// InstanceType is the size of the machines. Empty means Standard_D16ds_v5.
 	InstanceType string
 }
 
-// ScaleSet is the name of the pool's scale set, such as aks-spot-12345678-vmss.
+// ScaleSet returns the name of the pool's scale set: aks-spot-12345678-vmss.
 func (p AKSPool) ScaleSet() string { return "aks-" + p.Name + "-" + aksClusterID + "-vmss" }
 
-// AKSPoolOf gives the pool of a scale set's name, and whether it is one that a pool here has.
+// AKSPoolOf returns the pool of a scale set, and whether the name is a scale set of an AKSPool.
 func AKSPoolOf(scaleSet string) (AKSPool, bool) {
-	name, ours := strings.CutPrefix(scaleSet, "aks-")
-	name, ends := strings.CutSuffix(name, "-"+aksClusterID+"-vmss")
-	return AKSPool{Name: name}, ours && ends && name != ""
+	name, hasPrefix := strings.CutPrefix(scaleSet, "aks-")
+	name, hasSuffix := strings.CutSuffix(name, "-"+aksClusterID+"-vmss")
+	return AKSPool{Name: name}, hasPrefix && hasSuffix && name != ""
 }
 
-// Resource is the name of an instance in Azure's own terms, which Scheduled Events use, such as
-// aks-spot-12345678-vmss_0.
+// Resource returns the Azure name of an instance, as Scheduled Events have it: aks-spot-12345678-vmss_0.
 func (p AKSPool) Resource(instance int) string { return p.ScaleSet() + "_" + strconv.Itoa(instance) }
 
-// NodeName is the name of an instance's node: the computer name, whose last six characters are the instance in base 36,
-// such as aks-spot-12345678-vmss000000.
+// NodeName returns the name of an instance's node. It is the computer name, which ends in the instance in base 36, six
+// digits long: aks-spot-12345678-vmss000000.
 func (p AKSPool) NodeName(instance int) string {
 	suffix := strconv.FormatInt(int64(instance), 36)
 	return p.ScaleSet() + strings.Repeat("0", max(0, 6-len(suffix))) + suffix
 }
 
-// ProviderID is what the cloud provider writes in the spec of an instance's node.
+// ProviderID returns spec.providerID of an instance's node.
 func (p AKSPool) ProviderID(instance int) string {
 	return fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/"+
 		"virtualMachineScaleSets/%s/virtualMachines/%d", Subscription, ResourceGroup, p.ScaleSet(), instance)
 }
 
-// Node is the node of an instance, with the labels that AKS and the cloud provider give it. Instances are spread over
+// Node returns the node of an instance with the labels that AKS and the cloud provider set. Instances are spread over
 // three zones.
 func (p AKSPool) Node(instance int) NodeSpec {
 	priority := "regular"
@@ -74,7 +72,7 @@ func (p AKSPool) Node(instance int) NodeSpec {
 	}
 }
 
-// Nodes are the nodes of the first n instances.
+// Nodes returns the nodes of the first n instances.
 func (p AKSPool) Nodes(n int) []NodeSpec {
 	nodes := make([]NodeSpec, 0, n)
 	for instance := range n {

@@ -14,19 +14,18 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// AuditFilter selects requests of the audit log. A zero field selects all.
+// AuditFilter selects requests of the audit log. A zero field matches every request.
 type AuditFilter struct {
-	// UserAgent is what the client's user agent begins with.
+	// UserAgent is a prefix of the client's user agent.
 	UserAgent string
-	// User is the name of the user, such as system:serviceaccount:NAMESPACE:NAME.
+	// User is the user name, such as system:serviceaccount:NAMESPACE:NAME.
 	User string
 	// Verb is one of get, list, watch, create, update, patch, delete, deletecollection.
 	Verb string
-	// Resource is in the plural, with the subresource after a slash if there is one: "pods", "pods/eviction".
-	Resource string
-	// Namespace and Name are those of the object.
+	// Resource is the plural, with a subresource after a slash: "pods", "pods/eviction".
+	Resource        string
 	Namespace, Name string
-	// Since is the earliest time at which the request was received.
+	// Since is the earliest arrival time of the request.
 	Since time.Time
 }
 
@@ -47,8 +46,8 @@ func (f AuditFilter) matches(e *auditv1.Event) bool {
 		(f.Name == "" || object.Name == f.Name)
 }
 
-// mayMatch rules out most lines without decoding them. None of these values is one that JSON escapes.
-func (f AuditFilter) mayMatch(line []byte) bool {
+// mayMatchLine rules out most lines without decoding them. JSON escapes none of these values.
+func (f AuditFilter) mayMatchLine(line []byte) bool {
 	resource, _, _ := strings.Cut(f.Resource, "/")
 	for _, value := range []string{f.User, f.Verb, resource, f.Namespace, f.Name} {
 		if !bytes.Contains(line, []byte(value)) {
@@ -58,15 +57,15 @@ func (f AuditFilter) mayMatch(line []byte) bool {
 	return true
 }
 
-// Audit reads the audit log and returns the requests that the filter selects, each once, in the order in which they
-// were first logged: when they were answered, or, for a watch, when it began. Of a watch that has ended the last entry
-// is returned. What is logged meanwhile is not read: a busy API server may write faster than this reads.
+// Audit returns the requests in the audit log that match the filter, each once. They are in the order of the first log
+// entry: the answer, or the start of a watch. For a finished watch it returns the last entry. It ignores what is logged
+// during the call, because a busy API server may write faster than Audit reads.
 func (c *Cluster) Audit(f AuditFilter) ([]auditv1.Event, error) {
 	log, err := os.Open(c.AuditLog())
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}
-	defer func() { _ = log.Close() }() // It was only read.
+	defer func() { _ = log.Close() }() // read only
 	now, err := log.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
@@ -80,13 +79,13 @@ func readAudit(log io.Reader, f AuditFilter) ([]auditv1.Event, error) {
 	lines := bufio.NewReader(log)
 	for number := 1; ; number++ {
 		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // What follows the last newline is still being written.
+		if errors.Is(err, io.EOF) { // the API server is still writing this line
 			return events, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)
 		}
-		if !f.mayMatch(line) {
+		if !f.mayMatchLine(line) {
 			continue
 		}
 		var event auditv1.Event

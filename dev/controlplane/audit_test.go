@@ -14,7 +14,7 @@ const auditLines = `{"auditID":"w","stage":"ResponseStarted","verb":"watch","obj
 {"auditID":"w","stage":"ResponseComplete","verb":"watch","objectRef":{"resource":"pods"},"requestReceivedTimestamp":"2026-01-01T00:00:00.500000Z"}
 `
 
-func TestTheAuditReaderCountsEachRequestOnce(t *testing.T) {
+func TestReadAuditReturnsEachRequestOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		filter AuditFilter
 		want   []string // audit ID and stage
@@ -44,11 +44,11 @@ func TestTheAuditReaderCountsEachRequestOnce(t *testing.T) {
 	}
 }
 
-func TestAuditReaderWaitsForLineEnds(t *testing.T) {
+func TestReadAuditSkipsUnfinishedLine(t *testing.T) {
 	half := auditLines[:strings.Index(auditLines, "\n")+40]
 	events, err := readAudit(strings.NewReader(half), AuditFilter{})
 	if err != nil || len(events) != 1 {
-		t.Errorf("a log whose second line is half written: %d events, %v, want 1", len(events), err)
+		t.Errorf("a log with an unfinished second line: %d events, %v, want 1", len(events), err)
 	}
 	_, err = readAudit(strings.NewReader(half+"\n"), AuditFilter{})
 	check.ErrorContains(t, err, "line 2")
@@ -65,7 +65,7 @@ func FuzzReadAudit(f *testing.F) {
 		}
 		for _, event := range events {
 			if event.ObjectRef == nil || event.ObjectRef.Resource != "pods" {
-				t.Errorf("the filter for pods let %+v through", event.ObjectRef)
+				t.Errorf("the filter for pods matches %+v", event.ObjectRef)
 			}
 		}
 	})

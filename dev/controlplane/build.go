@@ -20,35 +20,35 @@ import (
 	"time"
 )
 
-// VersionVariable is the environment variable that says which Kubernetes version is meant when none is named.
+// VersionVariable names the environment variable with the default Kubernetes version.
 const VersionVariable = "SLIPWAY_KUBE_VERSION"
 
-// CacheVariable is the environment variable that says where compiled binaries are kept. The default is slipway-dev in
+// CacheVariable names the environment variable with the directory of compiled binaries. The default is slipway-dev in
 // the user's cache directory.
 const CacheVariable = "SLIPWAY_DEV_CACHE"
 
-// moduleVariable is the environment variable that says where the dev module is, for a program that was moved away from
-// it.
+// moduleVariable names the environment variable with the directory of the dev module. A binary needs it if the module
+// has moved since the build.
 const moduleVariable = "SLIPWAY_DEV_MODULE"
 
-// moduleDir is where the dev module is, as `make slipway-dev` has the linker say it.
+// moduleDir is the directory of the dev module. `make slipway-dev` sets it with the linker.
 var moduleDir string
 
-// newest is the version that the dev module itself requires; the others have a module each below versions.
-const newest = "1.37"
+// newestVersion is the version that the dev module requires. Each other version has a module in versions/.
+const newestVersion = "1.37"
 
-// Versions lists the Kubernetes minor versions that can be started, oldest first.
-func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newest} }
+// Versions returns the supported Kubernetes minor versions, oldest first.
+func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newestVersion} }
 
-// ResolveVersion returns the version that is meant: the one named, or else the one in the environment, or else the
-// newest. It refuses a version that is not among Versions.
+// ResolveVersion returns the given version, or else the version in the environment, or else the newest. It returns an
+// error for a version that is not in Versions.
 func ResolveVersion(version string) (string, error) {
 	source := "Version"
 	if version == "" {
 		version, source = os.Getenv(VersionVariable), VersionVariable
 	}
 	if version == "" {
-		return newest, nil
+		return newestVersion, nil
 	}
 	if !slices.Contains(Versions(), version) {
 		return "", fmt.Errorf("%s is %q, it must be one of %s", source, version, strings.Join(Versions(), ", "))
@@ -56,19 +56,19 @@ func ResolveVersion(version string) (string, error) {
 	return version, nil
 }
 
-// Binaries are the paths of a control plane's programs.
+// Binaries holds the paths of a control plane's binaries.
 type Binaries struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok string
 }
 
-// Build makes sure that the programs of a Kubernetes version are in the cache, and returns where. The first time takes
-// minutes of compiling; a line is written to progress then. Processes that build at the same time wait for each other.
+// Build compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
+// The first build takes minutes, and is announced in one line to progress. Concurrent builds wait for each other.
 func Build(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
-	module, err := devModule()
+	module, err := findDevModule()
 	if err != nil {
 		return Binaries{}, err
 	}
-	// etcd and kwok are always those of the dev module.
+	// etcd and kwok always come from the dev module.
 	tools := buildPlan{module: module, packages: map[string]string{
 		Etcd: "go.etcd.io/etcd/server/v3",
 		Kwok: "sigs.k8s.io/kwok/cmd/kwok",
@@ -78,12 +78,12 @@ func Build(ctx context.Context, version string, progress io.Writer) (Binaries, e
 		ControllerManager: "k8s.io/kubernetes/cmd/kube-controller-manager",
 		Scheduler:         "k8s.io/kubernetes/cmd/kube-scheduler",
 	}}
-	if version != newest {
+	if version != newestVersion {
 		kubernetes.module = filepath.Join(module, "controlplane", "versions", version)
 	}
 	var dirs [2]string
 	for i, plan := range []buildPlan{tools, kubernetes} {
-		if dirs[i], err = plan.ensure(ctx, progress); err != nil {
+		if dirs[i], err = plan.ensureBuilt(ctx, progress); err != nil {
 			return Binaries{}, err
 		}
 	}
@@ -96,55 +96,55 @@ func Build(ctx context.Context, version string, progress io.Writer) (Binaries, e
 	}, nil
 }
 
-// buildPlan is a set of programs of one module.
+// buildPlan is a set of binaries of one module.
 type buildPlan struct {
 	module   string            // directory of the module
-	packages map[string]string // name of the program to its package
+	packages map[string]string // binary name to package
 }
 
-// kubernetesVersion finds the version of Kubernetes that a go.mod requires.
+// kubernetesVersion matches the Kubernetes version that a go.mod requires.
 var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
-// ensure returns the directory that the plan's programs are in, after compiling them if they are not.
+// ensureBuilt compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
-// A build is named after the versions of all modules that are compiled into it, so that branches which differ in other
-// requirements share it. Finding these out takes seconds, so a symbolic link named after go.mod and go.sum remembers it.
-func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
-	key, err := p.key()
+// A build is named after the versions of all modules in it, so that branches with other differences share it. Finding
+// these versions takes seconds. So a symbolic link, named after go.mod and go.sum, points to the build.
+func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string, error) {
+	key, err := p.readBuildKey()
 	if err != nil {
 		return "", err
 	}
 	prefix, link := key.prefix, key.link
-	if dir, ok := p.complete(link); ok {
-		return dir, touch(dir)
+	if dir, ok := p.findCompleteBuild(link); ok {
+		return dir, markUsed(dir)
 	}
-	unlock, err := lock(ctx, prefix+"lock")
+	unlock, err := lockFile(ctx, prefix+"lock")
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if dir, ok := p.complete(link); ok { // Another process built it while this one waited.
-		return dir, touch(dir)
+	if dir, ok := p.findCompleteBuild(link); ok { // another process built it during the wait
+		return dir, markUsed(dir)
 	}
-	modules, err := p.modules(ctx)
+	modules, err := p.listModules(ctx)
 	if err != nil {
 		return "", err
 	}
-	dir := prefix + digest(modules)
-	if _, ok := p.complete(dir); !ok {
-		ldflags := ldflags(key.version, key.major, key.minor)
-		if err := p.build(ctx, dir, ldflags, progress); err != nil {
+	dir := prefix + hashBuildInputs(modules)
+	if _, ok := p.findCompleteBuild(dir); !ok {
+		ldflags := linkerFlags(key.version, key.major, key.minor)
+		if err := p.compileBinaries(ctx, dir, ldflags, progress); err != nil {
 			return "", err
 		}
 	}
-	return dir, errors.Join(touch(dir), relink(dir, link), prune(prefix))
+	return dir, errors.Join(markUsed(dir), replaceLink(dir, link), removeOldBuilds(prefix))
 }
 
-// buildKey is where a plan's programs are, as far as it is known without asking what they are made of.
+// buildKey locates a plan's binaries, as far as go.mod and go.sum determine it.
 type buildKey struct{ version, major, minor, prefix, link string }
 
-// key reads a plan's go.mod and go.sum.
-func (p buildPlan) key() (buildKey, error) {
+// readBuildKey reads the plan's go.mod and go.sum.
+func (p buildPlan) readBuildKey() (buildKey, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {
 		return buildKey{}, fmt.Errorf("finding out what to build: %w", err)
@@ -157,17 +157,17 @@ func (p buildPlan) key() (buildKey, error) {
 	if match == nil {
 		return buildKey{}, fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
 	}
-	cache, err := cacheDir()
+	cache, err := findCacheDir()
 	if err != nil {
 		return buildKey{}, err
 	}
 	version := string(match[1])
-	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.names()...), "-")+"-")
-	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + digest(mod, sum)}, nil
+	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.binaryNames()...), "-")+"-")
+	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + hashBuildInputs(mod, sum)}, nil
 }
 
-// digest is a short name for what is given and for the compiler that is used.
-func digest(parts ...[]byte) string {
+// hashBuildInputs returns a short hash of the parts, the compiler version and the platform.
+func hashBuildInputs(parts ...[]byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	for _, part := range parts {
@@ -176,14 +176,14 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-// modules lists the modules that are compiled into the plan's programs, with their versions.
-func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
+// listModules lists the modules that are linked into the plan's binaries, with their versions.
+func (p buildPlan) listModules(ctx context.Context) ([]byte, error) {
 	const format = "{{with .Module}}{{.Path}} {{.Version}}{{with .Replace}} {{.Path}} {{.Version}}{{end}}{{end}}"
 	args := []string{"list", "-deps", "-f", format}
-	for _, name := range p.names() {
+	for _, name := range p.binaryNames() {
 		args = append(args, p.packages[name])
 	}
-	listed, err := p.goCommand(ctx, args...)
+	listed, err := p.runGoCommand(ctx, args...)
 	if err != nil {
 		return nil, fmt.Errorf("finding out what to build: %w", err)
 	}
@@ -192,12 +192,12 @@ func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
 	return []byte(strings.Join(slices.Compact(lines), "\n")), nil
 }
 
-// goCommand runs the go command in the plan's module and returns what it printed. A workspace or flags of the caller's
-// would make it build something else than the module's go.sum says.
-func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and what go.mod says
+// runGoCommand runs the go command in the plan's module and returns its output. It ignores the caller's workspace and
+// flags, because they would change the build.
+func (p buildPlan) runGoCommand(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and values of go.mod
 	cmd.Dir = p.module
-	// With the flags of `make build`, what the programs share with it is compiled once.
+	// Has the flags of `make build`, so that shared packages are compiled once.
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath", "GO111MODULE=on", "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -208,8 +208,8 @@ func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error
 	return output, nil
 }
 
-// relink makes a symbolic link to a build beside it.
-func relink(dir, link string) error {
+// replaceLink points a symbolic link at a build in the same directory.
+func replaceLink(dir, link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replacing a link to a build: %w", err)
 	}
@@ -219,19 +219,19 @@ func relink(dir, link string) error {
 	return nil
 }
 
-// touch notes that a build was used.
-func touch(dir string) error {
+// markUsed records that a build was used.
+func markUsed(dir string) error {
 	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
-		return fmt.Errorf("noting the use of a build: %w", err)
+		return fmt.Errorf("recording the use of a build: %w", err)
 	}
 	return nil
 }
 
-// buildKept is how long a build stays in the cache after its last use.
-const buildKept = 14 * 24 * time.Hour
+// buildRetention is the time that a build stays in the cache after its last use.
+const buildRetention = 14 * 24 * time.Hour
 
-// prune removes the builds whose names begin with prefix and that were not used for long, and the links to them.
-func prune(prefix string) error {
+// removeOldBuilds removes the builds with this name prefix that were not used for buildRetention, and the links to them.
+func removeOldBuilds(prefix string) error {
 	paths, err := filepath.Glob(prefix + "*")
 	if err != nil {
 		return fmt.Errorf("looking for old builds: %w", err)
@@ -239,7 +239,7 @@ func prune(prefix string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		dangling := errors.Is(err, fs.ErrNotExist)
-		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildKept) {
+		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildRetention) {
 			continue
 		}
 		if err := os.RemoveAll(path); err != nil {
@@ -249,7 +249,7 @@ func prune(prefix string) error {
 	return nil
 }
 
-func (p buildPlan) names() []string {
+func (p buildPlan) binaryNames() []string {
 	var names []string
 	for name := range p.packages {
 		names = append(names, name)
@@ -258,8 +258,8 @@ func (p buildPlan) names() []string {
 	return names
 }
 
-// complete reports whether all of the plan's programs are in a directory, and which one that is after links.
-func (p buildPlan) complete(path string) (dir string, ok bool) {
+// findCompleteBuild returns the directory behind a path, and whether it has all of the plan's binaries.
+func (p buildPlan) findCompleteBuild(path string) (dir string, ok bool) {
 	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", false
@@ -272,23 +272,23 @@ func (p buildPlan) complete(path string) (dir string, ok bool) {
 	return dir, true
 }
 
-// build compiles the plan's programs beside dir, and moves them there once all are made.
-func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.Writer) error {
+// compileBinaries compiles the plan's binaries next to dir, and moves them to dir when all are complete.
+func (p buildPlan) compileBinaries(ctx context.Context, dir, ldflags string, progress io.Writer) error {
 	if progress == nil {
 		progress = os.Stderr
 	}
 	begun := time.Now()
-	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
-	// The lock makes the directory this process's own; a build that was killed may have left one.
+	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.binaryNames(), ", "))
+	// The caller holds the lock, so a directory found here is the rest of a killed build.
 	temporary := dir + ".building"
 	clean := func() error { return os.RemoveAll(temporary) }
 	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil {
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
 	defer func() { _ = clean() }()
-	for _, name := range p.names() {
+	for _, name := range p.binaryNames() {
 		output := filepath.Join(temporary, name)
-		if _, err := p.goCommand(ctx, "build", "-ldflags="+ldflags, "-o", output, p.packages[name]); err != nil {
+		if _, err := p.runGoCommand(ctx, "build", "-ldflags="+ldflags, "-o", output, p.packages[name]); err != nil {
 			return fmt.Errorf("compiling %s: %w", name, err)
 		}
 	}
@@ -296,34 +296,33 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
 	if err := os.Rename(temporary, dir); err != nil {
-		return fmt.Errorf("keeping what was built: %w", err)
+		return fmt.Errorf("moving the build to the cache: %w", err)
 	}
-	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
+	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.binaryNames(), ", "),
 		time.Since(begun).Round(time.Second))
 	return nil
 }
 
-// ldflags has the programs tell their version, as Kubernetes' own build does, and leaves out what debuggers need.
-func ldflags(version, major, minor string) string {
+// linkerFlags sets the version in the binaries, as Kubernetes' own build does, and omits debug information.
+func linkerFlags(version, major, minor string) string {
 	flags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		flags = append(flags,
 			"-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor,
 			"-X", pkg+".gitTreeState=clean")
 	}
-	// The version that helm renders for when it asks no cluster.
+	// The default Kubernetes version of `helm template`.
 	const helm = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"
 	flags = append(flags, "-X", helm+"Major="+major, "-X", helm+"Minor="+minor)
 	return strings.Join(flags, " ")
 }
 
-// cacheDir is where compiled programs are kept.
-func cacheDir() (string, error) {
+func findCacheDir() (string, error) {
 	dir := filepath.Clean(os.Getenv(CacheVariable))
 	if dir == "." {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("finding a place for compiled programs (%s names one): %w", CacheVariable, err)
+			return "", fmt.Errorf("finding the cache of compiled programs (set %s to a directory): %w", CacheVariable, err)
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}
@@ -333,35 +332,35 @@ func cacheDir() (string, error) {
 	return dir, nil
 }
 
-// devModule is the directory of the dev module, whose go.mod says what is compiled.
-func devModule() (string, error) {
+// findDevModule returns the directory of the dev module, which has the go.mod of all builds.
+func findDevModule() (string, error) {
 	if dir := os.Getenv(moduleVariable); dir != "" {
 		return dir, nil
 	}
 	if moduleDir != "" {
 		return moduleDir, nil
 	}
-	// The path of this file as the compiler saw it; with -trimpath it is no path of this machine.
+	// The path of this file at compile time. With -trimpath it is not absolute.
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Dir(filepath.Dir(file))
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("the source of the dev module is not where it was when this program was compiled; "+
+	return "", fmt.Errorf("the directory of the dev module has moved since this program was compiled; "+
 		"set %s to its directory", moduleVariable)
 }
 
-// lockPoll is the pause between two attempts to get a lock that another process holds.
-const lockPoll = 200 * time.Millisecond
+// lockPollInterval is the interval between two attempts to lock.
+const lockPollInterval = 200 * time.Millisecond
 
-// lock takes a lock between processes. The system releases it when the process ends, however it does.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// lockFile locks a file against other processes. The system unlocks it when the process ends, even by a crash.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache: %w", err)
 	}
-	ticker := time.NewTicker(lockPoll)
+	ticker := time.NewTicker(lockPollInterval)
 	defer ticker.Stop()
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -7,32 +7,32 @@ import (
 	"path/filepath"
 )
 
-// The programs by which people reach a cluster.
+// The command line clients of a cluster.
 const (
 	Kubectl = "kubectl"
 	Helm    = "helm"
 )
 
-// Clients are the paths of the programs by which people reach a cluster.
+// Clients holds the paths of the command line clients.
 type Clients struct{ Kubectl, Helm string }
 
-// BuildClients makes sure that kubectl, of the newest Kubernetes version, and helm are in the cache, as Build does, and
-// returns where. They have a module of their own, since they need much that nothing else here does.
+// BuildClients compiles kubectl of the newest Kubernetes version and helm into the cache, as Build does, and returns
+// their paths. They have their own module because they have many dependencies that nothing else here needs.
 func BuildClients(ctx context.Context, progress io.Writer) (Clients, error) {
-	plan, err := clientsPlan()
+	plan, err := newClientsPlan()
 	if err != nil {
 		return Clients{}, err
 	}
-	dir, err := plan.ensure(ctx, progress)
-	return clientsIn(dir), err
+	dir, err := plan.ensureBuilt(ctx, progress)
+	return clientBinariesIn(dir), err
 }
 
-func clientsIn(dir string) Clients {
+func clientBinariesIn(dir string) Clients {
 	return Clients{Kubectl: filepath.Join(dir, Kubectl), Helm: filepath.Join(dir, Helm)}
 }
 
-func clientsPlan() (buildPlan, error) {
-	module, err := devModule()
+func newClientsPlan() (buildPlan, error) {
+	module, err := findDevModule()
 	if err != nil {
 		return buildPlan{}, fmt.Errorf("finding the module of kubectl and helm: %w", err)
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The processes of a control plane, as Cluster.Process names them, in the order in which they start.
+// The process names of a control plane for Cluster.Process, in starting order.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -32,9 +32,9 @@ const (
 
 var componentNames = []string{Etcd, APIServer, ControllerManager, Scheduler, Kwok}
 
-// GCVariable is the environment variable that says how much garbage the processes of a control plane may gather before
-// they collect it, in percent of what they hold, as GOGC does of Go programs; unset is 100. At 400 a kube-apiserver that
-// tests keep busy takes up to 0.8 GB rather than 0.4, and 2 % of two processors to collect garbage rather than 7 %.
+// GCVariable names the environment variable with GOGC for the processes of a control plane. Unset means 100. At 400 a
+// kube-apiserver busy with tests uses up to 0.8 GB instead of 0.4 GB. Garbage collection then takes 2 % of two
+// processors instead of 7 %.
 const GCVariable = "SLIPWAY_DEV_GOGC"
 
 func isComponent(name string) bool { return slices.Contains(componentNames, name) }
@@ -51,10 +51,10 @@ const (
 )
 
 const (
-	// bootTimeout bounds a start whose context has no deadline: a start takes seconds, but the machine may be busy.
+	// bootTimeout limits a start without a deadline. A start takes seconds, but the machine may be busy.
 	bootTimeout = 3 * time.Minute
-	// readyPoll is the pause between two looks at whether a process is ready.
-	readyPoll = 20 * time.Millisecond
+	// readyPollInterval is the interval between two readiness checks.
+	readyPollInterval = 20 * time.Millisecond
 )
 
 var (
@@ -66,28 +66,26 @@ var (
 	schedulerConfig string
 )
 
-// ErrPortTaken marks a start that failed because a port was taken between being found free and being used: another one
-// may do.
+// ErrPortTaken means that a port was taken after it was found free. Another port may work.
 var ErrPortTaken = errors.New("a port was taken by another process")
 
-// layout is where a control plane's files and ports are.
+// layout holds the directory and the ports of a control plane.
 type layout struct {
 	dir                                                 string
 	etcdClient, etcdPeer, secure, controller, scheduler int
 }
 
-// portCount is the number of ports a layout needs.
 const portCount = 5
 
 func (l layout) path(elem ...string) string {
 	return filepath.Join(append([]string{l.dir}, elem...)...)
 }
 
-func (l layout) apiServer() string { return "https://" + loopback(l.secure) }
+func (l layout) apiServerURL() string { return "https://" + loopbackAddress(l.secure) }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts finds n ports as FreePort does.
+// freePorts finds n free ports, see FreePort.
 func freePorts(ctx context.Context, n int) (ports []int, err error) {
 	ports = make([]int, n)
 	for i := range ports {
@@ -98,7 +96,7 @@ func freePorts(ctx context.Context, n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// writeFiles writes what the processes read: certificates, keys, kubeconfigs and configuration files.
+// writeFiles writes certificates, keys, kubeconfigs and configuration files for the processes.
 func (c *Cluster) writeFiles(ports []int) (layout, error) {
 	l := layout{c.dir, ports[0], ports[1], ports[2], ports[3], ports[4]}
 	for _, dir := range []string{logDir, pkiDir, configDir, tokenDir} {
@@ -122,18 +120,18 @@ func (c *Cluster) writeFiles(ports []int) (layout, error) {
 	return l, nil
 }
 
-// commands lists the processes in the order in which they are to start.
-func (l layout) commands(o Options, b Binaries) []Command {
+// listCommands returns the processes in starting order.
+func (l layout) listCommands(o Options, b Binaries) []Command {
 	all := []Command{
-		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopback(l.etcdClient) + "/health"},
-		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServer() + "/readyz"},
+		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopbackAddress(l.etcdClient) + "/health"},
+		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServerURL() + "/readyz"},
 		{
 			Name: ControllerManager, Path: b.ControllerManager, Args: l.controllerManagerArgs(o),
-			ReadyURL: "https://" + loopback(l.controller) + "/healthz",
+			ReadyURL: "https://" + loopbackAddress(l.controller) + "/healthz",
 		},
 		{
 			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
-			ReadyURL: "https://" + loopback(l.scheduler) + "/readyz",
+			ReadyURL: "https://" + loopbackAddress(l.scheduler) + "/readyz",
 		},
 		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
 	}
@@ -144,7 +142,7 @@ func (l layout) commands(o Options, b Binaries) []Command {
 }
 
 func (l layout) etcdArgs() []string {
-	client, peer := "https://"+loopback(l.etcdClient), "https://"+loopback(l.etcdPeer)
+	client, peer := "https://"+loopbackAddress(l.etcdClient), "https://"+loopbackAddress(l.etcdPeer)
 	cert, key, ca := l.path(pkiDir, "server.crt"), l.path(pkiDir, "server.key"), l.path(pkiDir, "ca.crt")
 	return []string{
 		"--name=default", "--data-dir=" + l.path(etcdDir),
@@ -159,16 +157,16 @@ func (l layout) etcdArgs() []string {
 func (l layout) apiServerArgs() []string {
 	return []string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.secure),
-		// Nothing reaches the API server by the Service "kubernetes", and a loopback address is not allowed there.
+		// Nothing uses the Service "kubernetes", and its endpoints may not be loopback addresses.
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
-		"--etcd-servers=https://" + loopback(l.etcdClient), "--etcd-cafile=" + l.path(pkiDir, "ca.crt"),
+		"--etcd-servers=https://" + loopbackAddress(l.etcdClient), "--etcd-cafile=" + l.path(pkiDir, "ca.crt"),
 		"--etcd-certfile=" + l.path(pkiDir, "server.crt"), "--etcd-keyfile=" + l.path(pkiDir, "server.key"),
 		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--client-ca-file=" + l.path(pkiDir, "ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + l.path(pkiDir, "service-account.pub"),
 		"--service-account-signing-key-file=" + l.path(pkiDir, "service-account.key"),
-		// Aggregated API servers need these, and the controller manager's and the scheduler's own servers ask for them.
+		// Aggregated API servers need these, and so do the controller manager's and the scheduler's own servers.
 		"--requestheader-client-ca-file=" + l.path(pkiDir, "ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -176,7 +174,7 @@ func (l layout) apiServerArgs() []string {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth",
 		"--allow-privileged=true", "--profiling=false",
 		"--audit-policy-file=" + l.path(configDir, "audit-policy.yaml"), "--audit-log-path=" + l.path(auditLog),
-		// One file, however long: a rotated log would hide requests from a reader that counts them.
+		// The log is never rotated, because rotation would hide requests from Audit.
 		"--audit-log-maxsize=1000000",
 	}
 }
@@ -208,33 +206,32 @@ func (l layout) schedulerArgs() []string {
 func (l layout) kwokArgs() []string {
 	return []string{
 		"--kubeconfig=" + l.path(Kwok+".kubeconfig"), "--config=" + l.path(configDir, "kwok.yaml"),
-		"--manage-nodes-with-label-selector=" + machineLabel + "=" + machineOn,
+		"--manage-nodes-with-label-selector=" + powerLabel + "=" + powerOn,
 	}
 }
 
-// startAll starts the processes. The first two are waited for, as none of the others can do without them; the others
-// get ready side by side.
-func (c *Cluster) startAll(ctx context.Context, commands []Command) error {
+// startComponents starts the processes. It waits for the first two, because all others need them. The others become ready in
+// parallel.
+func (c *Cluster) startComponents(ctx context.Context, commands []Command) error {
 	for _, command := range commands {
 		p := &Process{command: command, detached: c.state.Detached, cluster: c}
-		if err := p.start(); err != nil {
+		if err := p.startProcess(); err != nil {
 			return err
 		}
-		if err := c.record(p); err != nil {
+		if err := c.recordProcess(p); err != nil {
 			return err
 		}
 		if command.Name != Etcd && command.Name != APIServer {
 			continue
 		}
-		if err := c.waitProcess(ctx, p); err != nil {
+		if err := c.awaitProcessReady(ctx, p); err != nil {
 			return err
 		}
 	}
-	return c.waitReady(ctx)
+	return c.awaitReady(ctx)
 }
 
-// connect makes the administrator's clients.
-func (c *Cluster) connect() error {
+func (c *Cluster) createClients() error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		return fmt.Errorf("reading the administrator's kubeconfig: %w", err)
@@ -249,35 +246,35 @@ func (c *Cluster) connect() error {
 	return nil
 }
 
-// waitReady waits until the processes that started last are at work.
-func (c *Cluster) waitReady(ctx context.Context) error {
+// awaitReady waits until the processes that started last are ready.
+func (c *Cluster) awaitReady(ctx context.Context) error {
 	for _, name := range []string{ControllerManager, Scheduler} {
-		if err := c.waitProcess(ctx, c.Process(name)); err != nil {
+		if err := c.awaitProcessReady(ctx, c.Process(name)); err != nil {
 			return err
 		}
 	}
-	return c.poll(ctx, c.Process(ControllerManager), func(ctx context.Context) error {
+	return c.pollProcess(ctx, c.Process(ControllerManager), func(ctx context.Context) error {
 		_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return errors.New("the default ServiceAccount is not there yet")
+			return errors.New("the default ServiceAccount does not exist yet")
 		}
 		return err
 	})
 }
 
-// waitProcess waits until a process answers at its readiness URL.
-func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
+// awaitProcessReady waits until a process answers at its readiness URL.
+func (c *Cluster) awaitProcessReady(ctx context.Context, p *Process) error {
 	if p.command.ReadyURL == "" {
 		return nil
 	}
-	// Every server has a certificate of this control plane's authority, so that another one's, which was quicker to take
-	// the port, is not mistaken for it.
+	// The client accepts only certificates of this control plane. So it does not mistake another server, which took the
+	// port first, for the process.
 	client, err := rest.HTTPClientFor(c.RESTConfig())
 	if err != nil {
 		return fmt.Errorf("making a client for %s: %w", p.Name(), err)
 	}
 	defer client.CloseIdleConnections()
-	return c.poll(ctx, p, func(ctx context.Context) error {
+	return c.pollProcess(ctx, p, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.command.ReadyURL, nil)
 		if err != nil {
 			return err
@@ -286,7 +283,7 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = response.Body.Close() }() // Only the status matters.
+		defer func() { _ = response.Body.Close() }() // only the status matters
 		if response.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s answers %s", p.command.ReadyURL, response.Status)
 		}
@@ -294,26 +291,26 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 	})
 }
 
-// poll asks until the answer is no error. It gives up when the context ends or the process does, and then says what
-// the process last wrote.
-func (c *Cluster) poll(ctx context.Context, p *Process, ask func(context.Context) error) error {
+// pollProcess repeats check until it succeeds. It fails when the context or the process ends, and returns the end of the
+// process's log.
+func (c *Cluster) pollProcess(ctx context.Context, p *Process, check func(context.Context) error) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, bootTimeout)
 		defer cancel()
 	}
-	ticker := time.NewTicker(readyPoll)
+	ticker := time.NewTicker(readyPollInterval)
 	defer ticker.Stop()
 	for {
-		err := ask(ctx)
+		err := check(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.lastWords())
+			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.readLogTail())
 		case <-p.Exited():
-			words := p.lastWords()
+			words := p.readLogTail()
 			if strings.Contains(words, "address already in use") {
 				return fmt.Errorf("%s: %w", p.Name(), ErrPortTaken)
 			}

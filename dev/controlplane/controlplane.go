@@ -1,14 +1,14 @@
-// Package controlplane builds and runs a real Kubernetes control plane without containers or downloads: etcd,
-// kube-apiserver, kube-controller-manager and kube-scheduler, compiled from their Go modules into a cache and started
-// as child processes on the loopback interface, and kwok, which plays the part of the kubelets.
+// Package controlplane builds and runs a real Kubernetes control plane without containers or downloads. It compiles
+// etcd, kube-apiserver, kube-controller-manager and kube-scheduler from their Go modules into a cache. It starts them as
+// child processes on the loopback interface, with kwok, which emulates the kubelets.
 //
-// What is real: the API with its validation, admission, RBAC and Node authorization, priority and fairness, audit log,
-// eviction and disruption budgets; every controller; the scheduler. What is played: machines and containers. A pod
-// becomes Ready after a while, takes time to stop, is killed at the end of its grace period, and is left as it was when
-// its machine loses power; annotations on the pod say how long things take (see StopSeconds and its neighbours).
+// These parts are real: the API with validation, admission, RBAC, Node authorization, priority and fairness, audit log,
+// eviction and disruption budgets; every controller; the scheduler. Machines and containers are emulated. A pod becomes
+// Ready after some time and takes time to stop. It is killed at the end of its grace period, and stays unchanged if its
+// machine loses power. Annotations on the pod set these times, see StopSeconds.
 //
-// Any number of control planes run side by side. Unless Options.Detached is set, the processes die with the one that
-// started them, however it ends.
+// Several control planes can run at the same time. Unless Options.Detached is set, the processes end with the process
+// that started them, even if that is killed.
 package controlplane
 
 import (
@@ -25,40 +25,39 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options says what Start starts. The zero value is the default version, in a temporary directory, without nodes.
+// Options configures Start. The zero value means the default version, in a temporary directory, without nodes.
 type Options struct {
-	// Version is the Kubernetes minor version, one of Versions(). Empty is the value of SLIPWAY_KUBE_VERSION, or else
+	// Version is the Kubernetes minor version, one of Versions(). Empty means the value of SLIPWAY_KUBE_VERSION, or else
 	// the newest.
 	Version string
-	// Dir is where data, certificates, logs and kubeconfigs go. It must be empty or not exist. Empty is a new
+	// Dir is the directory of data, certificates, logs and kubeconfigs. It must be empty or not exist. Empty means a new
 	// temporary directory, which Stop removes.
 	Dir string
-	// Detached lets the processes outlive the one that started them. Open finds them again by Dir.
+	// Detached lets the processes outlive the process that started them. Open finds them by Dir.
 	Detached bool
-	// Nodes are added before Start returns, as by AddNodes.
+	// Nodes are added before Start returns, see AddNodes.
 	Nodes []NodeSpec
-	// NodeMonitorGracePeriod is how long a node may be silent before the node lifecycle controller calls it Unknown.
-	// Zero is 10 minutes: on a busy machine heartbeats come late, and a node must not seem dead because of that.
+	// NodeMonitorGracePeriod is the time without heartbeat after which the node lifecycle controller sets Ready to
+	// Unknown. Zero means 10 minutes, because heartbeats are late on a busy machine.
 	NodeMonitorGracePeriod time.Duration
-	// Flags are added to the command lines, by the name of the process ("kube-apiserver"), after those of this
-	// package, so that they win.
+	// Flags are appended to the command lines by process name ("kube-apiserver"), so they override this package's flags.
 	Flags map[string][]string
-	// Progress is where a line is written when binaries have to be compiled. Nil is standard error.
+	// Progress receives a line when binaries must be compiled. Nil means standard error.
 	Progress io.Writer
 }
 
-// defaultNodeMonitorGracePeriod is explained at Options.NodeMonitorGracePeriod.
+// See Options.NodeMonitorGracePeriod.
 const defaultNodeMonitorGracePeriod = 10 * time.Minute
 
-// bootAttempts is how often Start tries again when another process took one of the ports that were just found free.
+// bootAttempts limits the attempts of Start after another process took a port that was found free.
 const bootAttempts = 5
 
 // Cluster is a running control plane. Its methods may be called concurrently.
 type Cluster struct {
 	dir       string
 	temporary bool
-	etcd      string // its URL; empty in a process that has not started it
-	state     state
+	etcdURL   string // URL of etcd; empty if another process has started it
+	state     clusterState
 	processes map[string]*Process
 	config    *rest.Config
 	client    *kubernetes.Clientset
@@ -66,11 +65,11 @@ type Cluster struct {
 	mu sync.Mutex // guards state and processes
 }
 
-// Start compiles what is missing, boots a control plane and waits until it is ready to be used: the API server is
-// ready, the controller manager has made the default ServiceAccount, the scheduler is ready, and the nodes asked for
-// are Ready. The context bounds the start only, not the life of what was started.
+// Start compiles missing binaries, starts a control plane and waits until it is ready. Then the API server and the
+// scheduler are ready, the default ServiceAccount exists, and all nodes are Ready. The context limits the start, not the
+// life of the control plane.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	if err := o.complete(); err != nil {
+	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
 	binaries, err := Build(ctx, o.Version, o.Progress)
@@ -78,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
-		c, err := boot(ctx, o, binaries)
+		c, err := bootCluster(ctx, o, binaries)
 		if err == nil {
 			return c, nil
 		}
@@ -88,7 +87,8 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 }
 
-// Reach is a control plane that somebody else runs, of which no process and no file is known. Dir is for the files of others.
+// Reach returns a Cluster for a control plane that this package does not run. It has no processes. Dir is for the files
+// of callers.
 func Reach(config *rest.Config, dir string) (*Cluster, error) {
 	version, err := ResolveVersion("")
 	if err != nil {
@@ -99,12 +99,12 @@ func Reach(config *rest.Config, dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("making the administrator's client: %w", err)
 	}
 	return &Cluster{
-		dir: dir, state: state{Version: version, Host: config.Host}, processes: map[string]*Process{}, config: config, client: client,
+		dir: dir, state: clusterState{Version: version, Host: config.Host}, processes: map[string]*Process{}, config: config, client: client,
 	}, nil
 }
 
-// complete fills in the defaults and refuses what cannot work.
-func (o *Options) complete() error {
+// applyDefaults sets the defaults and validates the options.
+func (o *Options) applyDefaults() error {
 	version, err := ResolveVersion(o.Version)
 	if err != nil {
 		return err
@@ -127,17 +127,17 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// boot makes one attempt to start everything, and leaves nothing behind when it fails.
-func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err error) {
+// bootCluster makes one attempt to start everything, and removes everything if it fails.
+func bootCluster(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err error) {
 	c := &Cluster{processes: map[string]*Process{}}
-	if err := c.makeDir(o.Dir); err != nil {
+	if err := c.createDir(o.Dir); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop())
 			if !c.temporary {
-				err = errors.Join(err, emptyDir(c.dir))
+				err = errors.Join(err, removeDirContents(c.dir))
 			}
 		}
 	}()
@@ -149,12 +149,12 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 	if err != nil {
 		return nil, err
 	}
-	c.state = state{Version: o.Version, Detached: o.Detached, Host: layout.apiServer()}
-	c.etcd = "https://" + loopback(layout.etcdClient)
-	if err := c.connect(); err != nil {
+	c.state = clusterState{Version: o.Version, Detached: o.Detached, Host: layout.apiServerURL()}
+	c.etcdURL = "https://" + loopbackAddress(layout.etcdClient)
+	if err := c.createClients(); err != nil {
 		return nil, err
 	}
-	if err := c.startAll(ctx, layout.commands(o, binaries)); err != nil {
+	if err := c.startComponents(ctx, layout.listCommands(o, binaries)); err != nil {
 		return nil, err
 	}
 	if err := c.AddNodes(ctx, o.Nodes...); err != nil {
@@ -163,7 +163,7 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 	return c, nil
 }
 
-func (c *Cluster) makeDir(dir string) error {
+func (c *Cluster) createDir(dir string) error {
 	if dir == "" {
 		made, err := os.MkdirTemp("", "slipway-dev-")
 		if err != nil {
@@ -190,11 +190,11 @@ func (c *Cluster) makeDir(dir string) error {
 	return nil
 }
 
-// ErrNotEmpty is returned by Start when Options.Dir holds something already: another control plane, or its remains.
+// ErrNotEmpty is the error of Start if Options.Dir is not empty.
 var ErrNotEmpty = errors.New("the control plane's directory must be empty or not exist")
 
-// emptyDir removes what a failed start left in a directory that the caller named.
-func emptyDir(dir string) error {
+// removeDirContents removes the files of a failed start from the caller's directory.
+func removeDirContents(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("emptying %s: %w", dir, err)
@@ -206,12 +206,12 @@ func emptyDir(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Stop ends every process of the control plane, and removes its directory when Start made it. It is safe to call
-// twice. There is no orderly shutdown: the data is there to be thrown away.
+// Stop kills every process of the control plane, and removes its directory if Start created it. It may be called twice.
+// It kills them at once, because the data is not needed.
 func (c *Cluster) Stop() error {
 	var errs []error
-	for _, p := range c.started() {
-		errs = append(errs, p.end())
+	for _, p := range c.startedProcesses() {
+		errs = append(errs, p.killIfAlive())
 	}
 	if c.temporary {
 		errs = append(errs, os.RemoveAll(c.dir))
@@ -219,20 +219,20 @@ func (c *Cluster) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Dir is the directory of the control plane.
+// Dir returns the directory of the control plane.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Version is the Kubernetes minor version, such as "1.37".
+// Version returns the Kubernetes minor version, such as "1.37".
 func (c *Cluster) Version() string { return c.state.Version }
 
-// Kubeconfig is the path of the administrator's kubeconfig.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, adminKubeconfig) }
 
-// RESTConfig is the administrator's, without a limit on the client's side. Each call returns its own copy.
+// RESTConfig returns a copy of the administrator's configuration, without client-side rate limit.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Client is the administrator's.
+// Client returns the administrator's client.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// AuditLog is the path of the API server's audit log, one JSON object on each line. Audit reads it.
+// AuditLog returns the path of the API server's audit log, with one JSON object per line. Audit reads it.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.dir, auditLog) }

@@ -27,24 +27,24 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(starterVariable); dir != "" {
-		starter(dir)
+		startAndHang(dir)
 	}
 	os.Exit(controlplane.Main(m))
 }
 
-// namespace makes a namespace of the test's own on the shared control plane, and a node of its own.
-func namespace(t *testing.T, name string) (c *controlplane.Cluster, node string) {
+// createNamespaceAndNode creates a namespace and a node for one test on the shared control plane.
+func createNamespaceAndNode(t *testing.T, name string) (c *controlplane.Cluster, node string) {
 	t.Helper()
 	c = controlplane.Shared(t)
 	node = "node-of-" + name
 	must.NoError(t, c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}))
 	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.Namespace(name)))
-	// Pods of a new namespace are refused until it has its default ServiceAccount.
-	waitServiceAccount(t, c.Client(), name, "default")
+	// Pods of a new namespace are refused until its default ServiceAccount exists.
+	awaitServiceAccount(t, c.Client(), name, "default")
 	return c, node
 }
 
-func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) {
+func awaitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) {
 	t.Helper()
 	eventually(t.Context(), t, "ServiceAccount "+namespace+"/"+name, func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -52,18 +52,18 @@ func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, na
 	})
 }
 
-// patience bounds every wait. Nothing takes nearly as long, but the machine may be busy.
-const patience = 5 * time.Minute
+// waitTimeout is the timeout of every wait. Waits take far less, but the machine may be busy.
+const waitTimeout = 5 * time.Minute
 
-// eventually asks until there is no error.
-func eventually(ctx context.Context, t *testing.T, what string, ask func(context.Context) error) {
+// eventually retries check until it returns nil.
+func eventually(ctx context.Context, t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := ask(ctx)
+		err := check(ctx)
 		if err == nil {
 			return
 		}
@@ -75,11 +75,11 @@ func eventually(ctx context.Context, t *testing.T, what string, ask func(context
 	}
 }
 
-func TestADeploymentBecomesReady(t *testing.T) {
+func TestDeploymentBecomesReady(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "deployment")
+	c, node := createNamespaceAndNode(t, "deployment")
 	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()))
 	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
@@ -96,9 +96,9 @@ func TestADeploymentBecomesReady(t *testing.T) {
 	}
 }
 
-func TestEveryKindOfWorkloadSettles(t *testing.T) {
+func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "kinds")
+	c, node := createNamespaceAndNode(t, "kinds")
 	app := func(name string) workload.App {
 		return workload.App{Namespace: "kinds", Name: name, Replicas: 2, Node: node}
 	}
@@ -106,7 +106,7 @@ func TestEveryKindOfWorkloadSettles(t *testing.T) {
 	job.Run = "0.2"
 	important := app("important")
 	important.PriorityClass = "important"
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	err := workload.CreateSettled(ctx, c.Client(), workload.PriorityClass("important", 1000),
 		app("stateful").StatefulSet(), app("daemon").DaemonSet(), job.Job(), app("bare").Pod(),
@@ -130,12 +130,12 @@ func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	second := controlplane.ForTest(t, controlplane.Options{
 		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
 	})
-	here, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	nodes, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must.NoError(t, err)
-	if len(here.Items) != 2 {
-		t.Errorf("the second control plane has %d nodes, want 2", len(here.Items))
+	if len(nodes.Items) != 2 {
+		t.Errorf("the second control plane has %d nodes, want 2", len(nodes.Items))
 	}
-	for _, node := range here.Items {
+	for _, node := range nodes.Items {
 		_, err := first.Client().CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			t.Errorf("node %s of the second control plane in the first: %v, want NotFound", node.Name, err)
@@ -147,13 +147,13 @@ func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	client, err := kubernetes.NewForConfig(foreign)
 	must.NoError(t, err)
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("the first's administrator at the second: %v, want Unauthorized", err)
+		t.Errorf("the administrator of the first control plane at the second: %v, want Unauthorized", err)
 	}
 }
 
-func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
+func TestServiceAccountKubeconfigHasExactlyItsPermissions(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "rights")
+	c, node := createNamespaceAndNode(t, "rights")
 	client := c.Client()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "reader"}}
 	if _, err := client.CoreV1().ServiceAccounts("rights").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
@@ -174,8 +174,8 @@ func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 	if _, err := client.RbacV1().RoleBindings("rights").Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	reader := accountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
-	eventually(t.Context(), t, "listing pods with the right to", func(ctx context.Context) error {
+	reader := newServiceAccountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
+	eventually(t.Context(), t, "listing pods with permission", func(ctx context.Context) error {
 		_, err := reader.CoreV1().Pods("rights").List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -191,25 +191,25 @@ func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 	check.ErrorContains(t, err, "not to both")
 }
 
-func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
+func TestPodBoundTokenEndsWithPod(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "bound")
+	c, node := createNamespaceAndNode(t, "bound")
 	pod := workload.App{Namespace: "bound", Name: "agent", Node: node}.Pod()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
-	agent := accountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
+	agent := newServiceAccountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
 	if _, err := agent.Discovery().ServerVersion(); err != nil {
 		t.Fatal(err)
 	}
 	_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) {
-		t.Errorf("listing pods with a valid token and no right: %v, want Forbidden", err)
+		t.Errorf("listing pods with a valid token and no permission: %v, want Forbidden", err)
 	}
 	force := metav1.NewDeleteOptions(0)
 	must.NoError(t, c.Client().CoreV1().Pods("bound").Delete(ctx, "agent", *force))
-	// The API server remembers a token that it found good for 10 seconds.
-	eventually(t.Context(), t, "the token of a pod that is gone", func(ctx context.Context) error {
+	// The API server caches a valid token for 10 seconds.
+	eventually(t.Context(), t, "the token of a deleted pod", func(ctx context.Context) error {
 		_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
 		if !apierrors.IsUnauthorized(err) {
 			return errors.New("it is still accepted")
@@ -218,7 +218,7 @@ func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
 	})
 }
 
-func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string, o controlplane.TokenOptions,
+func newServiceAccountClient(t *testing.T, c *controlplane.Cluster, namespace, name string, o controlplane.TokenOptions,
 ) *kubernetes.Clientset {
 	t.Helper()
 	path, err := c.ServiceAccountKubeconfig(t.Context(), namespace, name, o)
@@ -230,11 +230,11 @@ func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string
 	return client
 }
 
-func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
+func TestAuditLogHasUIDOfEviction(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "audit")
+	c, node := createNamespaceAndNode(t, "audit")
 	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, Stop: "0"}.Pod()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	begun := time.Now()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
@@ -259,7 +259,7 @@ func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
 	for name, other := range map[string]controlplane.AuditFilter{
 		"of another client": {UserAgent: "kubectl", Resource: "pods/eviction", Namespace: "audit"},
 		"of another verb":   {Verb: "delete", Resource: "pods/eviction", Namespace: "audit"},
-		"of the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
+		"in the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
 		"of another pod":    {Resource: "pods/eviction", Namespace: "audit", Name: "other"},
 	} {
 		requests, err := c.Audit(other)
@@ -270,7 +270,7 @@ func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
 	}
 }
 
-func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
+func TestRestartedAPIServerKeepsData(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
 	server := c.Process(controlplane.APIServer)
@@ -292,7 +292,7 @@ func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 	before := server.PID()
 	must.NoError(t, server.Kill())
 	if server.Alive() {
-		t.Error("the API server was killed and is alive")
+		t.Error("the killed API server is alive")
 	}
 	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err == nil {
 		t.Error("a killed API server answers")
@@ -305,7 +305,7 @@ func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 		t.Errorf("a node from before the restart: %v", err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment()))
@@ -334,7 +334,7 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 	found, err := controlplane.Open(dir)
 	must.NoError(t, err)
 	if err := found.AddNodes(t.Context(), controlplane.NodeSpec{Name: "late"}); err != nil {
-		t.Errorf("adding a node to a control plane that was found: %v", err)
+		t.Errorf("adding a node to an opened control plane: %v", err)
 	}
 	must.NoError(t, found.Stop())
 	if child.Alive() {
@@ -350,7 +350,7 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 	}
 }
 
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+func TestInvalidOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]controlplane.Options{
 		`"1.20", it must be one of 1.33, 1.34, 1.35, 1.36, 1.37`: {Version: "1.20"},
@@ -375,7 +375,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestFailedStartReportsErrorAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
@@ -405,7 +405,7 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAKSNamesAreThoseOfAzure(t *testing.T) {
+func TestAKSNamesMatchAzure(t *testing.T) {
 	t.Parallel()
 	pool := controlplane.AKSPool{Name: "spot", Spot: true}
 	if got, want := pool.NodeName(0), "aks-spot-12345678-vmss000000"; got != want {
@@ -425,10 +425,10 @@ func TestAKSNamesAreThoseOfAzure(t *testing.T) {
 	}
 }
 
-// The test binary starts itself once more, as the one who starts a control plane and is killed.
+// starterVariable makes the test binary start a control plane in this directory and hang until it is killed.
 const starterVariable = "SLIPWAY_TEST_STARTER"
 
-func starter(dir string) {
+func startAndHang(dir string) {
 	if _, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir}); err != nil {
 		println(err.Error())
 		os.Exit(1)
@@ -436,10 +436,10 @@ func starter(dir string) {
 	select {}
 }
 
-func TestProcessesDieWithTheirParent(t *testing.T) {
+func TestProcessesEndWithTheirParent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/cluster"
-	self := startSelf(t, dir)
+	self := startTestBinary(t, dir)
 	var c *controlplane.Cluster
 	eventually(t.Context(), t, "a control plane of another process", func(context.Context) error {
 		var err error
@@ -447,12 +447,12 @@ func TestProcessesDieWithTheirParent(t *testing.T) {
 			return err
 		}
 		if c.Process(controlplane.Kwok) == nil {
-			return errors.New("kwok is not there yet")
+			return errors.New("kwok does not run yet")
 		}
 		return nil
 	})
 	must.NoError(t, self.Kill())
-	eventually(t.Context(), t, "the end of a control plane whose starter was killed", func(context.Context) error {
+	eventually(t.Context(), t, "the end of a control plane after its starter was killed", func(context.Context) error {
 		names := []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok}
 		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).Alive() })
 		if len(alive) != 0 {
@@ -462,7 +462,7 @@ func TestProcessesDieWithTheirParent(t *testing.T) {
 	})
 }
 
-func startSelf(t *testing.T, dir string) *os.Process {
+func startTestBinary(t *testing.T, dir string) *os.Process {
 	t.Helper()
 	self, err := os.Executable()
 	must.NoError(t, err)

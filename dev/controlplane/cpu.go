@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// CPU is the processor time that the process has used since its latest start, its own and the kernel's for it, to a
-// hundredth of a second. It is known while the process is there, on Linux.
-func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.PID()) }
+// CPU returns the processor time of the process since its latest start, in user and kernel mode, with a resolution of 10
+// ms. It works on Linux while the process exists.
+func (p *Process) CPU() (time.Duration, error) { return readCPUTime(p.PID()) }
 
-// OwnCPU is the same of the process that calls it.
-func OwnCPU() (time.Duration, error) { return cpuOf(os.Getpid()) }
+// OwnCPU returns the processor time of the calling process.
+func OwnCPU() (time.Duration, error) { return readCPUTime(os.Getpid()) }
 
-func cpuOf(pid int) (time.Duration, error) {
+func readCPUTime(pid int) (time.Duration, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	// Field 2 is the command in parentheses, 14 and 15 are utime and stime in 1/100 s (proc_pid_stat(5)).
+	// Field 2 is the command in parentheses; 14 and 15 are utime and stime in 1/100 s (proc_pid_stat(5)).
 	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
 	const utime, stime = 14 - 3, 15 - 3
 	if len(fields) <= stime {

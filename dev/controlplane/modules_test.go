@@ -9,27 +9,27 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// required finds the modules that a go.mod requires, with their versions.
-var required = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
+// requiredModule matches a required module with its version in a go.mod.
+var requiredModule = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
 
-func requirements(t *testing.T, file string) map[string]string {
+func readRequirements(t *testing.T, file string) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	must.NoError(t, err)
 	versions := map[string]string{}
-	for _, m := range required.FindAllSubmatch(raw, -1) {
+	for _, m := range requiredModule.FindAllSubmatch(raw, -1) {
 		versions[string(m[1])] = string(m[2])
 	}
 	return versions
 }
 
-// TestProductUsesTheVersionsOfTheDevModule keeps what both link the same: a package of another version, and all that
-// import it, would be compiled once more for the tests of the other module, which is minutes of Kubernetes' libraries.
-func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
+// TestProductAndDevModuleRequireSameVersions checks that both modules require the same versions. Otherwise the tests of
+// the dev module compile most of Kubernetes' libraries again, which takes minutes.
+func TestProductAndDevModuleRequireSameVersions(t *testing.T) {
 	t.Parallel()
-	dev, err := devModule()
+	dev, err := findDevModule()
 	must.NoError(t, err)
-	product, here := requirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), requirements(t, filepath.Join(dev, "go.mod"))
+	product, here := readRequirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), readRequirements(t, filepath.Join(dev, "go.mod"))
 	both := 0
 	for module, version := range product {
 		wanted, ok := here[module]
@@ -38,10 +38,10 @@ func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
 		}
 		both++
 		if version != wanted {
-			t.Errorf("go.mod requires %s %s, and dev/go.mod %s: go get the higher one in both", module, version, wanted)
+			t.Errorf("go.mod requires %s %s, and dev/go.mod %s: go get the higher version in both", module, version, wanted)
 		}
 	}
 	if both < 50 {
-		t.Errorf("the two modules have %d requirements in common: want Kubernetes' libraries and theirs", both)
+		t.Errorf("the two modules share only %d requirements: want Kubernetes' libraries and their dependencies", both)
 	}
 }

@@ -25,43 +25,43 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// A node whose machine has power carries machineLabel with the value machineOn, and kwok plays only the kubelets of
-// these: when the value changes, it forgets the node, its Lease and its pods at once.
+// Kwok emulates only the kubelets of nodes with powerLabel=powerOn. When the value changes, kwok forgets the node,
+// its Lease and its pods at once.
 const (
-	machineLabel = "dev.slipway.dev/machine"
-	machineOn    = "on"
-	machineOff   = "off"
+	powerLabel = "dev.slipway.dev/machine"
+	powerOn    = "on"
+	powerOff   = "off"
 )
 
-// poolLabel is the label by which AKS names a node's pool.
+// poolLabel is the AKS label with the name of a node's pool.
 const poolLabel = "kubernetes.azure.com/agentpool"
 
-// NodeSpec is a node to add. Only Name is required.
+// NodeSpec describes a node to add. Only Name is required.
 type NodeSpec struct {
 	Name string
-	// Pool is put in the label kubernetes.azure.com/agentpool.
+	// Pool is the value of the label kubernetes.azure.com/agentpool.
 	Pool string
-	// ProviderID is the machine's name in its cloud, such as azure:///subscriptions/….
+	// ProviderID is the value of spec.providerID, such as azure:///subscriptions/….
 	ProviderID string
-	// CPU and Memory are what the node can give to pods, as Kubernetes quantities; empty is "16" and "64Gi".
+	// CPU and Memory are the allocatable quantities. Empty means "16" and "64Gi".
 	CPU, Memory string
-	// Pods is how many pods the node takes; zero is 110, the kubelet's default.
+	// Pods is the maximum number of pods. Zero means 110, the kubelet's default.
 	Pods        int
 	Labels      map[string]string
 	Annotations map[string]string
 	Taints      []corev1.Taint
 }
 
-// AddNodes adds nodes with a played kubelet, and waits until all of them are Ready and take pods.
+// AddNodes adds nodes with an emulated kubelet, and waits until all of them are Ready and schedulable.
 func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 	if len(specs) == 0 {
 		return nil
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(requestsAtOnce)
+	group.SetLimit(maxConcurrentRequests)
 	for _, spec := range specs {
 		group.Go(func() error {
-			node, err := c.node(spec)
+			node, err := c.newNode(spec)
 			if err != nil {
 				return err
 			}
@@ -78,14 +78,14 @@ func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 	for _, spec := range specs {
 		names = append(names, spec.Name)
 	}
-	return c.waitNodes(ctx, time.Time{}, names...)
+	return c.awaitNodesReady(ctx, time.Time{}, names...)
 }
 
-// requestsAtOnce bounds how many requests this package has under way when it makes many objects.
-const requestsAtOnce = 16
+// maxConcurrentRequests limits the concurrent requests that create many objects.
+const maxConcurrentRequests = 16
 
-// node is the Node object as its kubelet would register it.
-func (c *Cluster) node(spec NodeSpec) (*corev1.Node, error) {
+// newNode returns the Node object as its kubelet registers it.
+func (c *Cluster) newNode(spec NodeSpec) (*corev1.Node, error) {
 	capacity, err := spec.capacity()
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (spec NodeSpec) labels() map[string]string {
 		corev1.LabelHostname:   spec.Name,
 		corev1.LabelOSStable:   "linux",
 		corev1.LabelArchStable: "amd64",
-		// The node lifecycle controller adds these a moment later, which would look like somebody's doing.
+		// The node lifecycle controller adds these a moment later, which would look like a change by a tool.
 		"beta.kubernetes.io/os":   "linux",
 		"beta.kubernetes.io/arch": "amd64",
 	}
@@ -150,11 +150,11 @@ func (spec NodeSpec) labels() map[string]string {
 		labels[poolLabel] = spec.Pool
 	}
 	maps.Copy(labels, spec.Labels)
-	labels[machineLabel] = machineOn
+	labels[powerLabel] = powerOn
 	return labels
 }
 
-// nodeAddress is an address of 10.128.0.0/9 that is always the same for the same name.
+// nodeAddress returns an address in 10.128.0.0/9 that depends only on the name.
 func nodeAddress(name string) string {
 	sum := fnv.New32a()
 	sum.Write([]byte(name))
@@ -162,8 +162,8 @@ func nodeAddress(name string) string {
 	return netip.AddrFrom4([4]byte{10, 128 | n[1], n[2], n[3]}).String()
 }
 
-// nodeConditions are those of a healthy node. A node is made with them, so that the node lifecycle controller does not
-// taint it in the moment before its first heartbeat.
+// nodeConditions returns the conditions of a healthy node. A new node gets them, so that the node lifecycle controller
+// does not taint it before its first heartbeat.
 func nodeConditions() []corev1.NodeCondition {
 	now := metav1.Now()
 	var conditions []corev1.NodeCondition
@@ -179,12 +179,12 @@ func nodeConditions() []corev1.NodeCondition {
 	return conditions
 }
 
-// waitNodes waits until the nodes are Ready, not tainted as if they were not, and their Leases were renewed after the
-// given time.
-func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names ...string) error {
+// awaitNodesReady waits until the nodes are Ready and not tainted as not ready, and their Leases were renewed after
+// renewedAfter.
+func (c *Cluster) awaitNodesReady(ctx context.Context, renewedAfter time.Time, names ...string) error {
 	nodes, leases := c.client.CoreV1().Nodes(), c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	nodeReady := func(o runtime.Object) bool { return nodeReady(o.(*corev1.Node)) }
-	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	nodeReady := func(o runtime.Object) bool { return isNodeReady(o.(*corev1.Node)) }
+	if err := awaitAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return nodes.List(ctx, o)
 		},
@@ -196,7 +196,7 @@ func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names .
 		renewed := o.(*coordinationv1.Lease).Spec.RenewTime
 		return renewed != nil && renewed.After(renewedAfter)
 	}
-	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	if err := awaitAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, o)
 		},
@@ -207,9 +207,9 @@ func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names .
 	return nil
 }
 
-// waitForAll waits until all the named objects that the list and watch see are as wanted.
-func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
-	wanted func(runtime.Object) bool,
+// awaitAll waits until matches returns true for all named objects of a list and watch.
+func awaitAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
+	matches func(runtime.Object) bool,
 ) error {
 	missing := sets.New(names...)
 	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(event watch.Event) (bool, error) {
@@ -217,7 +217,7 @@ func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object
 		if err != nil {
 			return false, err
 		}
-		if event.Type != watch.Deleted && wanted(event.Object) {
+		if event.Type != watch.Deleted && matches(event.Object) {
 			missing.Delete(object.GetName())
 		}
 		return missing.Len() == 0, nil
@@ -228,7 +228,7 @@ func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object
 	return err
 }
 
-func nodeReady(node *corev1.Node) bool {
+func isNodeReady(node *corev1.Node) bool {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable {
 			return false
@@ -242,31 +242,31 @@ func nodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// PowerOff takes the power from a node's machine. From that moment on its kubelet is silent: no heartbeat, and its
-// pods stay as they are, also those that were about to stop. The Node object remains, Ready until the node lifecycle
-// controller notices (Options.NodeMonitorGracePeriod).
+// PowerOff switches off a node's machine. Its kubelet then sends no heartbeat, and its pods stay as they are, also the
+// stopping ones. The Node object remains Ready until the node lifecycle controller reacts
+// (Options.NodeMonitorGracePeriod).
 func (c *Cluster) PowerOff(ctx context.Context, node string) error {
-	if err := c.setMachine(ctx, node, machineOff); err != nil {
+	if err := c.setPowerLabel(ctx, node, powerOff); err != nil {
 		return fmt.Errorf("powering off %s: %w", node, err)
 	}
 	return nil
 }
 
-// IsOff reports whether a node's machine has no power.
-func IsOff(node *corev1.Node) bool { return node.Labels[machineLabel] == machineOff }
+// IsOff reports whether a node's machine is switched off.
+func IsOff(node *corev1.Node) bool { return node.Labels[powerLabel] == powerOff }
 
-// PowerOn gives a node's machine its power back, and returns once the node is Ready again. The kubelet goes on with
-// the pods that are still bound to it: the terminating ones whose grace is over end as cut short.
+// PowerOn switches on a node's machine, and returns once the node is Ready again. The kubelet continues with the pods
+// that are bound to the node. Terminating pods past their grace period are killed.
 func (c *Cluster) PowerOn(ctx context.Context, node string) error {
 	before := time.Now()
-	if err := c.setMachine(ctx, node, machineOn); err != nil {
+	if err := c.setPowerLabel(ctx, node, powerOn); err != nil {
 		return fmt.Errorf("powering on %s: %w", node, err)
 	}
-	return c.waitNodes(ctx, before, node)
+	return c.awaitNodesReady(ctx, before, node)
 }
 
-func (c *Cluster) setMachine(ctx context.Context, node, value string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{machineLabel: value}}})
+func (c *Cluster) setPowerLabel(ctx context.Context, node, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{powerLabel: value}}})
 	if err != nil {
 		return err
 	}

@@ -18,18 +18,17 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificateLifetime is longer than any control plane of a developer lives.
+// certificateLifetime is longer than any development control plane runs.
 const certificateLifetime = 365 * 24 * time.Hour
 
-// authority signs the certificates of one control plane.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	pem         []byte
 }
 
-// pair is a certificate and its key, in PEM.
-type pair struct{ certificate, key []byte }
+// certificatePair is a certificate and its key in PEM.
+type certificatePair struct{ certificate, key []byte }
 
 func newAuthority() (*authority, error) {
 	template := certificateTemplate(pkix.Name{CommonName: "slipway-dev"})
@@ -47,7 +46,7 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the certificate authority: %w", err)
 	}
-	return &authority{certificate, key, encode("CERTIFICATE", der)}, nil
+	return &authority{certificate, key, encodePEM("CERTIFICATE", der)}, nil
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {
@@ -63,15 +62,14 @@ func certificateTemplate(subject pkix.Name) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),
 		Subject:      subject,
-		// A minute of slack, in case the clock is set back.
+		// Allows for a clock that is set back by up to a minute.
 		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(certificateLifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 	}
 }
 
-// server makes the certificate of the API server and of etcd. Both also use it as a client: the API server of etcd,
-// etcd of itself.
-func (a *authority) server() (pair, error) {
+// signServerCertificate signs the certificate of the API server and of etcd. Both also use it as clients of etcd.
+func (a *authority) signServerCertificate() (certificatePair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: "slipway-dev-server"})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}
@@ -79,30 +77,30 @@ func (a *authority) server() (pair, error) {
 	return a.sign(template)
 }
 
-// client makes a certificate that the API server takes as a user with that name and group.
-func (a *authority) client(user string, groups ...string) (pair, error) {
+// signClientCertificate signs a certificate that the API server accepts as this user and groups.
+func (a *authority) signClientCertificate(user string, groups ...string) (certificatePair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return a.sign(template)
 }
 
-func (a *authority) sign(template *x509.Certificate) (pair, error) {
+func (a *authority) sign(template *x509.Certificate) (certificatePair, error) {
 	key, err := newKey()
 	if err != nil {
-		return pair{}, err
+		return certificatePair{}, err
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
 	if err != nil {
-		return pair{}, fmt.Errorf("making the certificate of %s: %w", template.Subject.CommonName, err)
+		return certificatePair{}, fmt.Errorf("making the certificate of %s: %w", template.Subject.CommonName, err)
 	}
 	encoded, err := encodeKey(key)
 	if err != nil {
-		return pair{}, err
+		return certificatePair{}, err
 	}
-	return pair{encode("CERTIFICATE", der), encoded}, nil
+	return certificatePair{encodePEM("CERTIFICATE", der), encoded}, nil
 }
 
-func encode(kind string, der []byte) []byte {
+func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
@@ -111,7 +109,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding a key: %w", err)
 	}
-	return encode("EC PRIVATE KEY", der), nil
+	return encodePEM("EC PRIVATE KEY", der), nil
 }
 
 func encodePublicKey(key crypto.PublicKey) ([]byte, error) {
@@ -119,16 +117,15 @@ func encodePublicKey(key crypto.PublicKey) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding a public key: %w", err)
 	}
-	return encode("PUBLIC KEY", der), nil
+	return encodePEM("PUBLIC KEY", der), nil
 }
 
-// writeCertificates makes the control plane's authority, certificates, keys and kubeconfigs.
 func (l layout) writeCertificates() error {
 	a, err := newAuthority()
 	if err != nil {
 		return err
 	}
-	server, err := a.server()
+	server, err := a.signServerCertificate()
 	if err != nil {
 		return err
 	}
@@ -158,8 +155,8 @@ func (l layout) writeCertificates() error {
 	return l.writeKubeconfigs(a)
 }
 
-// writeKubeconfigs writes the kubeconfig of each client that has a certificate. The controller manager and the
-// scheduler are the users that the API server's own RBAC roles are bound to.
+// writeKubeconfigs writes the kubeconfig of each client that has a certificate. The API server's built-in RBAC roles are
+// bound to the users of the controller manager and the scheduler.
 func (l layout) writeKubeconfigs(a *authority) error {
 	for file, identity := range map[string]struct {
 		user   string
@@ -170,19 +167,19 @@ func (l layout) writeKubeconfigs(a *authority) error {
 		Scheduler + ".kubeconfig":         {"system:kube-scheduler", nil},
 		Kwok + ".kubeconfig":              {"slipway-dev:kwok", []string{"system:masters"}},
 	} {
-		p, err := a.client(identity.user, identity.groups...)
+		p, err := a.signClientCertificate(identity.user, identity.groups...)
 		if err != nil {
 			return err
 		}
 		user := &clientcmdapi.AuthInfo{ClientCertificateData: p.certificate, ClientKeyData: p.key}
-		if err := writeKubeconfig(l.path(file), l.apiServer(), a.pem, identity.user, "", user); err != nil {
+		if err := writeKubeconfig(l.path(file), l.apiServerURL(), a.pem, identity.user, "", user); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writeKubeconfig writes a kubeconfig that stands on its own: certificates and tokens are in it, not beside it.
+// writeKubeconfig writes a kubeconfig with certificates and tokens inline.
 func writeKubeconfig(path, server string, ca []byte, name, namespace string, user *clientcmdapi.AuthInfo) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["slipway-dev"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}

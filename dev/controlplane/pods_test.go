@@ -18,17 +18,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// end is what a watcher saw of a pod's end.
-type end struct {
-	ending controlplane.Ending
-	code   int32
-	took   time.Duration // from the first deletion to the removal of the object
+// podEnd is the observed end of a pod.
+type podEnd struct {
+	ending   controlplane.Ending
+	exitCode int32
+	duration time.Duration // from the first deletion to the removal of the object
 }
 
-// deletePod deletes a pod once for each grace period, with a pause before each but the first, and watches it go.
-func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) end {
+// deletePod deletes a pod once per grace period, with a pause between the deletions, and watches its end.
+func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) podEnd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	pods := client.CoreV1().Pods(namespace)
 	w, err := pods.Watch(ctx, metav1.ListOptions{
@@ -39,7 +39,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 	begun := time.Now()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	result := end{ending: controlplane.Running}
+	result := podEnd{ending: controlplane.Running}
 	for {
 		select {
 		case <-next.C:
@@ -49,25 +49,25 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 			}
 		case event, open := <-w.ResultChan():
 			if !open {
-				t.Fatalf("the watch of pod %s ended before the pod was gone", name)
+				t.Fatalf("the watch of pod %s ended before the pod was removed", name)
 			}
 			pod := event.Object.(*corev1.Pod)
 			result.ending = controlplane.EndingOf(pod)
 			if result.ending != controlplane.Running {
-				result.code = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
+				result.exitCode = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
 			}
 			if event.Type == watch.Deleted {
-				result.took = time.Since(begun)
+				result.duration = time.Since(begun)
 				return result
 			}
 		}
 	}
 }
 
-func TestHowAPodStops(t *testing.T) {
+func TestPodStopsAsAnnotated(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "stopping")
-	const slack = 30 * time.Second // what a busy machine may add; tens of milliseconds on an idle one
+	c, node := createNamespaceAndNode(t, "stopping")
+	const slack = 30 * time.Second // allowance for a busy machine; an idle one needs tens of milliseconds
 	for name, test := range map[string]struct {
 		stop   string
 		graces []int64
@@ -83,31 +83,31 @@ func TestHowAPodStops(t *testing.T) {
 		"vanishes-with-grace-0":               {"1", []int64{0}, 0, controlplane.Running, 0, 0},
 		"vanishes-when-grace-becomes-0":       {"60", []int64{60, 0}, time.Second, controlplane.Running, 0, time.Second},
 		"is-killed-when-grace-shortened":      {"60", []int64{90, 1}, time.Second, controlplane.Killed, 137, 2 * time.Second},
-		// A shorter grace that is still long enough does not make the process start stopping anew.
+		// A shorter but sufficient grace period does not restart the stopping.
 		"finishes-though-grace-shortened": {"8", []int64{90, 60}, time.Second, controlplane.Finished, 0, 8 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 			defer cancel()
 			must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
 			got := deletePod(t, c.Client(), "stopping", name, test.pause, test.graces...)
-			if got.ending != test.ending || got.code != test.code {
-				t.Errorf("it ended %s with exit code %d, want %s with %d", got.ending, got.code, test.ending, test.code)
+			if got.ending != test.ending || got.exitCode != test.code {
+				t.Errorf("the pod ended %s with exit code %d, want %s with %d", got.ending, got.exitCode, test.ending, test.code)
 			}
-			if got.took < test.took || got.took > test.took+slack {
-				t.Errorf("it took %s, want %s to %s", got.took, test.took, test.took+slack)
+			if got.duration < test.took || got.duration > test.took+slack {
+				t.Errorf("the deletion took %s, want %s to %s", got.duration, test.took, test.took+slack)
 			}
 		})
 	}
 }
 
-func TestReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
+func TestReplacementPodOfSameNameKeepsRunning(t *testing.T) {
 	t.Parallel()
-	c, node := namespace(t, "same-name")
+	c, node := createNamespaceAndNode(t, "same-name")
 	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must.NoError(t, workload.CreateSettled(ctx, c.Client(), app.StatefulSet()))
 	for range 5 {
@@ -123,96 +123,95 @@ func TestReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 				t.Errorf("the replacement was stopped too: %s, %+v", pod.DeletionTimestamp, pod.Status)
 			}
 			if pod.Status.Phase != corev1.PodRunning {
-				return errors.New("it does not run")
+				return errors.New("the pod does not run")
 			}
 			return nil
 		})
 	}
 }
 
-func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
+func TestPoweredOffNodeIsSilentAndRecovers(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{
 		NodeMonitorGracePeriod: 8 * time.Second,
 		Nodes:                  []controlplane.NodeSpec{{Name: "off"}, {Name: "on"}},
 		Flags: map[string][]string{
-			// Leases are renewed each second, so that silence shows soon.
+			// Leases are renewed every second, so that silence shows soon.
 			controlplane.Kwok:              {"--node-lease-duration-seconds=4"},
 			controlplane.ControllerManager: {"--node-monitor-period=500ms"},
 		},
 	})
 	client := c.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	stopping := workload.App{Name: "stopping", Node: "off", Stop: "5"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
 	must.NoError(t, workload.CreateSettled(ctx, client, stopping, staying))
 	must.NoError(t, client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(10)))
-	eventually(t.Context(), t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
+	eventually(t.Context(), t, "the stop time of the pod in its status", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
 		if err == nil && pod.Annotations["dev.slipway.dev/stop-ends"] == "" {
-			return errors.New("there is none")
+			return errors.New("the status has no stop time")
 		}
 		return err
 	})
 	must.NoError(t, c.PowerOff(ctx, "off"))
-	waitRenewal(ctx, t, client, "on") // by then kwok has heard of it, and what it was writing is written
-	last := leaseOf(ctx, t, client, "off")
-	// Seven seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
+	awaitLeaseRenewal(ctx, t, client, "on") // by then kwok has seen the change and finished its writes
+	last := getLease(ctx, t, client, "off")
+	// If the power were on, the stopping pod would be gone after seven renewals of the other machine.
 	for range 8 {
-		waitRenewal(ctx, t, client, "on")
+		awaitLeaseRenewal(ctx, t, client, "on")
 	}
-	if now := leaseOf(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
+	if now := getLease(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
 		t.Errorf("the Lease of a machine without power was renewed at %s, after %s", now.Spec.RenewTime, last.Spec.RenewTime)
 	}
 	pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
 	if err != nil {
-		t.Fatalf("the pod that was stopping when the power went: %v", err)
+		t.Fatalf("the pod that was stopping at power-off: %v", err)
 	}
 	if ending := controlplane.EndingOf(pod); ending != controlplane.Running {
-		t.Errorf("the pod that was stopping when the power went has ended %s, want it as it was", ending)
+		t.Errorf("the pod that was stopping at power-off has ended %s, want no change", ending)
 	}
-	eventually(t.Context(), t, "a silent node", func(ctx context.Context) error {
-		return conditionOfNode(ctx, client, "off", corev1.ConditionUnknown)
+	eventually(t.Context(), t, "a node without heartbeat", func(ctx context.Context) error {
+		return checkNodeReady(ctx, client, "off", corev1.ConditionUnknown)
 	})
-	eventually(t.Context(), t, "a pod on a silent node", func(ctx context.Context) error {
-		return readyPod(ctx, client, "staying", corev1.ConditionFalse)
+	eventually(t.Context(), t, "a pod on a node without heartbeat", func(ctx context.Context) error {
+		return checkPodReady(ctx, client, "staying", corev1.ConditionFalse)
 	})
 	must.NoError(t, c.PowerOn(ctx, "off"))
-	if err := conditionOfNode(ctx, client, "off", corev1.ConditionTrue); err != nil {
+	if err := checkNodeReady(ctx, client, "off", corev1.ConditionTrue); err != nil {
 		t.Errorf("after the power came back: %v", err)
 	}
-	eventually(t.Context(), t, "a pod on a node that is back", func(ctx context.Context) error {
-		return readyPod(ctx, client, "staying", corev1.ConditionTrue)
+	eventually(t.Context(), t, "a pod on a recovered node", func(ctx context.Context) error {
+		return checkPodReady(ctx, client, "staying", corev1.ConditionTrue)
 	})
-	eventually(t.Context(), t, "the pod whose grace ended without power", func(ctx context.Context) error {
+	eventually(t.Context(), t, "the pod with a grace period that ended without power", func(ctx context.Context) error {
 		if _, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{}); err == nil {
-			return errors.New("it is still there")
+			return errors.New("the pod still exists")
 		}
 		return nil
 	})
 }
 
-func leaseOf(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
+func getLease(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
 	must.NoError(t, err)
 	return lease
 }
 
-// waitRenewal waits until a node renews its Lease once more.
-func waitRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
+func awaitLeaseRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
 	t.Helper()
-	before := leaseOf(ctx, t, client, node)
+	before := getLease(ctx, t, client, node)
 	eventually(ctx, t, "a renewal of the Lease of "+node, func(ctx context.Context) error {
-		if !leaseOf(ctx, t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
-			return errors.New("there was none")
+		if !getLease(ctx, t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+			return errors.New("the Lease was not renewed")
 		}
 		return nil
 	})
 }
 
-func conditionOfNode(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+func checkNodeReady(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -225,7 +224,7 @@ func conditionOfNode(ctx context.Context, client kubernetes.Interface, name stri
 	return nil
 }
 
-func readyPod(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+func checkPodReady(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
 	pod, err := client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err

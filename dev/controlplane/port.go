@@ -8,42 +8,41 @@ import (
 	"net"
 )
 
-// The ports that servers of this module get. They lie below those that Linux gives to outgoing connections
-// (ip_local_port_range, 32768 to 60999), one of which would otherwise come to sit on a port between its being found free
-// and being listened on, or while its server is restarted.
+// The ports of this module's servers. They are below the range that Linux uses for outgoing connections
+// (ip_local_port_range, 32768 to 60999). Such a connection could take a port before its server listens, or while the
+// server restarts.
 const (
-	firstPort = 12000
-	lastPort  = 32000
-	portTries = 1000
+	firstPort       = 12000
+	lastPort        = 32000
+	maxPortAttempts = 1000
 )
 
-// FreePort finds a port of the loopback interface that nobody listens on at the moment, and keeps it until this process
-// ends: neither it nor, on Linux, another process of this module finds the same one meanwhile, although its server is not
-// started yet, or is being restarted.
+// FreePort finds a free port of the loopback interface and reserves it until this process ends. This process does not
+// find it again. On Linux other processes of this module do not find it either, even while its server is down.
 func FreePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
-	var last error
-	for range portTries {
+	var lastErr error
+	for range maxPortAttempts {
 		port := firstPort + rand.IntN(lastPort-firstPort)
 		release, err := reservePort(ctx, port)
 		if err != nil {
-			last = err
+			lastErr = err
 			continue
 		}
-		l, err := config.Listen(ctx, "tcp", loopback(port))
+		l, err := config.Listen(ctx, "tcp", loopbackAddress(port))
 		if err != nil {
 			release()
-			last = err
+			lastErr = err
 			continue
 		}
 		return port, l.Close()
 	}
 	return 0, fmt.Errorf("no port from %d to %d of the loopback interface is free: %w", firstPort, lastPort,
-		errors.Join(last, ctx.Err()))
+		errors.Join(lastErr, ctx.Err()))
 }
 
-// FreeAddress finds a loopback address as [FreePort] finds a port.
+// FreeAddress returns a loopback address with a port of [FreePort].
 func FreeAddress(ctx context.Context) (string, error) {
 	port, err := FreePort(ctx)
-	return loopback(port), err
+	return loopbackAddress(port), err
 }

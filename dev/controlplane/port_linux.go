@@ -8,21 +8,21 @@ import (
 	"sync"
 )
 
-// reserved holds what keeps this process's ports: as garbage it would be closed.
-var reserved sync.Map
+// reservedPorts keeps this process's reservations from garbage collection, which would close them.
+var reservedPorts sync.Map
 
-// reservePort takes a port for this process, unless it or another one of this module has it. What keeps it is a Unix socket
-// with the port's number in its name, in the abstract namespace: that belongs to the same network namespace as the port, is
-// no file that stays behind, and goes with its process however that ends.
+// reservePort reserves a port, unless a process of this module has reserved it. The reservation is a Unix socket in the
+// abstract namespace, named after the port. It belongs to the port's network namespace, leaves no file, and ends with
+// its process.
 func reservePort(ctx context.Context, port int) (release func(), err error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "unix", "@slipway-dev-port-"+strconv.Itoa(port))
 	if err != nil {
 		return nil, fmt.Errorf("reserving port %d: %w", port, err)
 	}
-	reserved.Store(port, l)
+	reservedPorts.Store(port, l)
 	return func() {
-		reserved.Delete(port)
-		_ = l.Close() // Nothing was sent over it.
+		reservedPorts.Delete(port)
+		_ = l.Close() // nothing was sent
 	}, nil
 }

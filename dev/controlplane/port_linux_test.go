@@ -11,10 +11,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// reserveVariable has a process of this test reserve a port.
+// reserveVariable makes the test binary reserve this port.
 const reserveVariable = "SLIPWAY_TEST_RESERVE_PORT"
 
-func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
+func TestFoundPortIsReservedFromOtherProcesses(t *testing.T) {
 	if asked := os.Getenv(reserveVariable); asked != "" {
 		port, err := strconv.Atoi(asked)
 		must.NoError(t, err)
@@ -25,26 +25,26 @@ func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
 	}
 	port, err := FreePort(t.Context())
 	must.NoError(t, err)
-	// Nobody listens there yet, and it is kept all the same.
+	// The port is reserved although no server listens yet.
 	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("reserving port %d once more: %v, want an address in use", port, err)
+		t.Errorf("reserving port %d again: %v, want address in use", port, err)
 	}
-	if out, err := another(t, port); err == nil {
+	if out, err := reservePortElsewhere(t, port); err == nil {
 		t.Errorf("another process reserved port %d as well: %s", port, out)
 	}
 	free, err := FreePort(t.Context())
 	if err != nil || free == port {
-		t.Fatalf("the next port is %d: %v, want one other than %d", free, err, port)
+		t.Fatalf("the next port is %d: %v, want a port other than %d", free, err, port)
 	}
-	kept, _ := reserved.Load(free)
+	kept, _ := reservedPorts.Load(free)
 	must.NoError(t, kept.(interface{ Close() error }).Close())
-	if out, err := another(t, free); err != nil {
+	if out, err := reservePortElsewhere(t, free); err != nil {
 		t.Errorf("another process cannot reserve port %d, which is free: %v: %s", free, err, out)
 	}
 }
 
-// another has another process reserve a port.
-func another(t *testing.T, port int) (output []byte, err error) {
+// reservePortElsewhere reserves a port in another process.
+func reservePortElsewhere(t *testing.T, port int) (output []byte, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	command.Env = append(os.Environ(), reserveVariable+"="+strconv.Itoa(port))

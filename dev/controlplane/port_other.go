@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// reserved holds the ports that this process has found.
-var reserved sync.Map
+// reservedPorts holds the ports that this process has found.
+var reservedPorts sync.Map
 
-// reservePort takes a port for this process, so that it finds none twice. Another process may, with a chance of one in
-// thousands: only Linux has names for sockets that are no files.
+// reservePort reserves a port within this process. Another process may find the same port, with a chance of one in
+// thousands, because only Linux has sockets without files.
 func reservePort(_ context.Context, port int) (release func(), err error) {
-	if _, taken := reserved.LoadOrStore(port, true); taken {
-		return nil, fmt.Errorf("reserving port %d: it was found before", port)
+	if _, taken := reservedPorts.LoadOrStore(port, true); taken {
+		return nil, fmt.Errorf("reserving port %d: it is already reserved", port)
 	}
-	return func() { reserved.Delete(port) }, nil
+	return func() { reservedPorts.Delete(port) }, nil
 }

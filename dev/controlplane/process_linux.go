@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// processAttributes puts a child in a session of its own, where a terminal's interrupt does not reach it, and, unless
-// it is detached, has the kernel kill it when its parent dies.
+// processAttributes puts a child in its own session, so that a terminal's interrupt does not reach it. Unless detached
+// is set, the kernel kills the child when its parent dies.
 func processAttributes(detached bool) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setsid: true}
 	if !detached {
@@ -18,21 +18,21 @@ func processAttributes(detached bool) *syscall.SysProcAttr {
 	return attributes
 }
 
-// processStart returns when a process started, in clock ticks since boot, and whether it runs. One that has ended but
-// was not yet waited for by its parent does not.
-func processStart(pid int) (started string, running bool) {
+// readProcessStart returns the start time of a process in clock ticks since boot, and whether it runs. A zombie does not
+// run.
+func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
 	return started, ok && state != "Z" && state != "X"
 }
 
-// processStopped reports whether every thread of a process is stopped.
-func processStopped(pid int) bool {
+// isProcessStopped reports whether every thread of a process is stopped.
+func isProcessStopped(pid int) bool {
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
 		return false
 	}
 	for _, thread := range threads {
-		// One that has ended since the listing does no more.
+		// A thread that ended after the listing is ignored.
 		if state, _, ok := readStat(thread); ok && state != "T" {
 			return false
 		}
@@ -46,8 +46,8 @@ func readStat(path string) (state, started string, ok bool) {
 	if err != nil {
 		return "", "", false
 	}
-	// The second field is the command in parentheses and may hold anything, the third is the state, the 22nd the time;
-	// see proc_pid_stat(5).
+	// Field 2 is the command in parentheses and may contain anything. Field 3 is the state, field 22 the start time
+	// (proc_pid_stat(5)).
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const stateField, startField = 0, 19
 	if len(fields) <= startField {

@@ -9,24 +9,23 @@ import (
 	"syscall"
 )
 
-// processAttributes puts a child in a session of its own, where a terminal's interrupt does not reach it. Only Linux
-// can tie its life to its parent's: elsewhere a test binary that is killed leaves its control plane running.
+// processAttributes puts a child in its own session, so that a terminal's interrupt does not reach it. Only Linux can
+// end a child with its parent. Elsewhere a killed test binary leaves its control plane running.
 func processAttributes(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// processStart returns when a process started, and whether it runs. One that has ended but was not yet waited for by
-// its parent does not.
-func processStart(pid int) (started string, running bool) {
+// readProcessStart returns the start time of a process, and whether it runs. A zombie does not run.
+func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readStat(pid)
 	return started, ok && !strings.HasPrefix(state, "Z")
 }
 
-// processStopped reports whether a process is stopped.
-func processStopped(pid int) bool {
+// isProcessStopped reports whether a process is stopped.
+func isProcessStopped(pid int) bool {
 	state, _, ok := readStat(pid)
 	return ok && strings.HasPrefix(state, "T")
 }
 
-// readStat asks for the state and the start time of a process.
+// readStat reads the state and the start time of a process.
 func readStat(pid int) (state, started string, ok bool) {
 	out, err := exec.Command("ps", "-o", "state=,lstart=", "-p", strconv.Itoa(pid)).Output()
 	state, started, found := strings.Cut(strings.TrimSpace(string(out)), " ")

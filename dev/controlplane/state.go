@@ -10,25 +10,24 @@ import (
 	"slices"
 )
 
-// stateFile is where a control plane keeps what Open needs.
+// stateFile is the file in a control plane's directory that Open reads.
 const stateFile = "state.json"
 
-// state is the record of a running control plane.
-type state struct {
+type clusterState struct {
 	Version   string            `json:"version"`
 	Detached  bool              `json:"detached"`
 	Host      string            `json:"host"`
 	Processes []recordedProcess `json:"processes"`
 }
 
-// recordedProcess is one process, and how to start it again.
+// recordedProcess identifies a process, and has the command to restart it.
 type recordedProcess struct {
-	identity
+	processIdentity
 	Command Command `json:"command"`
 }
 
-// record notes a process that was just started, in memory and on disk.
-func (c *Cluster) record(p *Process) error {
+// recordProcess stores a started process in memory and on disk.
+func (c *Cluster) recordProcess(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.processes[p.Name()] = p
@@ -43,25 +42,25 @@ func (c *Cluster) record(p *Process) error {
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
-	if err := writeWhole(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
+	if err := replaceFile(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
 		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
 	return nil
 }
 
-// writeWhole replaces a file in one step, so that nobody reads half of it.
-func writeWhole(path string, content []byte) error {
+// replaceFile replaces a file atomically, so that readers never see half of it.
+func replaceFile(path string, content []byte) error {
 	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)
 }
 
-// ErrNotFound is returned by Open when there is no record of a control plane in the directory.
+// ErrNotFound is the error of Open for a directory without the record of a control plane.
 var ErrNotFound = errors.New("no control plane here")
 
-// Open finds the control plane that was started in a directory, usually by another process with Options.Detached. It
-// succeeds when processes have ended since: see Process.Alive, and Stop to end the others.
+// Open returns the control plane that was started in a directory, usually by another process with Options.Detached. It
+// succeeds even if processes have ended: see Process.Alive, and call Stop to end the others.
 func Open(dir string) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -80,8 +79,8 @@ func Open(dir string) (*Cluster, error) {
 	}
 	for _, r := range c.state.Processes {
 		c.processes[r.Command.Name] = &Process{
-			command: r.Command, detached: c.state.Detached, cluster: c, id: r.identity,
+			command: r.Command, detached: c.state.Detached, cluster: c, id: r.processIdentity,
 		}
 	}
-	return c, c.connect()
+	return c, c.createClients()
 }

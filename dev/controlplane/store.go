@@ -24,30 +24,30 @@ import (
 )
 
 const (
-	// inTransaction is how many objects are written at once; etcd allows 128 operations, and 1.5 MiB.
-	inTransaction = 64
-	// storeAtOnce keeps etcd busy while the next objects are encoded.
-	storeAtOnce = 4
-	etcdTimeout = time.Minute
+	// objectsPerTransaction is the number of objects per transaction. etcd allows 128 operations and 1.5 MiB.
+	objectsPerTransaction = 64
+	// concurrentTransactions keeps etcd busy while more objects are encoded.
+	concurrentTransactions = 4
+	etcdTimeout            = time.Minute
 )
 
-// Store writes Nodes and Pods into etcd past the API server, in a fraction of the time that it takes to create them.
-// Nobody admits, defaults or checks them: they should be as the API server wrote one like them that it was asked for. It,
-// and all who watch, hear of them as they do of all others. UID and creation are filled in where they are missing. It
-// fails for what is there already, and for a cluster that another process has started.
+// Store writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
+// or validates them, so they must be complete as the API server would store them. The API server and all watches see
+// them. Missing UIDs and creation times are filled in. Store fails if an object exists, or if another process started
+// the cluster.
 func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) error {
-	etcd, err := c.etcdClient()
+	etcd, err := c.newEtcdClient()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = etcd.Close() }()
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(storeAtOnce)
-	for some := range chunks(objects, inTransaction) {
+	group.SetLimit(concurrentTransactions)
+	for some := range splitIntoChunks(objects, objectsPerTransaction) {
 		if each.Err() != nil {
 			break
 		}
-		group.Go(func() error { return store(each, etcd, some) })
+		group.Go(func() error { return writeObjects(each, etcd, some) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("storing objects: %w", err)
@@ -55,24 +55,24 @@ func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) er
 	return ctx.Err()
 }
 
-func chunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
+func splitIntoChunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
-		var some []T
+		var chunk []T
 		for one := range all {
-			if some = append(some, one); len(some) == size {
-				if !yield(some) {
+			if chunk = append(chunk, one); len(chunk) == size {
+				if !yield(chunk) {
 					return
 				}
-				some = nil
+				chunk = nil
 			}
 		}
-		if len(some) > 0 {
-			yield(some)
+		if len(chunk) > 0 {
+			yield(chunk)
 		}
 	}
 }
 
-func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
+func writeObjects(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
 	var absent []clientv3.Cmp
 	var puts []clientv3.Op
 	for _, o := range objects {
@@ -80,7 +80,7 @@ func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) 
 		if err != nil {
 			return err
 		}
-		value, err := etcdValue(o)
+		value, err := encodeForEtcd(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
@@ -94,12 +94,12 @@ func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) 
 		return err
 	}
 	if !done.Succeeded {
-		return fmt.Errorf("one of %d objects, of which the first is %s, is there already", len(objects), objects[0].GetName())
+		return fmt.Errorf("one of %d objects exists already; the first is %s", len(objects), objects[0].GetName())
 	}
 	return nil
 }
 
-// etcdKey is where the API server keeps an object (k8s.io/kubernetes, pkg/registry/core).
+// etcdKey returns the API server's etcd key of an object (k8s.io/kubernetes, pkg/registry/core).
 func etcdKey(o client.Object) (string, error) {
 	switch o.(type) {
 	case *corev1.Node:
@@ -107,25 +107,25 @@ func etcdKey(o client.Object) (string, error) {
 	case *corev1.Pod:
 		return "/registry/pods/" + o.GetNamespace() + "/" + o.GetName(), nil
 	}
-	return "", fmt.Errorf("%s %s: Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
+	return "", fmt.Errorf("%s %s: only Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
 }
 
-// etcdEncoder writes objects as the API server does. It may be used concurrently.
+// etcdEncoder encodes objects as the API server does. It may be used concurrently.
 var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 
-func etcdValue(o client.Object) ([]byte, error) {
+func encodeForEtcd(o client.Object) ([]byte, error) {
 	if o.GetUID() == "" {
 		o.SetUID(uuid.NewUUID())
 	}
 	if made := o.GetCreationTimestamp(); made.IsZero() {
 		o.SetCreationTimestamp(metav1.Now())
 	}
-	o.SetResourceVersion("") // it is the revision of the key
+	o.SetResourceVersion("") // etcd's key revision replaces it
 	return runtime.Encode(etcdEncoder, o)
 }
 
-func (c *Cluster) etcdClient() (*clientv3.Client, error) {
-	if c.etcd == "" {
+func (c *Cluster) newEtcdClient() (*clientv3.Client, error) {
+	if c.etcdURL == "" {
 		return nil, errors.New("storing objects: this process has not started the cluster's etcd")
 	}
 	pki := filepath.Join(c.dir, pkiDir)
@@ -139,10 +139,10 @@ func (c *Cluster) etcdClient() (*clientv3.Client, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("etcd's authority: %s holds no certificate", filepath.Join(pki, "ca.crt"))
+		return nil, fmt.Errorf("etcd's authority: %s has no certificate", filepath.Join(pki, "ca.crt"))
 	}
 	return clientv3.New(clientv3.Config{
-		Endpoints: []string{c.etcd}, DialTimeout: etcdTimeout,
+		Endpoints: []string{c.etcdURL}, DialTimeout: etcdTimeout,
 		TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12},
 	})
 }

@@ -41,9 +41,9 @@ func TestStoredObjectsLookCreated(t *testing.T) {
 		t.Errorf("the pod is %+v", gotPod)
 	}
 	if err := c.Store(ctx, slices.Values(objects)); err == nil {
-		t.Error("what is there already was stored again")
+		t.Error("an existing object was stored again")
 	}
 	if err := c.Store(ctx, slices.Values([]client.Object{&corev1.Secret{}})); err == nil {
-		t.Error("a Secret was stored, though there is no key for it")
+		t.Error("a Secret was stored, want an error")
 	}
 }

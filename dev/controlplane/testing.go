@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// ForTest starts a control plane of the test's own and stops it when the test ends.
+// ForTest starts a control plane for one test and stops it when the test ends.
 func ForTest(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	c, err := Start(tb.Context(), o)
@@ -22,19 +22,18 @@ func ForTest(tb testing.TB, o Options) *Cluster {
 	return c
 }
 
-// shared is the control plane of the test binary.
 var shared struct {
 	sync.Mutex
 	cluster *Cluster
 	err     error
 }
 
-// Shared returns the one control plane of a test binary, and starts it when it is asked for the first time. It has the
-// default options and no nodes; tests keep apart by namespaces and nodes of their own. A TestMain stops it:
+// Shared returns the shared control plane of a test binary, and starts it on the first call. It has the default options
+// and no nodes. Tests must use their own namespaces and nodes. A TestMain stops it:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 //
-// Without that its processes still end with the test binary, but its directory stays.
+// Without TestMain the processes still end with the test binary, but the directory stays.
 func Shared(tb testing.TB) *Cluster {
 	tb.Helper()
 	shared.Lock()
@@ -48,7 +47,7 @@ func Shared(tb testing.TB) *Cluster {
 	return shared.cluster
 }
 
-// Main runs a package's tests, stops the shared control plane if there was one, and returns the exit code.
+// Main runs a package's tests, stops the shared control plane, and returns the exit code.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
@@ -60,6 +59,6 @@ func Main(m *testing.M) int {
 		println("stopping the shared control plane:", err.Error())
 		return max(code, 1)
 	}
-	shared.cluster, shared.err = nil, errors.New("the shared control plane was stopped: the tests are over")
+	shared.cluster, shared.err = nil, errors.New("the shared control plane is stopped because the tests have ended")
 	return code
 }

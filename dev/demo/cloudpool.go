@@ -28,10 +28,10 @@ const (
 	frontends      = 6
 )
 
-// sizes is the step of somebody else's autoscaler, which asks a cloudpool to be so many machines and knows nothing of
-// pods. In front of the pool's server stands what stood there before, under the same name with the same file.
-func (s *stage) sizes(ctx context.Context, a *account) (_ string, err error) {
-	a.began = time.Now()
+// runCloudpoolScaling is the step with an autoscaler that requests a size from a cloudpool and knows nothing of pods. slipway replaces
+// the old proxy in front of the pool's server, under the same name with the same file.
+func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ string, err error) {
+	a.startTime = time.Now()
 	pool := emulator.New(emulator.Options{
 		Name: workers, Terminate: time.Second, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: workers},
 	})
@@ -53,15 +53,15 @@ func (s *stage) sizes(ctx context.Context, a *account) (_ string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
-	a.say(time.Now(), "a cloudpool has %d machines with %d pods, of which 2 may be away at a time, and slipway %s in front of it, in one process with "+
+	a.print(time.Now(), "a cloudpool has %d machines with %d pods. The PDB allows 2 unavailable pods. slipway %s runs in front of the pool in one process, with "+
 		"the old tool's config.json", workerMachines, frontends, kubeaware.Tool)
-	if err := s.tellSizes(ctx, a, front, pool); err != nil {
+	if err := s.requestSizes(ctx, a, front, pool); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d machines asked to be 2 are 2, the backend says so too, and none of %d pods was lost", workerMachines, frontends), nil
+	return fmt.Sprintf("the pool was scaled from %d to 2 machines, the backend agrees, and none of %d pods was lost", workerMachines, frontends), nil
 }
 
-// startProxy starts the proxy with a file as its users have it.
+// startProxy starts the proxy with a configuration file in the old format.
 func (s *stage) startProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
 	path, err := testbed.Binary("slipway")
 	if err != nil {
@@ -97,25 +97,25 @@ func (s *stage) startProxy(ctx context.Context, backend string) (front string, _
 	return "http://" + address, process, err
 }
 
-// tellSizes asks for sizes, and looks what becomes of machines and pods.
-func (s *stage) tellSizes(ctx context.Context, a *account, front string, pool *emulator.Pool) error {
+// requestSizes requests sizes, and checks the machines and pods.
+func (s *stage) requestSizes(ctx context.Context, a *stepOutput, front string, pool *emulator.Pool) error {
 	for _, ask := range []struct {
 		body string
 		code int
 		say  string
 	}{
 		{`{}`, http.StatusBadRequest, "the backend alone would have scaled to 0"},
-		{`{"desiredSize":2}`, http.StatusOK, "the machine whose pods fit elsewhere was drained, and is gone"},
-		{`{"desiredSize":2}`, http.StatusOK, "it is so already"},
+		{`{"desiredSize":2}`, http.StatusOK, "the machine with pods that fit elsewhere was drained and deleted"},
+		{`{"desiredSize":2}`, http.StatusOK, "nothing to do"},
 	} {
-		code, answer, err := post(ctx, front+"/pool/size", ask.body)
+		code, answer, err := postJSON(ctx, front+"/pool/size", ask.body)
 		if err != nil {
 			return err
 		}
-		if err := expect(code == ask.code, fmt.Sprintf("%d for %s", ask.code, ask.body), "%d %s", code, answer); err != nil {
+		if err := check(code == ask.code, fmt.Sprintf("%d for %s", ask.code, ask.body), "%d %s", code, answer); err != nil {
 			return err
 		}
-		a.say(time.Now(), "curl -d '%s' …/pool/size: %d %s– %s", ask.body, code, answer, ask.say)
+		a.print(time.Now(), "curl -d '%s' …/pool/size: %d %s– %s", ask.body, code, answer, ask.say)
 	}
 	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: emulator.PoolLabel + "=" + workers})
 	if err != nil {
@@ -125,15 +125,15 @@ func (s *stage) tellSizes(ctx context.Context, a *account, front string, pool *e
 	if err != nil {
 		return err
 	}
-	return all(
-		expect(len(pool.Machines()) == 2 && pool.Desired() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.Desired()),
-		expect(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
-		expect(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
+	return firstError(
+		check(len(pool.Machines()) == 2 && pool.Desired() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.Desired()),
+		check(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
+		check(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
 	)
 }
 
-// post sends a body as curl -d would, and gives the message of the answer.
-func post(ctx context.Context, url, body string) (code int, message string, err error) {
+// postJSON sends a body as curl -d does, and returns the response's status and message.
+func postJSON(ctx context.Context, url, body string) (code int, message string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
@@ -142,11 +142,11 @@ func post(ctx context.Context, url, body string) (code int, message string, err 
 	if err != nil {
 		return 0, "", err
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end
+	defer func() { _ = response.Body.Close() }() // after reading to the end
 	raw, err := io.ReadAll(response.Body)
-	var said struct{ Message string }
-	if json.Unmarshal(raw, &said) == nil && said.Message != "" {
-		message = "“" + said.Message + "” "
+	var reply struct{ Message string }
+	if json.Unmarshal(raw, &reply) == nil && reply.Message != "" {
+		message = "“" + reply.Message + "” "
 	}
 	return response.StatusCode, message, err
 }

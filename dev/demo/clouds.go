@@ -16,32 +16,31 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// The clouds that the machines of the pods which come and go are of: Options.Cloud.
+// The clouds for Options.Cloud.
 const (
 	EmulatedAzure = ""
 	RealOpenStack = "openstack"
 )
 
-// emulated is the testbed's Azure.
-type emulated struct{}
+// emulatedCloud is the testbed's Azure.
+type emulatedCloud struct{}
 
 // crowdPool has no machine at first.
 var crowdPool = controlplane.AKSPool{Name: crowd}
 
-func (emulated) title() string                        { return "Azure" }
-func (emulated) group() (string, string)              { return azure.Name, crowdPool.ScaleSet() }
-func (emulated) follow(context.Context, *stage) error { return nil } // the emulator has them join
-func (emulated) labels() map[string]string {
+func (emulatedCloud) title() string                              { return "Azure" }
+func (emulatedCloud) group() (string, string)                    { return azure.Name, crowdPool.ScaleSet() }
+func (emulatedCloud) joinMachines(context.Context, *stage) error { return nil } // the emulator joins the nodes
+func (emulatedCloud) labels() map[string]string {
 	return map[string]string{"kubernetes.azure.com/agentpool": crowdPool.Name}
 }
 
-// right is a machine of 16 cores: 15 pods fit on one, beside what the system keeps, as long as no node has shown how much
-// that is.
-func (emulated) right() (kind, cpu string, machines int) {
+// machineType returns a machine size of 16 cores. As long as no node has shown the system's own use, 15 pods fit on one.
+func (emulatedCloud) machineType() (kind, cpu string, machines int) {
 	return crowdPool.Node(0).Labels[corev1.LabelInstanceTypeStable], "1", 5
 }
 
-func (emulated) prepare(ctx context.Context, s *stage) (map[string]any, error) {
+func (emulatedCloud) prepare(ctx context.Context, s *stage) (map[string]any, error) {
 	if err := s.AddPool(ctx, crowdPool, 0); err != nil {
 		return nil, err
 	}
@@ -50,7 +49,7 @@ func (emulated) prepare(ctx context.Context, s *stage) (map[string]any, error) {
 	return map[string]any{azure.Name: config}, nil
 }
 
-func (emulated) machines(_ context.Context, s *stage) (kinds []string, err error) {
+func (emulatedCloud) listMachineTypes(_ context.Context, s *stage) (kinds []string, err error) {
 	for _, vm := range s.ARM.VMs() {
 		if strings.EqualFold(vm.ScaleSet, crowdPool.ScaleSet()) {
 			kinds = append(kinds, vm.Size)
@@ -59,49 +58,49 @@ func (emulated) machines(_ context.Context, s *stage) (kinds []string, err error
 	return kinds, nil
 }
 
-// real is an OpenStack that runs here.
-type real struct {
+// openStackCloud is an OpenStack on this machine.
+type openStackCloud struct {
 	*openstackdev.Cloud
 	nova *gophercloud.ServiceClient
 	stop func() error
 }
 
-// startOpenStack installs OpenStack if need be, and starts it.
-func startOpenStack(ctx context.Context, out io.Writer) (*real, error) {
-	started, stop, err := openstackdev.Begin(ctx, "demo", crowdMark, out)
+// startOpenStack installs OpenStack if needed, and starts it.
+func startOpenStack(ctx context.Context, out io.Writer) (*openStackCloud, error) {
+	started, stop, err := openstackdev.Begin(ctx, "demo", crowdMetadata, out)
 	if err != nil {
 		return nil, err
 	}
 	nova, err := started.Nova(ctx, openstackdev.Demo)
 	if err != nil {
-		_ = stop() // what is said of it is in err
+		_ = stop() // err has the reason
 		return nil, err
 	}
-	return &real{Cloud: started, nova: nova, stop: stop}, nil
+	return &openStackCloud{Cloud: started, nova: nova, stop: stop}, nil
 }
 
-// crowdMark is the metadata of the servers.
-var crowdMark = map[string]string{openstack.ClusterKey: "demo", openstack.GroupKey: crowd}
+// crowdMetadata is the metadata of the servers.
+var crowdMetadata = map[string]string{openstack.ClusterKey: "demo", openstack.GroupKey: crowd}
 
-func (*real) title() string             { return "Nova" }
-func (*real) group() (string, string)   { return openstack.Name, crowd }
-func (*real) labels() map[string]string { return map[string]string{"pool": crowd} }
+func (*openStackCloud) title() string             { return "Nova" }
+func (*openStackCloud) group() (string, string)   { return openstack.Name, crowd }
+func (*openStackCloud) labels() map[string]string { return map[string]string{"pool": crowd} }
 
-// right is the flavour of four cores: seven pods fit on a server beside what the system keeps, and none on the small one,
-// which has too little memory.
-func (*real) right() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
+// machineType returns the flavor of four cores. Next to the system's own use seven pods fit on a server. None fits on the
+// small flavor, which has too little memory.
+func (*openStackCloud) machineType() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
 
-func (r *real) prepare(context.Context, *stage) (map[string]any, error) {
+func (r *openStackCloud) prepare(context.Context, *stage) (map[string]any, error) {
 	return map[string]any{openstack.Name: openstack.Config{
-		Cloud: openstackdev.Demo, CloudsFile: r.CloudsFile(), ClusterName: crowdMark[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
+		Cloud: openstackdev.Demo, CloudsFile: r.CloudsFile(), ClusterName: crowdMetadata[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
 			Name: crowd, Flavors: []string{"t.1c512m", "m.4c8g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},
 			SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair, Nodes: cloud.Shape{Labels: r.labels()},
 		}},
 	}}, nil
 }
 
-func (r *real) machines(ctx context.Context, _ *stage) (kinds []string, err error) {
-	all, err := openstackdev.Servers(ctx, r.nova, crowdMark)
+func (r *openStackCloud) listMachineTypes(ctx context.Context, _ *stage) (kinds []string, err error) {
+	all, err := openstackdev.Servers(ctx, r.nova, crowdMetadata)
 	for i := range all {
 		name, _ := all[i].Flavor["original_name"].(string)
 		kinds = append(kinds, name)
@@ -109,6 +108,6 @@ func (r *real) machines(ctx context.Context, _ *stage) (kinds []string, err erro
 	return kinds, err
 }
 
-func (r *real) follow(ctx context.Context, s *stage) error {
-	return r.Join(ctx, s, crowdMark, r.labels())
+func (r *openStackCloud) joinMachines(ctx context.Context, s *stage) error {
+	return r.Join(ctx, s, crowdMetadata, r.labels())
 }

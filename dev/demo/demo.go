@@ -1,6 +1,6 @@
-// Package demo tells what Slipway is for, in a minute and a half: on a real control plane, with an emulated Azure that
-// announces the end of machines and the real agent on each node. It believes nothing that an agent says of itself: each
-// step is checked against the API server, and against the emulator's ledger of what became of every pod.
+// Package demo shows what Slipway does in a minute and a half. It runs a real control plane, an emulated Azure that
+// announces the end of machines, and the real agent on each node. It does not trust the agents' reports. Each step is
+// checked against the API server and against the emulator's ledger of all pods.
 package demo
 
 import (
@@ -16,34 +16,33 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// Options say where and how the story is told.
+// Options configures the demo.
 type Options struct {
 	Out io.Writer
-	// Version is the Kubernetes minor version, as controlplane.Options has it.
+	// Version is the Kubernetes minor version, see controlplane.Options.
 	Version string
-	// Cloud is where the machines of the pods come from that come and go: EmulatedAzure or RealOpenStack.
+	// Cloud is the cloud of the autoscaling step: EmulatedAzure or RealOpenStack.
 	Cloud string
-	// Keep leaves everything running in Dir, to be stopped by testbed.Down.
+	// Keep leaves everything running in Dir. testbed.Down stops it.
 	Keep bool
-	// Dir is where a control plane that is kept has its files. Otherwise it is temporary.
+	// Dir is the directory of a control plane that is kept. Otherwise it is temporary.
 	Dir string
-	// Program is slipway-dev, which runs the emulator of what is kept.
+	// Program is the path of slipway-dev, which runs the emulator if Keep is set.
 	Program string
 }
 
 const (
-	// linger keeps an event listed for longer than the agents' pause between two looks, as the real service does.
-	linger = 2 * time.Second
-	// outage is how long a machine is away in a reboot. A real one takes a minute or more.
+	// startedAfterImpact keeps an event listed longer than the agents' polling interval, as the real service does.
+	startedAfterImpact = 2 * time.Second
+	// outage is the downtime of a machine in a reboot. A real reboot takes a minute or more.
 	outage = 4 * time.Second
-	// setupTimeout bounds everything before the story; it takes seconds.
+	// setupTimeout limits the setup, which takes seconds.
 	setupTimeout = 3 * time.Minute
 )
 
-// Run tells the story. It returns an error when a step did not go as it should, which has been told then, or when the
-// story could not be told.
+// Run runs the demo and prints it. It returns an error if a step failed, which it has printed, or if the setup failed.
 func Run(ctx context.Context, o Options) (err error) {
-	var machines crowdCloud = emulated{}
+	var machines crowdCloud = emulatedCloud{}
 	switch o.Cloud {
 	case EmulatedAzure:
 	case RealOpenStack:
@@ -54,20 +53,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		defer func() { err = errors.Join(err, started.stop()) }()
 		machines = started
 	default:
-		return fmt.Errorf("demo: CLOUD is %q: want %s, or nothing for the emulated cloud", o.Cloud, RealOpenStack)
+		return fmt.Errorf("demo: CLOUD is %q: must be %s, or empty for the emulated cloud", o.Cloud, RealOpenStack)
 	}
 	begun := time.Now()
 	kept := false
 	defer func() {
 		if o.Keep && !kept {
-			err = errors.Join(err, removed(testbed.Down(o.Dir)))
+			err = errors.Join(err, ignoreNotFound(testbed.Down(o.Dir)))
 		}
 	}()
 	t, err := testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{
-			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compiling{to: o.Out},
+			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compileNotice{to: o.Out},
 		},
-		Azure: azure.Options{Linger: linger, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletion},
+		Azure: azure.Options{Linger: startedAfterImpact, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletionTime},
 	})
 	if err != nil {
 		return err
@@ -77,25 +76,25 @@ func Run(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, t.Stop())
 		}
 	}()
-	s, err := prepare(ctx, t)
+	s, err := prepareStage(ctx, t)
 	if err != nil {
 		return err
 	}
 	s.crowd = machines
 	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
-	s.introduce(o.Out, time.Since(begun))
-	steps := s.story()
-	passed := tell(ctx, o.Out, steps)
+	s.printIntroduction(o.Out, time.Since(begun))
+	steps := s.newSteps()
+	passed := runSteps(ctx, o.Out, steps)
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
 	if o.Keep {
-		s.stopManagers() // the Azure that they delete machines in ends with this process
+		s.stopManagers() // the Azure of the managers ends with this process
 		if err := t.HandOver(ctx, o.Program); err != nil {
 			return err
 		}
 		kept = true
-		s.explainKept(o.Out)
+		s.printKeptInstructions(o.Out)
 	}
 	fmt.Fprintf(o.Out, "demo: %d of %d steps passed\n", passed, len(steps))
 	if passed < len(steps) {
@@ -104,39 +103,39 @@ func Run(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// removed takes it that nothing was there to be removed for a success.
-func removed(err error) error {
+// ignoreNotFound ignores that there was nothing to remove.
+func ignoreNotFound(err error) error {
 	if errors.Is(err, controlplane.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// compiling says once that the control plane has to be compiled, and what that costs.
-type compiling struct {
-	to   io.Writer
-	said bool
+// compileNotice prints once that the control plane is being compiled, and how long it takes.
+type compileNotice struct {
+	to      io.Writer
+	printed bool
 }
 
-func (c *compiling) Write(p []byte) (int, error) {
-	if !c.said {
-		c.said = true
-		fmt.Fprintln(c.to, "The control plane is compiled first, from Go modules: about 4 minutes on two cores, and only this once …")
+func (c *compileNotice) Write(p []byte) (int, error) {
+	if !c.printed {
+		c.printed = true
+		fmt.Fprintln(c.to, "Compiling the control plane from Go modules: about 4 minutes on two cores, only the first time …")
 	}
 	return len(p), nil
 }
 
-func (s *stage) introduce(out io.Writer, took time.Duration) {
-	fmt.Fprint(out, wrapped("", fmt.Sprintf("Kubernetes %s is up after %.1f s: its etcd, API server, controllers and scheduler "+
-		"are real, the machines of its %d nodes are played. Azure, which announces what will happen to machines and deletes them, "+
-		"is emulated. A real slipway-agent guards each of %d nodes; the others are a pool of two real slipway managers. Every step is checked against the API server and the emulator's ledger of "+
-		"what became of each pod. The steps run side by side and are told in order; seconds count from the announcement.",
-		s.Version(), took.Seconds(), len(s.agents)+ciMachines, len(s.agents))))
+func (s *stage) printIntroduction(out io.Writer, took time.Duration) {
+	fmt.Fprint(out, wrapText("", fmt.Sprintf("Kubernetes %s is up after %.1f s. Its etcd, API server, controllers and scheduler "+
+		"are real; the machines of its %d nodes are emulated. Azure, which announces events and deletes machines, "+
+		"is emulated too. A real slipway-agent guards each of %d nodes; two real slipway managers manage the pool of the others. Each step is checked against the API server and the emulator's ledger "+
+		"of all pods. The steps run in parallel and are printed in order. Seconds count from the announcement.",
+		s.Version(), took.Seconds(), len(s.agents)+ciMachineCount, len(s.agents))))
 }
 
-func (s *stage) explainKept(out io.Writer) {
-	fmt.Fprintf(out, "Everything is left running, the agents too:\n"+
+func (s *stage) printKeptInstructions(out io.Writer) {
+	fmt.Fprintf(out, "Everything keeps running, also the agents:\n"+
 		"  export KUBECONFIG=%s\n%s"+
-		"`make down` stops it all and removes %s.\n\n", s.Kubeconfig(), testbed.Announcing(s.ControlURL(), spot.Resource(3)),
+		"`make down` stops everything and removes %s.\n\n", s.Kubeconfig(), testbed.Announcing(s.ControlURL(), spot.Resource(3)),
 		filepath.Clean(s.Dir()))
 }

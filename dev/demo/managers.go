@@ -12,73 +12,73 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
-// ci is a pool whose nodes are there for builds, and leave without any.
-var ci = controlplane.AKSPool{Name: "ci"}
+// ciPool is a pool for builds. Nodes without builds are retired.
+var ciPool = controlplane.AKSPool{Name: "ci"}
 
 const (
-	ciMachines = 6
-	builds     = "builds"
-	// buildLabel is by what a pod is known for a build.
+	ciMachineCount = 6
+	builds         = "builds"
+	// buildLabel is the label of a build's pod.
 	buildLabel = "example.com/build"
 )
 
-// What happens to which machine of the pool.
+// The instances with a special role.
 const (
-	undeletable = 1 // Azure fails to delete it, once
-	interrupted = 2 // it is the first to go, and the manager is killed meanwhile
+	undeletableInstance = 1 // Azure fails to delete it once
+	interruptedInstance = 2 // it is retired first, and the manager is killed meanwhile
 )
 
-// cache is not a build: it has to leave, and takes its time, so that there is a middle to be killed in.
-var cache = onlyOn(machine{ci, interrupted}, workload.App{Name: "cache", Replicas: 2, Stop: "4"})
+// cacheApp is not a build. It is evicted slowly, so that the manager can be killed during the drain.
+var cacheApp = pinTo(machine{ciPool, interruptedInstance}, workload.App{Name: "cache", Replicas: 2, Stop: "4"})
 
-// buildName is that of the build that is on a machine at first.
-func buildName(instance int) string { return fmt.Sprint("build-", instance+1) }
+// initialBuildName returns the name of a machine's first build.
+func initialBuildName(instance int) string { return fmt.Sprint("build-", instance+1) }
 
-// build is a pod that keeps a machine of the pool.
-func build(name string, instance int) workload.App {
+// buildApp is a pod that keeps a machine of the pool in use.
+func buildApp(name string, instance int) workload.App {
 	return workload.App{
-		Namespace: builds, Name: name, Node: ci.NodeName(instance), Stop: "0.5", Labels: map[string]string{buildLabel: "true"},
+		Namespace: builds, Name: name, Node: ciPool.NodeName(instance), Stop: "0.5", Labels: map[string]string{buildLabel: "true"},
 	}
 }
 
-// Everything is quicker than it would be in earnest.
+// All times are shorter than in production.
 const (
-	cooldown   = 3 * time.Second
-	deletion   = time.Second // of a machine, by Azure
-	leaseTime  = 6 * time.Second
-	retryAfter = 2 * time.Second
+	cooldown      = 3 * time.Second
+	deletionTime  = time.Second // of a machine, by Azure
+	leaseDuration = 6 * time.Second
+	retryInterval = 2 * time.Second
 )
 
-// preparePool adds the pool and its builds, two managers that install their own types, and the NodeGroup.
-func (s *stage) preparePool(ctx context.Context) error {
-	if err := s.AddPool(ctx, ci, ciMachines); err != nil {
+// addBuildPool adds the pool with its builds, two managers that install the CRDs, and the NodeGroup.
+func (s *stage) addBuildPool(ctx context.Context) error {
+	if err := s.AddPool(ctx, ciPool, ciMachineCount); err != nil {
 		return err
 	}
-	if err := s.label(ctx, ci.NodeName(interrupted), map[string]string{group(machine{ci, interrupted}): ""}); err != nil {
+	if err := s.labelNode(ctx, ciPool.NodeName(interruptedInstance), map[string]string{nodeGroupLabel(machine{ciPool, interruptedInstance}): ""}); err != nil {
 		return err
 	}
-	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(builds), cache.Deployment()); err != nil {
+	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(builds), cacheApp.Deployment()); err != nil {
 		return err
 	}
-	for i := range ciMachines {
-		if err := workload.CreateSettled(ctx, s.Client(), build(buildName(i), i).Pod()); err != nil {
+	for i := range ciMachineCount {
+		if err := workload.CreateSettled(ctx, s.Client(), buildApp(initialBuildName(i), i).Pod()); err != nil {
 			return err
 		}
 	}
 	if err := s.startManagers(ctx); err != nil {
 		return err
 	}
-	return s.createGroup(ctx)
+	return s.createBuildGroup(ctx)
 }
 
-// manager is one of the two.
+// manager is one of the two managers.
 type manager struct {
 	*testbed.Manager
 	killed atomic.Bool // on purpose
 }
 
-// leader is the manager that leads, or nil.
-func (s *stage) leader(ctx context.Context) *manager {
+// leadingManager returns the leading manager, or nil.
+func (s *stage) leadingManager(ctx context.Context) *manager {
 	for _, m := range s.managers {
 		if m != nil && m.Alive() && m.Leads(ctx) {
 			return m
@@ -87,9 +87,9 @@ func (s *stage) leader(ctx context.Context) *manager {
 	return nil
 }
 
-// keepManagers starts managers again that have ended by themselves, as the kubelet would: one that could not renew its
-// Lease in time does, on a machine that is busy enough.
-func (s *stage) keepManagers(ctx context.Context) {
+// restartManagers restarts managers that have exited, as the kubelet does. On a busy machine a manager may fail to renew
+// its Lease in time, and then exits.
+func (s *stage) restartManagers(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,13 +98,13 @@ func (s *stage) keepManagers(ctx context.Context) {
 		}
 		for _, m := range s.managers {
 			if !m.Alive() && !m.killed.Load() {
-				_ = m.Restart(ctx) // or else in a second
+				_ = m.Restart(ctx) // retried in a second
 			}
 		}
 	}
 }
 
-// startManagers starts one manager, which leads, and another, which waits.
+// startManagers starts one manager, which leads, and a second, which waits.
 func (s *stage) startManagers(ctx context.Context) error {
 	if err := s.Deploy(ctx, testbed.ManagerFiles...); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (s *stage) startManagers(ctx context.Context) error {
 		if s.managers[i], err = s.startManager(ctx, fmt.Sprint("manager-", i+1)); err != nil {
 			return err
 		}
-		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leader(ctx) != nil }); err != nil {
+		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leadingManager(ctx) != nil }); err != nil {
 			return err
 		}
 	}
@@ -123,26 +123,25 @@ func (s *stage) startManagers(ctx context.Context) error {
 
 func (s *stage) startManager(ctx context.Context, name string) (*manager, error) {
 	m, err := s.StartManager(ctx, name, map[string]any{"azure": s.AzureConfig()}, "--install-crds", "--leader-elect=true",
-		"--leader-election-namespace", testbed.ManagerNamespace, "--leader-election-lease-duration", leaseTime.String(),
-		"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
-		"--selector", "!"+kubeaware.MarkLabel+",!"+crowdLabel) // their own affair
+		"--leader-election-namespace", testbed.ManagerNamespace, "--leader-election-lease-duration", leaseDuration.String(),
+		"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryInterval.String(),
+		"--selector", "!"+kubeaware.MarkLabel+",!"+crowdLabel) // other steps have their own managers
 	if err != nil {
 		return nil, err
 	}
 	return &manager{Manager: m}, nil
 }
 
-// createGroup creates the NodeGroup, without a word about budgets: one node leaves at a time then.
-func (s *stage) createGroup(ctx context.Context) error {
-	return s.CreateNodeGroup(ctx, ci.Name, nil, testbed.ScaleSetSpec(ci.Name, ci.ScaleSet())+fmt.Sprintf(
+// createBuildGroup creates the NodeGroup without a disruption budget, so that one node is retired at a time.
+func (s *stage) createBuildGroup(ctx context.Context) error {
+	return s.CreateNodeGroup(ctx, ciPool.Name, nil, testbed.ScaleSetSpec(ciPool.Name, ciPool.ScaleSet())+fmt.Sprintf(
 		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n", buildLabel, builds, cooldown))
 }
 
-// stopManagers ends those that live.
 func (s *stage) stopManagers() {
 	for _, m := range s.managers {
 		if m.killed.Store(true); m.Alive() {
-			_ = m.Kill() // it has nothing to lose
+			_ = m.Kill() // it has no state to save
 		}
 	}
 }

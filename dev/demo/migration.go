@@ -11,23 +11,23 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// untilMigration is the notice of the live migration, so that it takes place within the story.
-const untilMigration = 4 * time.Second
+// migrationNotice is the notice of the live migration, short enough for the demo.
+const migrationNotice = 4 * time.Second
 
-// liveMigration is the step in which a machine only pauses, so that nothing is to be done.
-func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
-	pods := s.on(crashed)
+// runLiveMigration is the step with a machine that only pauses, so that the agent ignores it.
+func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, error) {
+	pods := s.podsOn(crashed)
 	history, err := s.RecordNode(ctx, crashed.node())
 	if err != nil {
 		return "", err
 	}
 	defer history.Stop()
-	what, err := azure.Scenario("live-migration", crashed.resource())
+	announcement, err := azure.Scenario("live-migration", crashed.resource())
 	if err != nil {
 		return "", err
 	}
-	what.Notice = untilMigration
-	r, err := s.announce(ctx, a, what, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
+	announcement.Notice = migrationNotice
+	r, err := s.announceEvent(ctx, a, announcement, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
 		crashed.resource(), len(pods))
 	if err != nil {
 		return "", err
@@ -36,30 +36,30 @@ func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a.say(time.Now(), "the agent has seen it and leaves it alone: restarting pods would cost more than a pause of seconds")
-	if r, err = s.over(ctx, r); err != nil {
+	a.print(time.Now(), "the agent has seen the event and ignores it, because restarting pods costs more than a short pause")
+	if r, err = s.awaitEventVanished(ctx, r); err != nil {
 		return "", err
 	}
 	if _, err := s.AwaitEvent(ctx, crashed.node(), "NoticeEnded"); err != nil {
 		return "", err
 	}
-	a.say(r.VanishedAt, "the migration, begun at %.1f s, is over", r.StartedAt.Sub(r.VisibleAt).Seconds())
-	return "never cordoned; the same 6 pods run on", all(
-		expect(strings.Contains(noticed.Message, "ignore"), "the agent to decide for ignore", "%q", noticed.Message),
-		expect(!everHeld(history), "the node never to be cordoned or marked", "it was"),
-		expect(count(s.now(pods), func(p azure.Pod) bool { return asked(p) || ended(p) }) == 0, "no pod asked to leave", "some were"),
-		s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeRunning: len(pods), azure.OutcomeStayed: 1}),
+	a.print(r.VanishedAt, "the migration, started at %.1f s, has ended", r.StartedAt.Sub(r.VisibleAt).Seconds())
+	return "never cordoned; the same 6 pods keep running", firstError(
+		check(strings.Contains(noticed.Message, "ignore"), "the agent's decision to ignore it", "%q", noticed.Message),
+		check(!wasEverMarked(history), "a node that was never cordoned or marked", "it was"),
+		check(countPods(s.currentPods(pods), func(p azure.Pod) bool { return wasDeleted(p) || hasEnded(p) }) == 0, "no eviction", "some"),
+		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeRunning: len(pods), azure.OutcomeStayed: 1}),
 	)
 }
 
-// everHeld reports that a node was out of service, or marked by Slipway, at any time.
-func everHeld(h *testbed.NodeHistory) bool {
+// wasEverMarked reports whether a node was ever cordoned or marked by Slipway.
+func wasEverMarked(h *testbed.NodeHistory) bool {
 	for _, n := range h.States() {
-		if held(n) {
+		if isMarked(n) {
 			return true
 		}
 	}
 	return false
 }
 
-func held(n *corev1.Node) bool { return n.Spec.Unschedulable || len(leftovers(n)) > 0 }
+func isMarked(n *corev1.Node) bool { return n.Spec.Unschedulable || len(slipwayMarks(n)) > 0 }

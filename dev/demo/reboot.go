@@ -7,53 +7,53 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// announcedReboot is the step in which a machine goes for a while and is given back.
-func (s *stage) announcedReboot(ctx context.Context, a *account) (string, error) {
-	pods, agent := s.on(rebooted), s.agents[rebooted.node()]
+// runReboot is the step with a machine that reboots, and a node that is restored.
+func (s *stage) runReboot(ctx context.Context, a *stepOutput) (string, error) {
+	pods, agent := s.podsOn(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
-	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
-		"Azure: %s will reboot in 15 minutes, or sooner if nobody objects. It runs %d pods", rebooted.resource(), len(pods))
+	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
+		"Azure: %s will reboot in 15 minutes, or as soon as approved. It runs %d pods", rebooted.resource(), len(pods))
 	if err != nil {
 		return "", err
 	}
-	cordoned, err := s.cordoned(ctx, rebooted, r)
+	cordoned, err := s.awaitCordon(ctx, rebooted, r)
 	if err != nil {
 		return "", err
 	}
-	a.say(cordoned, "node cordoned; draining")
-	if r, err = s.approved(ctx, r); err != nil {
+	a.print(cordoned, "node cordoned; draining")
+	if r, err = s.awaitApproval(ctx, r); err != nil {
 		return "", err
 	}
-	pods = s.now(pods)
-	a.say(last(pods, endedAt), "all %d pods have stopped", count(pods, ended))
-	a.say(r.Approvals[0].At, "the agent tells Azure to go ahead, %s early", early(r))
-	return s.throughReboot(ctx, a, r, agent, before)
+	pods = s.currentPods(pods)
+	a.print(latestTime(pods, endTime), "all %d pods have stopped", countPods(pods, hasEnded))
+	a.print(r.Approvals[0].At, "the agent approves the event %s early", formatEarliness(r))
+	return s.followReboot(ctx, a, r, agent, before)
 }
 
-// throughReboot follows the machine down and up again.
-func (s *stage) throughReboot(ctx context.Context, a *account, r azure.Record, agent *testbed.Agent, before int) (string, error) {
-	down, err := s.switched(ctx, r, false)
+// followReboot follows the machine down and up again.
+func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.Record, agent *testbed.Agent, before int) (string, error) {
+	down, err := s.awaitPowerChange(ctx, r, false)
 	if err != nil {
 		return "", err
 	}
-	a.say(down, "the machine goes down, the agent on it too")
-	up, err := s.switched(ctx, r, true)
+	a.print(down, "the machine is down, and its agent too")
+	up, err := s.awaitPowerChange(ctx, r, true)
 	if err != nil {
 		return "", err
 	}
-	a.say(up, "the machine is back, with a new agent, which finds on the Node why that is cordoned")
-	if r, err = s.over(ctx, r); err != nil {
+	a.print(up, "the machine is up with a new agent, which reads the cordon claim on the Node")
+	if r, err = s.awaitEventVanished(ctx, r); err != nil {
 		return "", err
 	}
-	at, err := s.givenBack(ctx, rebooted)
+	at, err := s.awaitNodeRestored(ctx, rebooted)
 	if err != nil {
 		return "", err
 	}
-	a.say(at, "Azure's event is over (since %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
-	return "8 pods moved, 0 cut short, 0 lost; the node takes pods again and nothing of Slipway's is left on it", all(
-		expect(r.StartedBy == azure.ByApproval, "the reboot to begin since the agent said so", "begun by %s", r.StartedBy),
-		expect(agent.PID() != before && agent.Alive(), "another agent process than before", "process %d, alive: %v", agent.PID(), agent.Alive()),
-		s.replaced(ctx, rebooted, int(accounts.Replicas), accounts),
-		s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),
+	a.print(at, "Azure's event has ended (at %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
+	return "8 pods moved, 0 cut short, 0 lost; the node is schedulable and has no marks of Slipway", firstError(
+		check(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
+		check(agent.PID() != before && agent.Alive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.Alive()),
+		s.awaitReplacements(ctx, rebooted, int(accounts.Replicas), accounts),
+		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),
 	)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the demo's cluster, of four machines each.
+// The pools of the demo's cluster, with four machines each.
 var (
 	spot    = controlplane.AKSPool{Name: "spot", Spot: true}
 	general = controlplane.AKSPool{Name: "general"}
@@ -33,40 +33,42 @@ type machine struct {
 func (m machine) node() string     { return m.pool.NodeName(m.instance) }
 func (m machine) resource() string { return m.pool.Resource(m.instance) }
 
-// The machines by what happens to them. The two of refuge live through the story untouched.
+// The machines by role. Nothing happens to the two of refuge.
 var (
-	preempted  = machine{spot, 0}
-	redeployed = [2]machine{{spot, 1}, {spot, 2}}
-	rebooted   = machine{general, 0}
-	crashed    = machine{general, 1} // it is migrated first
-	spared     = machine{general, 2}
-	refuge     = [2]machine{{spot, 3}, {general, 3}}
+	preempted   = machine{spot, 0}
+	redeployed  = [2]machine{{spot, 1}, {spot, 2}}
+	rebooted    = machine{general, 0}
+	crashed     = machine{general, 1} // it is migrated first
+	cancelledOn = machine{general, 2}
+	refuge      = [2]machine{{spot, 3}, {general, 3}}
 )
 
-// group is the label of the nodes that some pods may run on: at first their machine alone, which so has all of them,
-// and from the beginning of the story those of refuge too. It keeps the steps, which run side by side, apart.
-func group(m machine) string { return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance) }
+// nodeGroupLabel returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
+// machines of refuge get it too. The labels separate the steps, which run in parallel.
+func nodeGroupLabel(m machine) string {
+	return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance)
+}
 
 const shop = "shop"
 
-// The apps that the story speaks of.
+// The apps of the steps.
 var (
-	onSpot                                 = workload.SpotNode(shop, map[string]string{group(preempted): ""})
+	onSpot                                 = workload.SpotNode(shop, map[string]string{nodeGroupLabel(preempted): ""})
 	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
 
-	accounts = onlyOn(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
-	payments = onlyOn(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
-	reports  = onlyOn(spared, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
-	catalog  = onlyOn(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
-	renderer = onlyOn(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
+	accounts = pinTo(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
+	payments = pinTo(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
+	reports  = pinTo(cancelledOn, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
+	catalog  = pinTo(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
+	renderer = pinTo(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
 )
 
-func onlyOn(m machine, a workload.App) workload.App {
-	a.Namespace, a.NodeSelector = shop, map[string]string{group(m): ""}
+func pinTo(m machine, a workload.App) workload.App {
+	a.Namespace, a.NodeSelector = shop, map[string]string{nodeGroupLabel(m): ""}
 	return a
 }
 
-func objects() []runtime.Object {
+func shopObjects() []runtime.Object {
 	return append(append([]runtime.Object{workload.Namespace(shop)}, onSpot.Objects()...),
 		accounts.Deployment(), payments.Deployment(), payments.Budget(), reports.Deployment(), reports.Budget(),
 		catalog.Deployment(), renderer.Deployment(),
@@ -74,28 +76,29 @@ func objects() []runtime.Object {
 	)
 }
 
-// stage is everything that is ready before the story begins.
+// stage is the testbed with everything that the steps need.
 type stage struct {
 	*testbed.Testbed
-	agents   map[string]*testbed.Agent // by node
-	hook     *hook                     // of the agent on the machine that is taken away
+	agents map[string]*testbed.Agent // by node
+	hook   *webhook                  // of the agent on the machine that is taken away
+	// webhook of the agent on the preempted machine
 	managers [2]*manager
-	pool     *observed // once its step has begun
+	pool     *poolObserver // set once its step has begun
 	crowd    crowdCloud
 }
 
-// prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.
-func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
+// prepareStage adds the machines, starts the workload and the agents, and then lets pods move to the machines of refuge.
+func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	s := &stage{Testbed: t, agents: map[string]*testbed.Agent{}}
 	var nodes []controlplane.NodeSpec
 	groups := map[string]string{}
-	for _, m := range machines() {
+	for _, m := range allMachines() {
 		node := m.pool.Node(m.instance)
 		if m != refuge[0] && m != refuge[1] {
-			node.Labels[group(m)] = ""
-			groups[group(m)] = ""
+			node.Labels[nodeGroupLabel(m)] = ""
+			groups[nodeGroupLabel(m)] = ""
 		}
 		nodes = append(nodes, node)
 		t.Azure.ScaleSet(m.pool.ScaleSet())
@@ -103,26 +106,26 @@ func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	if err := t.AddNodes(ctx, nodes...); err != nil {
 		return nil, err
 	}
-	if err := workload.CreateSettled(ctx, t.Client(), objects()...); err != nil {
+	if err := workload.CreateSettled(ctx, t.Client(), shopObjects()...); err != nil {
 		return nil, err
 	}
-	if err := s.preparePool(ctx); err != nil {
+	if err := s.addBuildPool(ctx); err != nil {
 		return nil, err
 	}
-	groups[group(machine{ci, interrupted})] = ""
+	groups[nodeGroupLabel(machine{ciPool, interruptedInstance})] = ""
 	for _, m := range refuge {
-		if err := s.label(ctx, m.node(), groups); err != nil {
+		if err := s.labelNode(ctx, m.node(), groups); err != nil {
 			return nil, err
 		}
 	}
 	var err error
-	if s.hook, err = listen(ctx, t.Dir()); err != nil {
+	if s.hook, err = startWebhook(ctx, t.Dir()); err != nil {
 		return nil, err
 	}
 	return s, s.startAgents(ctx)
 }
 
-func machines() []machine {
+func allMachines() []machine {
 	var all []machine
 	for _, pool := range []controlplane.AKSPool{spot, general} {
 		for instance := range machinesPerPool {
@@ -132,7 +135,7 @@ func machines() []machine {
 	return all
 }
 
-func (s *stage) label(ctx context.Context, node string, labels map[string]string) error {
+func (s *stage) labelNode(ctx context.Context, node string, labels map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": maps.Clone(labels)}})
 	if err != nil {
 		return err
@@ -145,7 +148,7 @@ func (s *stage) label(ctx context.Context, node string, labels map[string]string
 }
 
 func (s *stage) startAgents(ctx context.Context) error {
-	all := machines()
+	all := allMachines()
 	started := make([]*testbed.Agent, len(all))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range all {

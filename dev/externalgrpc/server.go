@@ -1,9 +1,9 @@
-// Package externalgrpc is a provider that speaks the cluster autoscaler's external gRPC cloud provider protocol, with
-// machines in memory. It shares no code with Slipway's client, neither generated nor gRPC's: the numbers of the fields
-// are written down here once more, from the protocol's own definition, and frames and trailers are made by hand.
+// Package externalgrpc is a server for the cluster autoscaler's external gRPC cloud provider protocol, with machines in
+// memory. It shares no code with Slipway's client and uses neither generated code nor gRPC. It repeats the field numbers
+// of the protocol's definition, and writes frames and trailers itself.
 //
-// It does what the protocol allows and a careful client has to expect: it lists from a cache that only Refresh renews,
-// lowers a group's size each time it is asked to delete, and says NOT_FOUND about what it merely does not remember.
+// It does everything unexpected that the protocol allows: it lists from a cache that only Refresh renews. It lowers a
+// group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
 package externalgrpc
 
 import (
@@ -19,10 +19,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Service is the path of the protocol's methods.
 const Service = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/"
 
-// The codes of gRPC that the server answers with.
+// The gRPC status codes of the server.
 const (
 	OK                = 0
 	Unknown           = 2
@@ -34,59 +33,58 @@ const (
 	Unavailable       = 14
 )
 
-// The states of a machine, by their numbers.
+// The protocol's numbers of machine states.
 const (
 	running  = 1
 	creating = 2
 	deleting = 3
 )
 
-// Machine is one machine.
 type Machine struct {
-	ID    string
-	state uint64
-	fault string // why its deletion failed
+	ID            string
+	state         uint64
+	deletionError string // reason for the failed deletion
 }
 
-// Group is a group of machines.
 type Group struct {
 	ID       string
 	Min, Max int
 	Target   int
-	// Node is the template's Node in protobuf; nil answers Unimplemented.
+	// Node is the template's Node in protobuf. Nil returns Unimplemented.
 	Node []byte
-	// OldNode says that Node is sent as providers for older cluster autoscalers do.
+	// OldNode sends Node as providers for older cluster autoscalers do.
 	OldNode bool
-	// Price of an hour.
+	// Price is the price per hour.
 	Price float64
 }
 
-// Server is the provider. Its methods may be called from several goroutines at once.
+// Server is the provider. Its methods may be called concurrently.
 type Server struct {
-	mu       sync.Mutex
-	groups   map[string]*Group
-	machines map[string][]*Machine // by group
-	cache    map[string][]Machine
-	made     int
-	faults   Faults
-	hangs    map[string]bool // deletions
-	fails    map[string]bool
-	requests map[string]int // by method
+	mu           sync.Mutex
+	groups       map[string]*Group
+	machines     map[string][]*Machine // by group
+	cache        map[string][]Machine
+	machineCount int
+	faults       Faults
+	hangs        map[string]bool // machines with hanging deletion
+	fails        map[string]bool
+	requests     map[string]int // by method
 }
 
-// Faults are ways to misbehave.
+// Faults configures misbehaviour.
+// Handle, if set, is called first. It reports whether it has responded.
 type Faults struct {
 	// Handle, if set, is asked first; it reports whether it has answered.
 	Handle func(w http.ResponseWriter, method string) bool
-	// Answer, if set, is asked once a call was carried out; it reports whether it has answered in the provider's place.
+	// Answer, if set, is called after a call took effect. It reports whether it has responded instead of the provider.
 	Answer func(w http.ResponseWriter, method string) bool
-	// Late has machines be listed as running for ever whose deletion was taken in.
+	// Late lists machines as running forever after their deletion was accepted.
 	Late bool
-	// Quota bounds the machines if it is not 0.
+	// Quota is the maximum number of machines, if not 0.
 	Quota int
 }
 
-// New makes a provider with a group of n machines.
+// New returns a provider with a group of n machines.
 func New(g Group, n int) *Server {
 	s := &Server{
 		groups: map[string]*Group{}, machines: map[string][]*Machine{}, requests: map[string]int{},
@@ -95,28 +93,28 @@ func New(g Group, n int) *Server {
 	g.Target = n
 	s.groups[g.ID] = &g
 	for range n {
-		s.add(g.ID).state = running
+		s.addMachine(g.ID).state = running
 	}
-	s.refresh()
+	s.refreshCache()
 	return s
 }
 
-func (s *Server) add(group string) *Machine {
-	s.made++
-	m := &Machine{ID: fmt.Sprintf("rack://r1/%s/%s-%d", group, group, s.made), state: creating}
+func (s *Server) addMachine(group string) *Machine {
+	s.machineCount++
+	m := &Machine{ID: fmt.Sprintf("rack://r1/%s/%s-%d", group, group, s.machineCount), state: creating}
 	s.machines[group] = append(s.machines[group], m)
 	return m
 }
 
-// settle lets time pass: machines boot and go.
-func (s *Server) settle() {
+// advanceMachines advances all machines: they boot or end.
+func (s *Server) advanceMachines() {
 	for group := range s.machines {
 		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
 			switch {
 			case m.state == creating:
 				m.state = running
 			case m.state == deleting && s.fails[m.ID]:
-				m.state, m.fault = running, "its disk is in use"
+				m.state, m.deletionError = running, "its disk is in use"
 				s.groups[group].Target++
 			case m.state == deleting && !s.hangs[m.ID]:
 				return true
@@ -126,7 +124,7 @@ func (s *Server) settle() {
 	}
 }
 
-func (s *Server) refresh() {
+func (s *Server) refreshCache() {
 	s.cache = map[string][]Machine{}
 	for group, list := range s.machines {
 		for _, m := range list {
@@ -135,11 +133,11 @@ func (s *Server) refresh() {
 	}
 }
 
-// Machines lists the IDs of the machines that there are, sorted.
+// Machines returns the IDs of the machines, sorted.
 func (s *Server) Machines() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle()
+	s.advanceMachines()
 	for _, list := range s.machines {
 		for _, m := range list {
 			ids = append(ids, m.ID)
@@ -149,21 +147,20 @@ func (s *Server) Machines() (ids []string) {
 	return ids
 }
 
-// Target is how many machines a group is meant to have.
+// Target returns the target size of a group.
 func (s *Server) Target(group string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups[group].Target
 }
 
-// Requests counts the calls of a method.
 func (s *Server) Requests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
 }
 
-// Lose takes a machine away without a request.
+// Lose removes a machine without a request.
 func (s *Server) Lose(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,31 +169,31 @@ func (s *Server) Lose(id string) {
 	}
 }
 
-// Hang has the deletion of a machine take for ever, Fail has it fail, and Misbehave sets what else goes wrong.
-func (s *Server) Hang(id string) { s.set(func() { s.hangs[id] = true }) }
+// Hang makes the deletion of a machine hang.
+func (s *Server) Hang(id string) { s.changeLocked(func() { s.hangs[id] = true }) }
 
-// Fail has the deletion of a machine fail.
-func (s *Server) Fail(id string) { s.set(func() { s.fails[id] = true }) }
+// Fail makes the deletion of a machine fail.
+func (s *Server) Fail(id string) { s.changeLocked(func() { s.fails[id] = true }) }
 
-// Misbehave sets what goes wrong.
-func (s *Server) Misbehave(f Faults) { s.set(func() { s.faults = f }) }
+// Misbehave sets the faults.
+func (s *Server) Misbehave(f Faults) { s.changeLocked(func() { s.faults = f }) }
 
-// Heal ends all of it.
+// Heal removes all faults, hangs and failures.
 func (s *Server) Heal() {
-	s.set(func() {
+	s.changeLocked(func() {
 		s.faults = Faults{}
 		clear(s.hangs)
 		clear(s.fails)
 	})
 }
 
-func (s *Server) set(change func()) {
+func (s *Server) changeLocked(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// ServeHTTP implements http.Handler: gRPC by hand.
+// ServeHTTP implements gRPC without a library.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, ok := strings.CutPrefix(r.URL.Path, Service)
 	if !ok || r.ProtoMajor != 2 || r.Header.Get("Content-Type") != "application/grpc" {
@@ -205,10 +202,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	frame, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil || len(frame) < 5 || frame[0] != 0 || int(binary.BigEndian.Uint32(frame[1:])) != len(frame)-5 {
-		Answer(w, nil, InvalidArgument, "a frame that cannot be read")
+		Answer(w, nil, InvalidArgument, "invalid frame")
 		return
 	}
-	request, err := parse(frame[5:])
+	request, err := parseFields(frame[5:])
 	if err != nil {
 		Answer(w, nil, InvalidArgument, err.Error())
 		return
@@ -222,8 +219,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle()
-	answer, code, message := s.do(method, request)
+	s.advanceMachines()
+	answer, code, message := s.runCall(method, request)
 	if s.faults.Answer != nil && s.faults.Answer(w, method) {
 		return
 	}
@@ -242,8 +239,8 @@ func Answer(w http.ResponseWriter, message []byte, code int, text string) {
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
 }
 
-// do carries out a call. The caller holds mu.
-func (s *Server) do(method string, r fields) (answer []byte, code int, message string) {
+// runCall runs a call. The caller holds mu.
+func (s *Server) runCall(method string, r fields) (answer []byte, code int, message string) {
 	group := s.groups[r.text(1)]
 	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
 		group = s.groups[r.text(2)]
@@ -253,7 +250,7 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 	}
 	switch method {
 	case "Refresh":
-		s.refresh()
+		s.refreshCache()
 	case "NodeGroups":
 		for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 			g := s.groups[id]
@@ -263,12 +260,12 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 		answer = appendInt(nil, 1, group.Target)
 	case "NodeGroupNodes":
 		for _, m := range s.cache[group.ID] {
-			answer = appendMessage(answer, 1, m.message())
+			answer = appendMessage(answer, 1, m.encode())
 		}
 	case "NodeGroupIncreaseSize":
-		return s.increase(group, r.number(1))
+		return s.increaseSize(group, r.number(1))
 	case "NodeGroupDeleteNodes":
-		return s.remove(group, r)
+		return s.deleteNodes(group, r)
 	case "NodeGroupTemplateNodeInfo":
 		if group.Node == nil {
 			return nil, Unimplemented, "no templates"
@@ -279,34 +276,34 @@ func (s *Server) do(method string, r fields) (answer []byte, code int, message s
 		}
 		answer = appendMessage(nil, number, group.Node)
 	case "PricingNodePrice":
-		return s.price(r)
+		return s.nodePrice(r)
 	default:
 		return nil, Unimplemented, method
 	}
 	return answer, OK, ""
 }
 
-func (s *Server) increase(group *Group, delta int) ([]byte, int, string) {
+func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
 	n := 0
 	for _, list := range s.machines {
 		n += len(list)
 	}
 	switch {
 	case delta <= 0:
-		return nil, InvalidArgument, fmt.Sprintf("size increase must be positive, and is %d", delta)
+		return nil, InvalidArgument, fmt.Sprintf("size increase is %d: must be positive", delta)
 	case s.faults.Quota > 0 && n+delta > s.faults.Quota:
-		return nil, ResourceExhausted, "quota of machines"
+		return nil, ResourceExhausted, "machine quota exceeded"
 	}
 	group.Target += delta
 	for range delta {
-		s.add(group.ID)
+		s.addMachine(group.ID)
 	}
 	return nil, OK, ""
 }
 
-func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
-	for _, raw := range r.all(1) {
-		node, err := parse(raw)
+func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
+	for _, raw := range r.allBytes(1) {
+		node, err := parseFields(raw)
 		if err != nil {
 			return nil, InvalidArgument, err.Error()
 		}
@@ -319,24 +316,24 @@ func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
 			continue
 		}
 		m := s.machines[group.ID][i]
-		m.state, m.fault = deleting, ""
+		m.state, m.deletionError = deleting, ""
 	}
 	return nil, OK, ""
 }
 
-// price knows the node by its label "group".
-func (s *Server) price(r fields) ([]byte, int, string) {
-	node, err := parse(r.bytes(1))
+// nodePrice identifies the node by its label "group".
+func (s *Server) nodePrice(r fields) ([]byte, int, string) {
+	node, err := parseFields(r.bytes(1))
 	if err != nil {
 		return nil, InvalidArgument, err.Error()
 	}
-	start, errStart := parse(r.bytes(4))
-	end, errEnd := parse(r.bytes(5))
+	start, errStart := parseFields(r.bytes(4))
+	end, errEnd := parseFields(r.bytes(5))
 	if errStart != nil || errEnd != nil {
 		return nil, InvalidArgument, "times"
 	}
-	for _, raw := range node.all(3) {
-		label, err := parse(raw)
+	for _, raw := range node.allBytes(3) {
+		label, err := parseFields(raw)
 		if g := s.groups[label.text(2)]; err == nil && label.text(1) == "group" && g != nil && g.Price > 0 {
 			hours := float64(end.number(1)-start.number(1)) / 3600
 			return appendFloat(nil, 1, g.Price*hours), OK, ""
@@ -345,11 +342,11 @@ func (s *Server) price(r fields) ([]byte, int, string) {
 	return nil, Unimplemented, "no prices"
 }
 
-// message is an Instance of the protocol.
-func (m Machine) message() []byte {
+// encode encodes the machine as an Instance of the protocol.
+func (m Machine) encode() []byte {
 	status := appendInt(nil, 1, int(m.state))
-	if m.fault != "" {
-		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.fault), 3, 99))
+	if m.deletionError != "" {
+		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.deletionError), 3, 99))
 	}
 	return appendMessage(appendText(nil, 1, m.ID), 2, status)
 }

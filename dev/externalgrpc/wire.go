@@ -10,17 +10,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// field is one field of a message as it is on the wire.
+// field is one encoded field of a message.
 type field struct {
 	number protowire.Number
-	raw    []byte // of type bytes
-	value  uint64 // of type varint
+	raw    []byte // for type bytes
+	value  uint64 // for type varint
 }
 
 type fields []field
 
-// parse reads the fields of a message. Only varints and bytes occur in requests.
-func parse(raw []byte) (fields, error) {
+// parseFields parses the fields of a message. Requests have only varints and bytes.
+func parseFields(raw []byte) (fields, error) {
 	var all fields
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)
@@ -35,7 +35,7 @@ func parse(raw []byte) (fields, error) {
 		case protowire.BytesType:
 			f.raw, n = protowire.ConsumeBytes(raw)
 		default:
-			return nil, fmt.Errorf("field %d is of the type %d", number, kind)
+			return nil, fmt.Errorf("field %d has the unexpected type %d", number, kind)
 		}
 		if n < 0 {
 			return nil, protowire.ParseError(n)
@@ -46,20 +46,20 @@ func parse(raw []byte) (fields, error) {
 	return all, nil
 }
 
-func (fs fields) last(n protowire.Number) (f field) {
-	for _, one := range fs {
-		if one.number == n {
-			f = one
+func (fs fields) lastField(n protowire.Number) (f field) {
+	for _, field := range fs {
+		if field.number == n {
+			f = field
 		}
 	}
 	return f
 }
 
-func (fs fields) text(n protowire.Number) string  { return string(fs.last(n).raw) }
-func (fs fields) bytes(n protowire.Number) []byte { return fs.last(n).raw }
-func (fs fields) number(n protowire.Number) int   { return int(int64(fs.last(n).value)) }
+func (fs fields) text(n protowire.Number) string  { return string(fs.lastField(n).raw) }
+func (fs fields) bytes(n protowire.Number) []byte { return fs.lastField(n).raw }
+func (fs fields) number(n protowire.Number) int   { return int(int64(fs.lastField(n).value)) }
 
-func (fs fields) all(n protowire.Number) (raws [][]byte) {
+func (fs fields) allBytes(n protowire.Number) (raws [][]byte) {
 	for _, f := range fs {
 		if f.number == n {
 			raws = append(raws, f.raw)
@@ -84,7 +84,7 @@ func appendFloat(to []byte, n protowire.Number, f float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(to, n, protowire.Fixed64Type), math.Float64bits(f))
 }
 
-// Throttle answers that the caller is to come again later, as gRPC's standard errors say it: a google.rpc.Status with a
+// Throttle responds that the caller must retry later, in gRPC's standard form: a google.rpc.Status with a
 // google.rpc.RetryInfo.
 func Throttle(w http.ResponseWriter, after time.Duration) {
 	retry := appendMessage(nil, 1, appendInt(nil, 1, int(after/time.Second)))

@@ -1,9 +1,9 @@
-// Package fakecluster is an API server in memory, with played kubelets and controllers, that needs no network and no
-// process. Under testing/synctest it works in virtual time: a schedule that waits for minutes takes milliseconds.
+// Package fakecluster is an API server in memory, with emulated kubelets and controllers. It needs no network and no
+// process. Under testing/synctest it runs in virtual time, where minutes take milliseconds.
 //
-// It serves what a Slipway manager and its tests ask for: objects with preconditions, finalizers and the status
-// subresource, lists with selectors, watches, evictions under disruption budgets. It knows no authorization, no admission and
-// no validation: for these there is dev/controlplane.
+// It serves what a Slipway manager and its tests need: objects with preconditions, finalizers and the status
+// subresource, lists with selectors, watches, and evictions under disruption budgets. It has no authorization, admission
+// or validation; use dev/controlplane for these.
 package fakecluster
 
 import (
@@ -38,43 +38,43 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Cluster is one cluster. It implements http.Handler.
+// Cluster is an emulated cluster and its API server.
 type Cluster struct {
 	scheme *runtime.Scheme
 	codecs serializer.CodecFactory
 	kinds  map[schema.GroupVersionResource]schema.GroupVersionKind
 
-	mu       sync.Mutex
-	version  int64
-	objects  map[key]client.Object // none is changed after it was stored
-	log      []change
-	changed  chan struct{} // closed at the next change
-	closed   chan struct{}
-	playing  sync.WaitGroup
-	deadline map[types.UID]time.Time // when a pod under deletion has stopped
-	renewals map[string]int          // how often a node's Lease is renewed once its machine has power
+	mu            sync.Mutex
+	version       int64
+	objects       map[objectKey]client.Object // stored objects are immutable
+	changes       []change
+	changed       chan struct{} // closed at the next change
+	closed        chan struct{}
+	controllers   sync.WaitGroup
+	stopTimes     map[types.UID]time.Time // time at which a deleted pod has stopped
+	leaseRenewals map[string]int          // number of renewals of a node's Lease since power-on
 }
 
-type key struct {
+type objectKey struct {
 	resource        schema.GroupVersionResource
 	namespace, name string
 }
 
-// change is an event of all watches.
+// change is a change of an object, as watches report it.
 type change struct {
-	key     key
-	version int64
-	kind    watch.EventType
-	before  client.Object // nil when it was created
-	now     client.Object
+	key       objectKey
+	version   int64
+	eventType watch.EventType
+	before    client.Object // nil if the object was created
+	after     client.Object
 }
 
-// New starts a cluster without nodes. Close ends it.
+// New starts a cluster without nodes. Call Close to stop it.
 func New() (*Cluster, error) {
 	c := &Cluster{
 		scheme: runtime.NewScheme(), kinds: map[schema.GroupVersionResource]schema.GroupVersionKind{},
-		objects: map[key]client.Object{}, changed: make(chan struct{}), closed: make(chan struct{}), version: 1,
-		deadline: map[types.UID]time.Time{}, renewals: map[string]int{},
+		objects: map[objectKey]client.Object{}, changed: make(chan struct{}), closed: make(chan struct{}), version: 1,
+		stopTimes: map[types.UID]time.Time{}, leaseRenewals: map[string]int{},
 	}
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, resourcev1.AddToScheme,
@@ -92,32 +92,32 @@ func New() (*Cluster, error) {
 			c.kinds[plural] = gvk
 		}
 	}
-	c.playing.Go(c.play)
+	c.controllers.Go(c.runControllers)
 	return c, nil
 }
 
-// Close ends the watches and what is played.
+// Close ends the watches, kubelets and controllers.
 func (c *Cluster) Close() {
 	close(c.closed)
-	c.playing.Wait()
+	c.controllers.Wait()
 }
 
-// Resources that have no namespace.
+// Resources without namespace.
 var clusterScoped = []string{
 	"nodes", "namespaces", "persistentvolumes", "nodegroups", "noderetirements", "storageclasses", "csinodes", "csidrivers",
 	"volumeattachments", "deviceclasses", "resourceslices",
 }
 
-// request is one request for objects.
+// request is a parsed request.
 type request struct {
 	*http.Request
-	key
+	objectKey
 	subresource string
 	kind        schema.GroupVersionKind
 }
 
-// parse reads /api/v1/… and /apis/GROUP/VERSION/….
-func (c *Cluster) parse(r *http.Request) (request, error) {
+// parseRequest parses the paths /api/v1/… and /apis/GROUP/VERSION/….
+func (c *Cluster) parseRequest(r *http.Request) (request, error) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	out := request{Request: r}
 	switch {
@@ -126,7 +126,7 @@ func (c *Cluster) parse(r *http.Request) (request, error) {
 	case parts[0] == "apis" && len(parts) > 3:
 		out.resource.Group, out.resource.Version, parts = parts[1], parts[2], parts[3:]
 	default:
-		return out, unknownPath(r)
+		return out, newUnknownPathError(r)
 	}
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		out.namespace, parts = parts[1], parts[2:]
@@ -141,97 +141,96 @@ func (c *Cluster) parse(r *http.Request) (request, error) {
 	kind, ok := c.kinds[out.resource]
 	out.kind = kind
 	if !ok || len(parts) > 2 {
-		return out, unknownPath(r)
+		return out, newUnknownPathError(r)
 	}
 	return out, nil
 }
 
-func unknownPath(r *http.Request) error {
+func newUnknownPathError(r *http.Request) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "paths"}, r.URL.Path)
 }
 
-// ServeHTTP implements http.Handler.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if found := c.discover(r.URL.Path); found != nil {
-		write(w, http.StatusOK, found)
+	if found := c.discoveryDocument(r.URL.Path); found != nil {
+		writeJSON(w, http.StatusOK, found)
 		return
 	}
-	asked, err := c.parse(r)
+	req, err := c.parseRequest(r)
 	if err == nil {
-		err = c.serve(w, asked)
+		err = c.serveRequest(w, req)
 	}
 	var status apierrors.APIStatus
 	if err != nil && !errors.As(err, &status) {
 		status = apierrors.NewBadRequest(err.Error())
 	}
 	if err != nil {
-		said := status.Status()
-		said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-		write(w, int(said.Code), &said)
+		apiStatus := status.Status()
+		apiStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		writeJSON(w, int(apiStatus.Code), &apiStatus)
 	}
 }
 
-func write(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-func (c *Cluster) serve(w http.ResponseWriter, r request) error {
+func (c *Cluster) serveRequest(w http.ResponseWriter, r request) error {
 	switch {
 	case r.Method == http.MethodGet && r.name == "" && r.URL.Query().Get("watch") != "":
-		return c.watch(w, r)
+		return c.serveWatch(w, r)
 	case r.Method == http.MethodGet && r.name == "":
-		return c.list(w, r)
+		return c.serveList(w, r)
 	}
 	c.mu.Lock()
-	o, code, err := c.change(r)
+	o, code, err := c.serveObjectRequest(r)
 	c.mu.Unlock()
 	if err == nil {
-		write(w, code, r.shown(o))
+		writeJSON(w, code, r.formatObject(o))
 	}
 	return err
 }
 
-// change serves a request for one object.
-func (c *Cluster) change(r request) (o any, code int, err error) {
+// serveObjectRequest serves a request for one object.
+func (c *Cluster) serveObjectRequest(r request) (o any, code int, err error) {
 	code = http.StatusOK
 	switch r.Method {
 	case http.MethodGet:
-		o, err = c.get(r.key)
+		o, err = c.getObject(r.objectKey)
 	case http.MethodPost:
 		code = http.StatusCreated
 		if r.subresource == "eviction" {
-			o, err = c.evict(r)
+			o, err = c.evictPod(r)
 		} else {
-			o, err = c.create(r)
+			o, err = c.createObject(r)
 		}
 	case http.MethodPut:
-		o, err = c.update(r)
+		o, err = c.updateObject(r)
 	case http.MethodPatch:
-		o, err = c.patch(r)
+		o, err = c.patchObject(r)
 	case http.MethodDelete:
-		o, err = c.remove(r)
+		o, err = c.serveDelete(r)
 	default:
 		err = apierrors.NewMethodNotSupported(r.resource.GroupResource(), r.Method)
 	}
 	return o, code, err
 }
 
-func (c *Cluster) get(k key) (client.Object, error) {
+func (c *Cluster) getObject(k objectKey) (client.Object, error) {
 	if o := c.objects[k]; o != nil {
 		return o, nil
 	}
 	return nil, apierrors.NewNotFound(k.resource.GroupResource(), k.name)
 }
 
-// read reads a request's object.
-func (c *Cluster) read(r request) (client.Object, error) {
+// decodeObject decodes the object of a request.
+func (c *Cluster) decodeObject(r request) (client.Object, error) {
 	into, err := c.scheme.New(r.kind)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := body(r)
+	raw, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
@@ -246,20 +245,20 @@ func (c *Cluster) read(r request) (client.Object, error) {
 	return o, nil
 }
 
-func (c *Cluster) create(r request) (client.Object, error) {
-	o, err := c.read(r)
+func (c *Cluster) createObject(r request) (client.Object, error) {
+	o, err := c.decodeObject(r)
 	if err != nil {
 		return nil, err
 	}
 	if o.GetName() == "" {
 		o.SetName(o.GetGenerateName() + uuid.NewString()[:8])
 	}
-	return c.insert(r.resource, o)
+	return c.insertObject(r.resource, o)
 }
 
-// insert stores a new object.
-func (c *Cluster) insert(resource schema.GroupVersionResource, o client.Object) (client.Object, error) {
-	k := key{resource, o.GetNamespace(), o.GetName()}
+// insertObject stores a new object.
+func (c *Cluster) insertObject(resource schema.GroupVersionResource, o client.Object) (client.Object, error) {
+	k := objectKey{resource, o.GetNamespace(), o.GetName()}
 	if c.objects[k] != nil {
 		return nil, apierrors.NewAlreadyExists(resource.GroupResource(), k.name)
 	}
@@ -275,36 +274,36 @@ func (c *Cluster) insert(resource schema.GroupVersionResource, o client.Object) 
 	case *v1alpha1.NodeGroup:
 		o.Status = v1alpha1.NodeGroupStatus{}
 	case *corev1.Pod:
-		admit(o)
+		setPodDefaults(o)
 	}
-	return c.store(k, o), nil
+	return c.storeObject(k, o), nil
 }
 
-// store keeps a new state of an object, which must not be changed any more.
-func (c *Cluster) store(k key, o client.Object) client.Object {
+// storeObject stores a new state of an object. The caller must not change the object afterwards.
+func (c *Cluster) storeObject(k objectKey, o client.Object) client.Object {
 	before := c.objects[k]
 	c.version++
 	o.SetResourceVersion(strconv.FormatInt(c.version, 10))
 	o.GetObjectKind().SetGroupVersionKind(c.kinds[k.resource])
-	happened := change{key: k, version: c.version, kind: watch.Added, before: before, now: o}
+	happened := change{key: k, version: c.version, eventType: watch.Added, before: before, after: o}
 	if before != nil {
-		happened.kind = watch.Modified
+		happened.eventType = watch.Modified
 	}
-	if before != nil && o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 && c.stopped(o) {
-		happened.kind = watch.Deleted
+	if before != nil && o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 && c.hasStopped(o) {
+		happened.eventType = watch.Deleted
 		delete(c.objects, k)
 	} else {
 		c.objects[k] = o
 	}
-	c.log = append(c.log, happened)
+	c.changes = append(c.changes, happened)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return o
 }
 
-// replace stores what has become of an object, if it is what the writer knows.
-func (c *Cluster) replace(r request, o client.Object) (client.Object, error) {
-	before, err := c.get(r.key)
+// replaceObject stores a new state of an object, if the request's resourceVersion and UID match.
+func (c *Cluster) replaceObject(r request, o client.Object) (client.Object, error) {
+	before, err := c.getObject(r.objectKey)
 	if err != nil {
 		return nil, err
 	}
@@ -318,17 +317,17 @@ func (c *Cluster) replace(r request, o client.Object) (client.Object, error) {
 	o.SetCreationTimestamp(before.GetCreationTimestamp())
 	o.SetDeletionTimestamp(before.GetDeletionTimestamp())
 	o.SetDeletionGracePeriodSeconds(before.GetDeletionGracePeriodSeconds())
-	if o, err = c.part(r.subresource, before, o); err != nil {
+	if o, err = c.mergeSubresource(r.subresource, before, o); err != nil {
 		return nil, err
 	}
-	if same(before, o) {
+	if equalIgnoringVersion(before, o) {
 		return before, nil
 	}
-	return c.store(r.key, o), nil
+	return c.storeObject(r.objectKey, o), nil
 }
 
-// part takes of a write the status alone, or all but the status.
-func (c *Cluster) part(subresource string, before, o client.Object) (client.Object, error) {
+// mergeSubresource merges a write into the stored object: only the status, or everything except the status.
+func (c *Cluster) mergeSubresource(subresource string, before, o client.Object) (client.Object, error) {
 	was, err := runtime.DefaultUnstructuredConverter.ToUnstructured(before)
 	if err != nil {
 		return nil, err
@@ -368,18 +367,18 @@ func (c *Cluster) kindOf(o client.Object) schema.GroupVersionKind {
 	return kinds[0]
 }
 
-func (c *Cluster) update(r request) (client.Object, error) {
-	o, err := c.read(r)
+func (c *Cluster) updateObject(r request) (client.Object, error) {
+	o, err := c.decodeObject(r)
 	if err != nil {
 		return nil, err
 	}
-	return c.replace(r, o)
+	return c.replaceObject(r, o)
 }
 
-// remove serves a DELETE of one object, or of those that are listed.
-func (c *Cluster) remove(r request) (any, error) {
+// serveDelete serves a DELETE of one object, or of all objects of a list.
+func (c *Cluster) serveDelete(r request) (any, error) {
 	var o metav1.DeleteOptions
-	raw, err := body(r)
+	raw, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
@@ -391,44 +390,44 @@ func (c *Cluster) remove(r request) (any, error) {
 		}
 	}
 	if r.name != "" {
-		return c.discard(r.key, o)
+		return c.deleteObject(r.objectKey, o)
 	}
-	for _, found := range c.listed(r) {
-		k := r.key
+	for _, found := range c.selectObjects(r) {
+		k := r.objectKey
 		k.namespace, k.name = found.GetNamespace(), found.GetName()
-		if _, err := c.discard(k, o); err != nil {
+		if _, err := c.deleteObject(k, o); err != nil {
 			return nil, err
 		}
 	}
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
 }
 
-// discard deletes an object, or begins to.
-func (c *Cluster) discard(k key, o metav1.DeleteOptions) (client.Object, error) {
-	before, err := c.get(k)
+// deleteObject deletes an object, or marks it as being deleted.
+func (c *Cluster) deleteObject(k objectKey, o metav1.DeleteOptions) (client.Object, error) {
+	before, err := c.getObject(k)
 	if err != nil {
 		return nil, err
 	}
 	if p := o.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != before.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
-			return nil, apierrors.NewConflict(k.resource.GroupResource(), k.name, errors.New("the precondition does not hold"))
+			return nil, apierrors.NewConflict(k.resource.GroupResource(), k.name, errors.New("the precondition failed"))
 		}
 	}
-	gone := before.DeepCopyObject().(client.Object)
-	if gone.GetDeletionTimestamp() == nil {
+	deleted := before.DeepCopyObject().(client.Object)
+	if deleted.GetDeletionTimestamp() == nil {
 		now := metav1.Now()
-		gone.SetDeletionTimestamp(&now)
+		deleted.SetDeletionTimestamp(&now)
 	}
-	if pod, ok := gone.(*corev1.Pod); ok {
-		c.stop(pod, o.GracePeriodSeconds)
+	if pod, ok := deleted.(*corev1.Pod); ok {
+		c.startTermination(pod, o.GracePeriodSeconds)
 	}
-	if same(before, gone) {
+	if equalIgnoringVersion(before, deleted) {
 		return before, nil
 	}
-	return c.store(k, gone), nil
+	return c.storeObject(k, deleted), nil
 }
 
-func same(a, b client.Object) bool {
+func equalIgnoringVersion(a, b client.Object) bool {
 	x, y := a.DeepCopyObject().(client.Object), b.DeepCopyObject().(client.Object)
 	for _, o := range []client.Object{x, y} {
 		o.SetResourceVersion("")

@@ -11,73 +11,73 @@ import (
 	"sync"
 )
 
-// Direct is a transport to a handler in the same process. It uses no network, so that it works in virtual time
-// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the answer, as a server would.
-func Direct(to http.Handler) http.RoundTripper { return direct{to: to} }
+// Direct returns a transport to a handler in the same process. It uses no network, so it works in virtual time
+// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the response, as in a server.
+func Direct(to http.Handler) http.RoundTripper { return directTransport{handler: to} }
 
-type direct struct {
-	to   http.Handler
-	life *Life // nil for a transport that never ends
-	late http.RoundTripper
+type directTransport struct {
+	handler       http.Handler
+	life          *Life // nil for a transport that never ends
+	lateTransport http.RoundTripper
 }
 
 // ServeDirect is Serve without a network.
 func (p *Proxy) ServeDirect(name string, server *url.URL, transport http.RoundTripper) *Front {
-	return &Front{p.handler(name, reverse(server, transport, true))}
+	return &Front{p.newHandler(name, newReverseProxy(server, transport, true))}
 }
 
-// Front is a server behind a proxy, without a network.
+// Front is a proxied server without a network.
 type Front struct{ handler http.Handler }
 
-// Of returns the transport of one process. A process that is played in another one may have to read before it ends, after it was
-// killed: late serves these reads, and the proxy does not see them. With nil they fail.
+// Of returns the transport of one process. An emulated process may have to read after it was killed. Then the transport
+// late serves the request, and the proxy does not see it. With a nil late such reads fail.
 func (f *Front) Of(l *Life, late http.RoundTripper) http.RoundTripper {
-	return direct{f.handler, l, late}
+	return directTransport{f.handler, l, late}
 }
 
-// Life is one process behind a proxy without a network, from its start until it is killed.
+// Life is one process behind a proxy without a network, from start to kill.
 type Life struct {
 	number int
 	alive  context.Context
 	kill   context.CancelFunc
 }
 
-// Begin returns the life of the next process, see NextLife.
+// Begin starts the life of the next process, see NextLife.
 func (p *Proxy) Begin() *Life {
 	p.NextLife()
 	alive, kill := context.WithCancel(context.Background())
 	return &Life{int(p.life.Load()), alive, kill}
 }
 
-// End cuts the connections of the process, as SIGKILL does: no request of it gets through any more.
+// End cuts the connections of the process, as SIGKILL does. Later requests of it fail.
 func (l *Life) End() { l.kill() }
 
-// errCut is what a request fails with whose connection is cut before the answer begins.
+// errCut is the error of a request with a connection that is cut before the response begins.
 var errCut = errors.New("the connection was cut")
 
-func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l := d.life; l != nil && l.alive.Err() != nil {
-		if d.late == nil || r.Method != http.MethodGet {
+		if d.lateTransport == nil || r.Method != http.MethodGet {
 			return nil, errCut
 		}
-		return d.late.RoundTrip(r)
+		return d.lateTransport.RoundTrip(r)
 	}
-	over := func() bool { return true }
+	stopWatching := func() bool { return true }
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), http.ServerContextKey, d))
 	if l := d.life; l != nil {
-		over = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends what it asks
+		stopWatching = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends its requests
 		ctx = context.WithValue(ctx, lifeKey{}, l.number)
 	}
-	asked := r.Clone(ctx)
-	if asked.Body == nil {
-		asked.Body = http.NoBody
+	req := r.Clone(ctx)
+	if req.Body == nil {
+		req.Body = http.NoBody
 	}
-	asked.RequestURI, asked.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
-	if asked.Host == "" {
-		asked.Host = r.URL.Host
+	req.RequestURI, req.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
+	if req.Host == "" {
+		req.Host = r.URL.Host
 	}
-	a := &directAnswer{header: http.Header{}, begun: make(chan struct{}), cancel: cancel}
-	a.more.L = &a.mu
+	a := &directResponse{header: http.Header{}, begun: make(chan struct{}), cancel: cancel}
+	a.changed.L = &a.mu
 	go func() {
 		err := io.EOF
 		defer func() {
@@ -88,9 +88,9 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 			default:
 				panic(cause)
 			}
-			a.end(err)
+			a.endWith(err)
 		}()
-		d.to.ServeHTTP(a, asked)
+		d.handler.ServeHTTP(a, req)
 		a.WriteHeader(http.StatusOK)
 	}()
 	select {
@@ -103,95 +103,90 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, errCut
 	}
-	unwatch := context.AfterFunc(ctx, func() { a.end(context.Cause(ctx)) })
-	a.stop = func() { over(); unwatch() }
+	unwatch := context.AfterFunc(ctx, func() { a.endWith(context.Cause(ctx)) })
+	a.stop = func() { stopWatching(); unwatch() }
 	return &http.Response{
 		Status: http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: a.sent, Body: a, ContentLength: -1, Request: r,
 	}, nil
 }
 
-// directAnswer is what a handler writes and a client reads.
-type directAnswer struct {
+// directResponse connects a handler that writes with a client that reads.
+type directResponse struct {
 	header, sent http.Header
-	status       int // 0 until it has begun
+	status       int // 0 until the response begins
 	begun        chan struct{}
 	cancel       context.CancelFunc
 	stop         func()
 
-	mu   sync.Mutex
-	more sync.Cond
-	text bytes.Buffer
-	over error // what a reader gets after the text
+	mu      sync.Mutex
+	changed sync.Cond
+	text    bytes.Buffer
+	readErr error // the reader's error after the text
 }
 
-// Header implements http.ResponseWriter.
-func (a *directAnswer) Header() http.Header { return a.header }
+func (a *directResponse) Header() http.Header { return a.header }
 
-// WriteHeader implements http.ResponseWriter.
-func (a *directAnswer) WriteHeader(status int) {
+func (a *directResponse) WriteHeader(status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.status != 0 || a.over != nil || status < http.StatusOK {
+	if a.status != 0 || a.readErr != nil || status < http.StatusOK {
 		return
 	}
 	a.status, a.sent = status, a.header.Clone()
 	close(a.begun)
 }
 
-// Write implements http.ResponseWriter.
-func (a *directAnswer) Write(b []byte) (int, error) {
+func (a *directResponse) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over != nil {
+	if a.readErr != nil {
 		return 0, errCut
 	}
-	a.more.Broadcast()
+	a.changed.Broadcast()
 	return a.text.Write(b)
 }
 
-// Flush implements http.Flusher.
-func (a *directAnswer) Flush() { a.WriteHeader(http.StatusOK) }
+func (a *directResponse) Flush() { a.WriteHeader(http.StatusOK) }
 
-// end ends the answer, for the first reason that it is told.
-func (a *directAnswer) end(why error) {
+// endWith ends the response. Only the first reason counts.
+func (a *directResponse) endWith(reason error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over == nil {
-		a.over = why
+	if a.readErr == nil {
+		a.readErr = reason
 		if a.status == 0 {
 			close(a.begun)
 		}
 	}
-	a.more.Broadcast()
+	a.changed.Broadcast()
 }
 
-// Read implements io.Reader.
-func (a *directAnswer) Read(b []byte) (int, error) {
+func (a *directResponse) Read(b []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.text.Len() == 0 && a.over == nil {
-		a.more.Wait()
+	for a.text.Len() == 0 && a.readErr == nil {
+		a.changed.Wait()
 	}
 	if a.text.Len() > 0 {
 		return a.text.Read(b)
 	}
-	return 0, a.over
+	return 0, a.readErr
 }
 
-// Close implements io.Closer. The handler's context ends, as it does when a client hangs up.
-func (a *directAnswer) Close() error {
+// Close ends the handler's context, as a client does that disconnects.
+func (a *directResponse) Close() error {
 	a.stop()
-	a.end(errCut)
+	a.endWith(errCut)
 	a.cancel()
 	return nil
 }
 
-// reverse forwards requests to a server. With keepHost the server is told the address that the client asked for.
-func reverse(server *url.URL, transport http.RoundTripper, keepHost bool) *httputil.ReverseProxy {
+// newReverseProxy returns a proxy that forwards requests to a server. With keepHost it keeps the client's Host header.
+func newReverseProxy(server *url.URL, transport http.RoundTripper, keepHost bool) *httputil.ReverseProxy {
 	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
-	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
+	// Unlike Director, Rewrite does not add X-Forwarded-For, which the metadata service refuses.
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)

@@ -10,37 +10,38 @@ import (
 	"time"
 )
 
-// Fault is what goes wrong with one request. The zero Fault is none.
+// Fault is an error injected into one request. The zero Fault does nothing.
 type Fault struct {
-	// Delay comes before the request is forwarded.
+	// Delay is the time before the request is forwarded.
 	Delay time.Duration
-	// Status is answered in the server's place, which never hears of the request. A 429 comes with a Retry-After of a
-	// second, the shortest there is.
+	// Status is returned without forwarding the request. A 429 has a Retry-After of 1 second, the shortest possible.
 	Status int
-	// Lost cuts the connection once the server has answered: it has done what it was asked, and nobody knows.
+	// Lost cuts the connection after the server has answered: the server has acted, but the client does not know.
 	Lost bool
-	// Cut is after how many bytes of the answer the connection is cut; a watch is dropped so, too.
+	// Cut is the number of response bytes before the connection is cut. It also cuts watches.
 	Cut int
-	// Stale answers a GET with what the same GET was answered before, if that is not longer ago than this: the answer of
-	// a server that lags behind. Where there is no such answer, the request passes.
+	// Stale is the maximum age of an earlier response to the same GET, which is returned instead of a new one. It
+	// emulates a server that lags behind. Without such a response, the request is forwarded.
 	Stale time.Duration
 	// Lag is by how much the events of a watch come late. It means nothing for other requests.
+	// Lag is the delay of the events of a watch. Other requests ignore it.
 	Lag time.Duration
 }
 
-// Faults has f called for each request, at any time. It must be called before Serve.
+// Faults sets the function that returns the fault of each request. f may be called concurrently. Call Faults before
+// Serve.
 func (p *Proxy) Faults(f func(Request) Fault) { p.fault = f }
 
-// Odds say how much goes wrong in a Schedule.
+// Odds configures the faults of a Schedule.
 type Odds struct {
-	// Percent is how many in a hundred requests fail in one way or another.
+	// Percent is the percentage of requests that fail.
 	Percent int
-	// Delay and Stale bound by how much an answer or an event comes late, and how old what is answered is.
+	// Delay and Stale are the maximum delay of a response or event, and the maximum age of a stale response.
 	Delay, Stale time.Duration
 }
 
-// Schedule is a function for Faults in which a seed decides which requests fail, and how: the same for the same sequence
-// of requests.
+// Schedule returns a function for Faults that selects the failing requests and their faults by a seed. The same seed and
+// sequence of requests give the same faults.
 func Schedule(seed uint64, odds Odds) func(Request) Fault {
 	return func(r Request) Fault {
 		h := uint64(14695981039346656037) // FNV-1a over what the request is
@@ -66,12 +67,12 @@ func Schedule(seed uint64, odds Odds) func(Request) Fault {
 		case 5:
 			return Fault{Cut: 1 + random.IntN(2000)}
 		}
-		// What is read is the likeliest to mislead.
+		// Stale reads are the likeliest to cause errors.
 		return Fault{Stale: odds.Stale, Lag: late}
 	}
 }
 
-func (f Fault) serve(w http.ResponseWriter, r *http.Request, forward http.Handler, held *httputil.ReverseProxy, old *memory) {
+func (f Fault) serveFaulty(w http.ResponseWriter, r *http.Request, forward http.Handler, lagging *httputil.ReverseProxy, old *responseCache) {
 	if f.Delay > 0 {
 		select {
 		case <-time.After(f.Delay):
@@ -80,16 +81,16 @@ func (f Fault) serve(w http.ResponseWriter, r *http.Request, forward http.Handle
 	}
 	switch {
 	case f.Status != 0:
-		f.refuse(w, r)
+		f.writeError(w, r)
 	case f.Lost:
-		held.ServeHTTP(w, r)
+		lagging.ServeHTTP(w, r)
 	case f.Cut > 0:
-		forward.ServeHTTP(&cutting{ResponseWriter: w, left: f.Cut}, r)
+		forward.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.Cut}, r)
 	case f.Lag > 0 && isWatch(r):
-		late := newLagging(w, r, f.Lag)
+		late := newDelayedWriter(w, r, f.Lag)
 		defer late.close()
 		forward.ServeHTTP(late, r)
-	case f.Stale > 0 && old.serve(w, r, f.Stale):
+	case f.Stale > 0 && old.serveCached(w, r, f.Stale):
 	default:
 		forward.ServeHTTP(w, r)
 	}
@@ -100,30 +101,30 @@ func isWatch(r *http.Request) bool {
 	return watch
 }
 
-// refuse answers as the API server does, or as ARM does.
-func (f Fault) refuse(w http.ResponseWriter, r *http.Request) {
+// writeError answers with an error in the format of the API server or of ARM.
+func (f Fault) writeError(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if f.Status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
 	w.WriteHeader(f.Status)
 	if strings.HasPrefix(r.URL.Path, "/subscriptions/") {
-		_, _ = fmt.Fprintf(w, `{"error":{"code":"Injected","message":"fault of the proxy"}}`)
+		_, _ = fmt.Fprintf(w, `{"error":{"code":"Injected","message":"injected by the fault proxy"}}`)
 		return
 	}
-	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"fault of the proxy","code":%d}`, f.Status)
+	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"injected by the fault proxy","code":%d}`, f.Status)
 }
 
-// cutting cuts the connection after so many bytes.
-type cutting struct {
+// truncatingWriter cuts the connection after a number of bytes.
+type truncatingWriter struct {
 	http.ResponseWriter
 	left int
 }
 
-// Unwrap lets http.ResponseController flush.
-func (c *cutting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+// Unwrap gives http.ResponseController access to Flush.
+func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-func (c *cutting) Write(b []byte) (int, error) {
+func (c *truncatingWriter) Write(b []byte) (int, error) {
 	if len(b) < c.left {
 		c.left -= len(b)
 		return c.ResponseWriter.Write(b)

@@ -28,11 +28,11 @@ func read(t *testing.T, address string) string {
 	return string(text)
 }
 
-func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
+func TestStaleResponseIsEarlierResponse(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	p.Faults(func(r faultproxy.Request) faultproxy.Fault {
 		switch r.Nth {
-		case 1, 3, 4: // the first has nothing before it
+		case 1, 3, 4: // the first request has no earlier answer
 			return faultproxy.Fault{Stale: time.Hour}
 		case 5:
 			return faultproxy.Fault{Stale: time.Nanosecond}
@@ -40,22 +40,22 @@ func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
 		return faultproxy.Fault{}
 	})
 	var n atomic.Int32
-	address, served := behind(t, p, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
+	address, served := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
 	for i, want := range []string{"1", "2", "2", "2", "3"} {
 		if got := read(t, address+"/thing"); got != want {
 			t.Errorf("request %d was answered %s, want %s", i+1, got, want)
 		}
 	}
 	if got := read(t, address+"/other"); got != "4" || served.Load() != 4 {
-		t.Errorf("another thing was answered %s, and the server was asked %d times", got, served.Load())
+		t.Errorf("another path was answered %s after %d requests to the server", got, served.Load())
 	}
 }
 
-func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
+func TestWatchLagDelaysEventsInOrder(t *testing.T) {
 	const lag = 30 * time.Millisecond
 	p := faultproxy.New(byMethod)
 	p.Faults(func(faultproxy.Request) faultproxy.Fault { return faultproxy.Fault{Lag: lag} })
-	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 3 {
 			_, _ = fmt.Fprintln(w, i)
 			_ = http.NewResponseController(w).Flush()
@@ -72,19 +72,19 @@ func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
 		lines = append(lines, s.Text())
 	}
 	if fmt.Sprint(lines) != "[0 1 2]" || time.Since(began) < lag {
-		t.Errorf("%v after %s, want 0, 1 and 2 after %s at least", lines, time.Since(began), lag)
+		t.Errorf("%v after %s, want 0, 1 and 2 after at least %s", lines, time.Since(began), lag)
 	}
 }
 
-func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
+func TestGuardRunsBeforeForwarding(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	var reached atomic.Bool
 	p.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
 		if r.Method != http.MethodPost || string(body) != "please" || reached.Load() {
-			t.Errorf("%s with %q, and the server has heard of it: %t", r.Method, body, reached.Load())
+			t.Errorf("%s with %q; request at the server: %t", r.Method, body, reached.Load())
 		}
 	})
-	address, _ := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, r *http.Request) {
 		reached.Store(true)
 		_, _ = io.Copy(w, r.Body)
 	})
@@ -94,11 +94,11 @@ func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "please" {
-		t.Errorf("the server heard %q, %v", text, err)
+		t.Errorf("the server received %q, %v", text, err)
 	}
 }
 
-func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
+func TestAbandonedRequestIsNotForwardedAfterGuard(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	ctx, giveUp := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -108,25 +108,25 @@ func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
 		<-ctx.Done()
 	})
 	var reached atomic.Bool
-	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) { reached.Store(true) })
+	address, _ := startProxiedServer(t, p, func(http.ResponseWriter, *http.Request) { reached.Store(true) })
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewBufferString("please"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if resp, err := http.DefaultClient.Do(request); err == nil {
 		_ = resp.Body.Close()
-		t.Errorf("answered with %s", resp.Status)
+		t.Errorf("the response is %s", resp.Status)
 	}
 	<-done
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	if reached.Load() {
-		t.Error("the server has heard of it")
+		t.Error("the server received the request")
 	}
 }
 
-func TestAScheduleFailsTheSameRequestsAgain(t *testing.T) {
+func TestScheduleIsDeterministic(t *testing.T) {
 	odds := faultproxy.Odds{Percent: 30, Delay: time.Second, Stale: time.Second}
 	failed := 0
 	one, same, other := faultproxy.Schedule(7, odds), faultproxy.Schedule(7, odds), faultproxy.Schedule(8, odds)
@@ -135,7 +135,7 @@ func TestAScheduleFailsTheSameRequestsAgain(t *testing.T) {
 		r := faultproxy.Request{Point: faultproxy.Point{Kind: "GET", Nth: n}}
 		fault := one(r)
 		if fault != same(r) {
-			t.Fatalf("%s fails as %+v and then as %+v", r, fault, same(r))
+			t.Fatalf("%s has the fault %+v and then %+v", r, fault, same(r))
 		}
 		differs = differs || fault != other(r)
 		if fault != (faultproxy.Fault{}) {
@@ -143,6 +143,6 @@ func TestAScheduleFailsTheSameRequestsAgain(t *testing.T) {
 		}
 	}
 	if failed < 200 || failed > 400 || !differs {
-		t.Errorf("%d of 1000 requests fail, want some 300; another seed differs: %t", failed, differs)
+		t.Errorf("%d of 1000 requests fail, want about 300; another seed differs: %t", failed, differs)
 	}
 }

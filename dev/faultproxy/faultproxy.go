@@ -1,9 +1,9 @@
-// Package faultproxy stands between a process and the servers that it asks, numbers its requests, and lets a test step
-// in at each one of them: before the server hears of it, or after it was served and before the process knows.
+// Package faultproxy is a proxy between a process and its servers. It numbers the requests. A test can interrupt each
+// request: before the server receives it, or after the server has answered and before the process knows.
 //
-// These are all the moments at which a crash can make a difference to the world outside of a process: what it does
-// between two requests nobody sees. A test that lets a process run undisturbed, and then steps in at each of the
-// requests that it has seen, one in each run, has therefore been at every instruction that counts.
+// A crash of a process can have different results only at these moments, because nobody sees what happens between two
+// requests. So a test first records the requests of an undisturbed run. Then it interrupts one of them per run. This
+// covers every relevant instruction.
 package faultproxy
 
 import (
@@ -24,95 +24,93 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Moment is when to step in at a request.
+// Moment is the moment for interrupting a request.
 type Moment string
 
-// The two moments.
 const (
-	// Before the request is forwarded: the server never hears of it.
+	// Before means before the request is forwarded: the server never receives it.
 	Before Moment = "before"
-	// After the server has answered: the process never hears of it.
+	// After means after the server has answered: the process never receives the answer.
 	After Moment = "after"
 )
 
-// Moments lists both.
+// Moments returns both moments.
 func Moments() []Moment { return []Moment{Before, After} }
 
-// Request is one request that came through the proxy.
+// Request is a request through the proxy.
 type Request struct {
-	// Server is the name that was given to Serve.
+	// Server is the name given to Serve.
 	Server, Method, Path, Query string
-	// Life tells the processes apart that asked through the proxy one after the other: see NextLife.
+	// Life numbers the processes that used the proxy one after the other, see NextLife.
 	Life int
 	Point
 }
 
-// Point tells a request from the others of its run, in words that mean the same in another run.
+// Point identifies a request of a run in a way that is valid in other runs.
 type Point struct {
-	// Kind is what New's function makes of a request.
+	// Kind is the result of the function given to New.
 	Kind string
-	// Nth counts the requests of a kind from 1, in the order of arrival. The order between kinds is left to chance where
-	// a process asks side by side.
+	// Nth counts the requests of a kind from 1 in the order of arrival. The order between kinds may vary if a process
+	// sends requests in parallel.
 	Nth int
 }
 
 func (p Point) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.Nth) }
 
-// Proxy is a proxy for one process, in front of any number of servers. Its methods may be called concurrently.
+// Proxy is a proxy for one process and any number of servers. Its methods may be called concurrently.
 type Proxy struct {
 	kind func(Request) string
 
-	mu       sync.Mutex
-	requests []Request
-	nth      map[string]int
-	at       Point
-	moment   Moment
-	stepIn   func(Request)
-	fault    func(Request) Fault
-	guard    func(context.Context, Request, []byte)
-	answers  func(r Request, asked time.Time, status int)
-	servers  []*http.Server
+	mu          sync.Mutex
+	requests    []Request
+	nth         map[string]int
+	interruptAt Point
+	moment      Moment
+	onInterrupt func(Request)
+	fault       func(Request) Fault
+	onWrite     func(context.Context, Request, []byte)
+	onResponse  func(r Request, asked time.Time, status int)
+	servers     []*http.Server
 
-	life atomic.Int64 // not under mu: Close waits for what asks for it
+	life atomic.Int64 // not under mu, because Close waits for readers of it
 }
 
-// New returns a proxy that lets everything pass. The function says of what kind a request is, its Point still empty.
+// New returns a proxy without faults. The function kind returns the kind of a request, which has an empty Point.
 func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[string]int{}} }
 
-// At has do called once, at one request. That request goes no further than the moment says: its connection is cut when
-// do returns. It must be called before the first request.
+// At calls do once, at the request identified by point. When do returns, the connection is cut: before or after the
+// server, as moment demands. Call At before the first request.
 func (p *Proxy) At(point Point, moment Moment, do func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.at, p.moment, p.stepIn = point, moment, do
+	p.interruptAt, p.moment, p.onInterrupt = point, moment, do
 }
 
-// Requests gives all requests so far.
+// Requests returns all requests so far.
 func (p *Proxy) Requests() []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]Request(nil), p.requests...)
 }
 
-// Serve puts the proxy in front of one more server, on a loopback port of its own, and returns the address to use in
-// the server's place. The transport is how the server is reached; nil is http.DefaultTransport.
+// Serve starts the proxy of a server on a new loopback port, and returns the address that replaces the server's. The
+// transport connects to the server; nil means http.DefaultTransport.
 func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper) (*url.URL, error) {
 	return p.serve(name, server, transport, nil)
 }
 
-// ServeTLS is Serve for a client that wants TLS. The server is told the address that the client asked for, so that the
-// links in its answers lead back to the proxy.
-func (p *Proxy) ServeTLS(name string, server *url.URL, transport http.RoundTripper, show tls.Certificate) (*url.URL, error) {
-	return p.serve(name, server, transport, &tls.Config{Certificates: []tls.Certificate{show}, MinVersion: tls.VersionTLS12})
+// ServeTLS is Serve with TLS. It keeps the client's Host header, so that links in responses lead to the proxy.
+func (p *Proxy) ServeTLS(name string, server *url.URL, transport http.RoundTripper, certificate tls.Certificate) (*url.URL, error) {
+	return p.serve(name, server, transport, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
 }
 
 func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper, secure *tls.Config) (*url.URL, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
+		return nil, fmt.Errorf("fault proxy for %s: %w", name, err)
 	}
-	forward := reverse(server, transport, secure != nil)
-	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward), ConnContext: p.connected}
+	forward := newReverseProxy(server, transport, secure != nil)
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.newHandler(name, forward), ConnContext: p.addLifeToContext}
 	p.mu.Lock()
 	p.servers = append(p.servers, s)
 	p.mu.Unlock()
@@ -125,120 +123,119 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 	return address, nil
 }
 
-// errHeldBack is what an answer that is not delivered fails with.
-var errHeldBack = errors.New("the answer is held back")
+// errResponseSuppressed is the error of a response that is not delivered.
+var errResponseSuppressed = errors.New("the response is held back")
 
-func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler {
-	old := newMemory()
+func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Handler {
+	old := newResponseCache()
 	var forward http.Handler = direct
-	if p.fault != nil { // otherwise nothing that is remembered is ever asked for
-		forward = old.remembering(direct)
+	if p.fault != nil { // without faults the cache is never used
+		forward = old.recordResponses(direct)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, stepIn := p.arrived(name, r)
-		w = p.telling(w, request)
+		request, stepIn := p.registerRequest(name, r)
+		w = p.observeStatus(w, request)
 		fault := Fault{}
 		if p.fault != nil {
 			fault = p.fault(request)
 		}
 		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
-			p.ask(request, r)
+			p.callGuard(request, r)
 		}
-		held := *direct
-		held.ModifyResponse = func(*http.Response) error {
+		suppressed := *direct
+		suppressed.ModifyResponse = func(*http.Response) error {
 			if stepIn != nil {
 				stepIn(request)
 			}
-			return errHeldBack
+			return errResponseSuppressed
 		}
 		switch {
 		case stepIn != nil && p.moment == Before:
 			stepIn(request)
 			panic(http.ErrAbortHandler)
 		case stepIn != nil:
-			held.ServeHTTP(w, r)
+			suppressed.ServeHTTP(w, r)
 		case fault != Fault{}:
-			fault.serve(w, r, forward, &held, old)
+			fault.serveFaulty(w, r, forward, &suppressed, old)
 		default:
 			forward.ServeHTTP(w, r)
 		}
 	})
 }
 
-// Guard has f called for each request but a GET that is about to be forwarded, with its body: what f does comes before
-// the server hears of the request. The context ends when the client waits for an answer no longer: the server does not
-// hear of the request then. It must be called before the first request.
-func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.guard = f }
+// Guard sets a function that is called with each request and its body before forwarding, except for GET. Its context
+// ends when the client gives up; then the request is not forwarded. Call Guard before the first request.
+func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
-// ask shows a request to the guard.
-func (p *Proxy) ask(request Request, r *http.Request) {
-	if p.guard == nil || r.Method == http.MethodGet {
+// callGuard calls the guard.
+func (p *Proxy) callGuard(request Request, r *http.Request) {
+	if p.onWrite == nil || r.Method == http.MethodGet {
 		return
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client has gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	p.guard(r.Context(), request, body)
+	p.onWrite(r.Context(), request, body)
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// Answers has f called for each request that is answered, before the answer's first byte is delivered, with the time at
-// which the request arrived. An answer that is held back is none; one that is cut short is one. It must be called before the
-// first request.
-func (p *Proxy) Answers(f func(r Request, asked time.Time, status int)) { p.answers = f }
+// Answers sets a function that is called before the first byte of each response is delivered, with the arrival time of
+// the request. Responses that are held back do not count; responses that are cut do. Call Answers before the first
+// request.
+func (p *Proxy) Answers(f func(r Request, arrived time.Time, status int)) { p.onResponse = f }
 
-// telling tells of the answer when it begins.
-func (p *Proxy) telling(w http.ResponseWriter, request Request) http.ResponseWriter {
-	if p.answers == nil {
+// observeStatus returns a writer that reports the beginning of the response.
+func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.ResponseWriter {
+	if p.onResponse == nil {
 		return w
 	}
-	asked := time.Now()
-	return &beginning{ResponseWriter: w, tell: func(status int) { p.answers(request, asked, status) }}
+	arrived := time.Now()
+	return &statusObserver{ResponseWriter: w, report: func(status int) { p.onResponse(request, arrived, status) }}
 }
 
-// beginning calls tell once, with the status.
-type beginning struct {
+// statusObserver calls report once with the status.
+type statusObserver struct {
 	http.ResponseWriter
-	tell func(status int)
-	told bool
+	report   func(status int)
+	reported bool
 }
 
-// Unwrap lets http.ResponseController flush.
-func (b *beginning) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+// Unwrap gives http.ResponseController access to Flush.
+func (b *statusObserver) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-func (b *beginning) WriteHeader(status int) {
-	b.begin(status)
+func (b *statusObserver) WriteHeader(status int) {
+	b.reportOnce(status)
 	b.ResponseWriter.WriteHeader(status)
 }
 
-func (b *beginning) Write(p []byte) (int, error) {
-	b.begin(http.StatusOK)
+func (b *statusObserver) Write(p []byte) (int, error) {
+	b.reportOnce(http.StatusOK)
 	return b.ResponseWriter.Write(p)
 }
 
-func (b *beginning) begin(status int) {
-	if !b.told && status >= http.StatusOK {
-		b.told = true
-		b.tell(status)
+func (b *statusObserver) reportOnce(status int) {
+	if !b.reported && status >= http.StatusOK {
+		b.reported = true
+		b.report(status)
 	}
 }
 
-// NextLife says that the process has ended, and that the one that asks next has not begun: the Life of its requests is
-// one more. What the dead process had sent before, and comes only now, is still told from that by its connection.
+// NextLife records that the process has ended and before the next one begins: it increments Life for new connections.
+// Late requests of the dead process keep their Life, because it belongs to the connection.
 func (p *Proxy) NextLife() { p.life.Add(1) }
 
 type lifeKey struct{}
 
-func (p *Proxy) connected(ctx context.Context, _ net.Conn) context.Context {
+func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
 }
 
-// arrived numbers a request, and gives what is to be done at it, if anything.
-func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
+// registerRequest numbers a request, and returns the function to call at it, or nil.
+func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, _ := r.Context().Value(lifeKey{}).(int)
@@ -247,10 +244,10 @@ func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
 	p.nth[kind]++
 	request.Point = Point{Kind: kind, Nth: p.nth[kind]}
 	p.requests = append(p.requests, request)
-	if p.stepIn == nil || request.Point != p.at {
+	if p.onInterrupt == nil || request.Point != p.interruptAt {
 		return request, nil
 	}
-	return request, p.stepIn
+	return request, p.onInterrupt
 }
 
 // Close cuts all connections.
@@ -264,7 +261,7 @@ func (p *Proxy) Close() error {
 	return errors.Join(errs...)
 }
 
-// Kubeconfig writes a copy of a kubeconfig whose current cluster is reached at another address, without TLS.
+// Kubeconfig writes a copy of a kubeconfig with another address of the current cluster, without TLS.
 func Kubeconfig(from, to string, server *url.URL) error {
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
@@ -272,7 +269,7 @@ func Kubeconfig(from, to string, server *url.URL) error {
 	}
 	current := config.Contexts[config.CurrentContext]
 	if current == nil || config.Clusters[current.Cluster] == nil {
-		return fmt.Errorf("kubeconfig %s: the cluster of the current context %q is not there", from, config.CurrentContext)
+		return fmt.Errorf("kubeconfig %s: the current context %q has no cluster", from, config.CurrentContext)
 	}
 	cluster := config.Clusters[current.Cluster]
 	cluster.Server, cluster.CertificateAuthority, cluster.CertificateAuthorityData = server.String(), "", nil

@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// behind starts a server that counts what reaches it, with a proxy in front.
-func behind(t *testing.T, p *faultproxy.Proxy, handler http.HandlerFunc) (address string, served *atomic.Int32) {
+// startProxiedServer starts a server that counts its requests, with a proxy in front.
+func startProxiedServer(t *testing.T, p *faultproxy.Proxy, handler http.HandlerFunc) (address string, served *atomic.Int32) {
 	t.Helper()
 	served = new(atomic.Int32)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func byMethod(r faultproxy.Request) string { return r.Method }
 
 func get(t *testing.T, address string) error {
 	t.Helper()
-	// One connection each: a client of net/http asks again by itself when a connection it has used before is cut.
+	// One connection per request, because net/http retries when a reused connection is cut.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(address)
 	if err != nil {
@@ -56,7 +56,7 @@ func get(t *testing.T, address string) error {
 	return err
 }
 
-func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
+func TestOnlyNthRequestIsInterrupted(t *testing.T) {
 	for _, tc := range []struct {
 		moment faultproxy.Moment
 		served int32
@@ -65,9 +65,9 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 			p := faultproxy.New(byMethod)
 			steppedIn := make(chan faultproxy.Request, 3)
 			p.At(faultproxy.Point{Kind: "GET", Nth: 2}, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
-			address, served := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
+			address, served := startProxiedServer(t, p, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-Forwarded-For") != "" {
-					t.Error("the proxy shows itself by X-Forwarded-For")
+					t.Error("the request has an X-Forwarded-For header")
 				}
 				_, _ = w.Write([]byte("fine"))
 			})
@@ -83,7 +83,7 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 				Server: "server", Method: "GET", Path: "/thing", Query: "q=1", Point: faultproxy.Point{Kind: "GET", Nth: 2},
 			}
 			if r := <-steppedIn; r != want || len(steppedIn) != 0 {
-				t.Errorf("stepped in at %v and %d more, want %v alone", r, len(steppedIn), want)
+				t.Errorf("interrupted %v and %d more, want only %v", r, len(steppedIn), want)
 			}
 			if len(p.Requests()) != 3 {
 				t.Errorf("requests %v, want 3", p.Requests())
@@ -92,14 +92,14 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 	}
 }
 
-func TestAWatchIsPassedOnLineByLine(t *testing.T) {
+func TestWatchIsForwardedLineByLine(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	read := make(chan bool)
-	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
 			_, _ = w.Write([]byte("line\n"))
 			_ = http.NewResponseController(w).Flush()
-			<-read // a line held back would be waited for until the test's end
+			<-read // a line that is held back blocks until the end of the test
 		}
 	})
 	resp, err := http.Get(address)
@@ -116,7 +116,7 @@ func TestAWatchIsPassedOnLineByLine(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
+func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		moment faultproxy.Moment
@@ -136,33 +136,33 @@ func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
 				p.At(faultproxy.Point{Kind: "GET", Nth: 1}, tc.moment, func(faultproxy.Request) {})
 			}
 			var mu sync.Mutex
-			var told []int
+			var statuses []int
 			began := time.Now()
 			p.Answers(func(r faultproxy.Request, asked time.Time, status int) {
 				mu.Lock()
 				defer mu.Unlock()
 				if r.Path != "/thing" || asked.Before(began) {
-					t.Errorf("told of %v, asked at %s", r, asked)
+					t.Errorf("reported %v, arrived at %s", r, asked)
 				}
-				told = append(told, status)
+				statuses = append(statuses, status)
 			})
-			address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+			address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte("fine"))
 				_ = http.NewResponseController(w).Flush()
 			})
-			_ = get(t, address+"/thing") // the client's view is that of other tests
+			_ = get(t, address+"/thing") // other tests check the client's view
 			mu.Lock()
 			defer mu.Unlock()
-			if !slices.Equal(told, tc.want) {
-				t.Errorf("told of %v, want %v", told, tc.want)
+			if !slices.Equal(statuses, tc.want) {
+				t.Errorf("reported %v, want %v", statuses, tc.want)
 			}
 		})
 	}
 }
 
-func TestALifeIsThatOfTheConnection(t *testing.T) {
+func TestRequestLifeIsThatOfConnection(t *testing.T) {
 	p := faultproxy.New(byMethod)
-	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) {})
+	address, _ := startProxiedServer(t, p, func(http.ResponseWriter, *http.Request) {})
 	first := &http.Client{Transport: &http.Transport{}}
 	ask := func(c *http.Client) {
 		t.Helper()
@@ -174,7 +174,7 @@ func TestALifeIsThatOfTheConnection(t *testing.T) {
 	}
 	ask(first)
 	p.NextLife()
-	ask(first) // as what a dead process had sent before
+	ask(first) // as a request that a dead process had sent
 	ask(&http.Client{Transport: &http.Transport{}})
 	var lives []int
 	for _, r := range p.Requests() {
@@ -185,7 +185,7 @@ func TestALifeIsThatOfTheConnection(t *testing.T) {
 	}
 }
 
-func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
+func TestCloseDuringConnectDoesNotDeadlock(t *testing.T) {
 	for range 100 {
 		p := faultproxy.New(byMethod)
 		front, err := p.Serve("server", &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, nil)
@@ -199,7 +199,7 @@ func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
 				for {
 					c, err := net.Dial("tcp", front.Host)
 					if err != nil {
-						return // the proxy listens no more
+						return // the proxy no longer listens
 					}
 					_ = c.Close()
 					select {
@@ -217,7 +217,7 @@ func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(time.Minute):
-			t.Fatal("the proxy waits for a connection that waits for the proxy")
+			t.Fatal("deadlock: Close waits for a connection that waits for Close")
 		}
 		dialing.Wait()
 	}

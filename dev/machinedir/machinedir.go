@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package machinedir ties the machines of the sample plugin, which are files in a directory, to the nodes of a control
-// plane without machines: one that has booted joins as a node, and one that is gone leaves its node silent.
+// Package machinedir connects the machines of the sample plugin, which are files in a directory, to the nodes of a
+// control plane. A booted machine joins as a node, and the node of a removed machine is powered off.
 package machinedir
 
 import (
@@ -17,40 +17,40 @@ import (
 	"github.com/slipway-dev/slipway/examples/directory/machines"
 )
 
-// Cluster is what there has to be of a control plane.
+// Cluster is the part of a control plane that this package needs.
 type Cluster interface {
 	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
 	PowerOff(ctx context.Context, node string) error
 }
 
-// interval is the time between two looks at the directory.
-const interval = 50 * time.Millisecond
+// pollInterval is the polling interval of the directory.
+const pollInterval = 50 * time.Millisecond
 
-// Tie keeps the nodes like the machines of a host until ctx ends, which is no error.
+// Tie keeps the nodes in line with the machines of a host until ctx ends, and then returns nil.
 func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
 	joined := map[string]bool{}
 	for {
-		there := map[string]controlplane.NodeSpec{}
-		err := hypervisor.WithLock(ctx, func(v machines.View) error { return booted(v, host, there) })
+		running := map[string]controlplane.NodeSpec{}
+		err := hypervisor.WithLock(ctx, func(v machines.View) error { return addBootedNodes(v, host, running) })
 		if err == nil {
-			err = follow(ctx, c, there, joined)
+			err = syncOnce(ctx, c, running, joined)
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // ctx ended
 		}
 		if err != nil {
-			return fmt.Errorf("the nodes of %s: %w", hypervisor.Root, err)
+			return fmt.Errorf("sync the nodes of %s: %w", hypervisor.Root, err)
 		}
 		select {
-		case <-time.After(interval):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// booted adds the nodes of the machines that run.
-func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
+// addBootedNodes adds the node specs of the running machines to a map.
+func addBootedNodes(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
 	groups, err := v.Groups()
 	for _, group := range groups {
 		all, wrong := v.Machines(group)
@@ -76,22 +76,22 @@ func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) e
 	return err
 }
 
-// follow has the nodes that are new join, and silences those whose machines are gone.
-func follow(ctx context.Context, c Cluster, there map[string]controlplane.NodeSpec, joined map[string]bool) error {
-	var fresh []controlplane.NodeSpec
-	for name, spec := range there {
+// syncOnce adds nodes for new machines, and powers off the nodes of removed machines.
+func syncOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
+	var newNodes []controlplane.NodeSpec
+	for name, spec := range running {
 		if !joined[name] {
-			fresh = append(fresh, spec)
+			newNodes = append(newNodes, spec)
 		}
 	}
-	if err := c.AddNodes(ctx, fresh...); err != nil {
+	if err := c.AddNodes(ctx, newNodes...); err != nil {
 		return err
 	}
-	for _, spec := range fresh {
+	for _, spec := range newNodes {
 		joined[spec.Name] = true
 	}
 	for name := range joined {
-		if _, ok := there[name]; ok {
+		if _, ok := running[name]; ok {
 			continue
 		}
 		if err := c.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {

@@ -18,16 +18,16 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Cluster is what there has to be of a control plane.
+// Cluster is the part of a control plane that this package needs.
 type Cluster interface {
 	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
 	PowerOff(ctx context.Context, node string) error
 }
 
-// joinPause is the time between two looks at Nova.
-const joinPause = 300 * time.Millisecond
+// novaPollInterval is the polling interval of Nova.
+const novaPollInterval = 300 * time.Millisecond
 
-// Nova is a client of Nova as the user of an entry of clouds.yaml.
+// Nova returns a client of Nova for an entry of clouds.yaml.
 func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
 	auth, _, secure, err := clouds.Parse(clouds.WithCloudName(user), clouds.WithLocations(c.CloudsFile()))
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClie
 	return client, nil
 }
 
-// Servers lists the servers of the project Demo that have this in their metadata.
+// Servers lists the servers of the project Demo with this metadata.
 func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) ([]servers.Server, error) {
 	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[
 	return list, nil
 }
 
-// RemoveServers deletes the servers that have this in their metadata, such as those that an earlier run has left, and
-// returns when they are gone.
+// RemoveServers deletes the servers with this metadata, for example from an earlier run, and returns when they are
+// gone.
 func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
 	for {
 		left, err := Servers(ctx, nova, metadata)
@@ -79,20 +79,20 @@ func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadat
 		}
 		for _, s := range left {
 			if s.TaskState != "deleting" {
-				_ = servers.Delete(ctx, nova, s.ID).ExtractErr() // the next list says whether it worked
+				_ = servers.Delete(ctx, nova, s.ID).ExtractErr() // the next list shows whether it worked
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("OpenStack: %d servers with %v are left: %w", len(left), metadata, context.Cause(ctx))
-		case <-time.After(joinPause):
+			return fmt.Errorf("OpenStack: %d servers with metadata %v remain: %w", len(left), metadata, context.Cause(ctx))
+		case <-time.After(novaPollInterval):
 		}
 	}
 }
 
-// Join keeps the nodes of a control plane like the servers with this metadata until ctx ends, which is no error: one that
-// is ACTIVE joins as a node of its flavour's size with the labels, and the node of one that is gone falls silent. The
-// servers of the fake hypervisor run nothing, so that somebody has to join in their place.
+// Join keeps the nodes of a control plane in line with the servers with this metadata until ctx ends, and then returns
+// nil. An ACTIVE server joins as a node with the labels and the size of its flavor. The node of a deleted server is
+// powered off. Join is needed because the servers of the fake hypervisor run nothing.
 func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[string]string) error {
 	nova, err := c.Nova(ctx, Demo)
 	if err != nil {
@@ -102,41 +102,41 @@ func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[strin
 	for {
 		all, err := Servers(ctx, nova, metadata)
 		if err == nil {
-			err = follow(ctx, to, all, labels, joined)
+			err = syncOnce(ctx, to, all, labels, joined)
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // ctx ended
 		}
 		if err != nil {
-			return fmt.Errorf("the nodes of the servers: %w", err)
+			return fmt.Errorf("sync the nodes of the servers: %w", err)
 		}
 		select {
-		case <-time.After(joinPause):
+		case <-time.After(novaPollInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// follow has the servers join that are new, and silences the nodes of those that are gone.
-func follow(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
-	there := map[string]bool{}
-	var fresh []controlplane.NodeSpec
+// syncOnce adds nodes for new servers, and powers off the nodes of deleted servers.
+func syncOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
+	existing := map[string]bool{}
+	var newNodes []controlplane.NodeSpec
 	for i := range all {
 		s := &all[i]
-		there[s.Name] = true
+		existing[s.Name] = true
 		if s.Status == "ACTIVE" && s.TaskState == "" && !joined[s.Name] {
-			fresh = append(fresh, nodeOf(s, labels))
+			newNodes = append(newNodes, newNodeSpec(s, labels))
 		}
 	}
-	if err := to.AddNodes(ctx, fresh...); err != nil {
+	if err := to.AddNodes(ctx, newNodes...); err != nil {
 		return err
 	}
-	for _, spec := range fresh {
+	for _, spec := range newNodes {
 		joined[spec.Name] = true
 	}
 	for name := range joined {
-		if there[name] {
+		if existing[name] {
 			continue
 		}
 		if err := to.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {
@@ -147,8 +147,8 @@ func follow(ctx context.Context, to Cluster, all []servers.Server, labels map[st
 	return nil
 }
 
-// nodeOf is the node of a server.
-func nodeOf(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
+// newNodeSpec returns the node of a server.
+func newNodeSpec(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
 	vcpus, _ := s.Flavor["vcpus"].(float64)
 	ram, _ := s.Flavor["ram"].(float64)
 	flavor, _ := s.Flavor["original_name"].(string)

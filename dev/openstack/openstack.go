@@ -1,10 +1,10 @@
-// Package openstack starts a real OpenStack on loopback for tests: Keystone, Glance, Placement, Neutron and Nova of
-// Debian 12's packages (OpenStack Zed), with MariaDB and RabbitMQ. Everything is real but the hypervisor, which is Nova's
-// own fake driver, and the network below Neutron, which ml2/nullbind.py stands for. There is no Cinder, no metadata
-// service and no TLS.
+// Package openstack starts a real OpenStack on the loopback interface for tests. It runs Keystone, Glance, Placement,
+// Neutron and Nova from Debian 12's packages (OpenStack Zed), with MariaDB and RabbitMQ. Two parts are fake: the
+// hypervisor is Nova's own fake driver, and ml2/nullbind.py replaces the network below Neutron. There is no Cinder, no
+// metadata service and no TLS.
 //
-// What is to be known of it: a server takes 1.3 to 2.4 s to become ACTIVE and about 1.5 s to go; Nova's quota is not exact
-// under concurrent creates; and the fake driver forgets its servers when nova-compute is started again.
+// A server needs 1.3 to 2.4 s to become ACTIVE and about 1.5 s to be deleted. Nova's quota is inexact under concurrent
+// creates. The fake driver forgets its servers when nova-compute restarts.
 package openstack
 
 import (
@@ -26,94 +26,93 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// scripts do the work: install, up and down, which also serve at a shell.
+// scripts are install, up and down, which can also be run from a shell.
 //
 //go:embed install up down seed.py ml2
 var scripts embed.FS
 
-// Variable is the environment variable that names the directory of a running OpenStack for tests.
+// Variable names the environment variable with the directory of a running OpenStack for tests.
 const Variable = "SLIPWAY_OPENSTACK"
 
-// UntilVariable is the environment variable with the time, in seconds since 1970, from which on no test begins any more.
+// UntilVariable names the environment variable with the time, in seconds since 1970, until when tests may begin.
 const UntilVariable = "SLIPWAY_OPENSTACK_UNTIL"
 
 // The entries of clouds.yaml.
 const (
 	Demo  = "demo"  // the project of the tests, without quota, with a network, a security group and a key pair
-	Other = "other" // another project, with Nova's own quota and nothing in it
+	Other = "other" // another, empty project with Nova's default quota
 	Admin = "admin"
 )
 
-// Cloud is an OpenStack that runs.
+// Cloud is a running OpenStack.
 type Cloud struct {
-	// Dir has its state, logs and process IDs.
+	// Dir holds its state, logs and process IDs.
 	Dir string
-	// IDs are those of what it begins with.
 	IDs IDs
 }
 
-// IDs are those of what a cloud begins with. All but the flavors are of the project Demo.
+// IDs are the IDs of the initial resources. All except the flavors belong to the project Demo.
 type IDs struct {
 	Image         string            `json:"image"`          // named tiny, public
 	Network       string            `json:"network"`        // named demo-net
 	SecurityGroup string            `json:"security_group"` // named demo-sg
 	Project       string            `json:"project"`
 	User          string            `json:"user"`
-	Flavors       map[string]string `json:"flavors"`   // m.2c4g, m.4c8g, t.1c512m, and giant, which fits nowhere
-	Endpoints     map[string]string `json:"endpoints"` // by the type of the service
+	Flavors       map[string]string `json:"flavors"`   // m.2c4g, m.4c8g, t.1c512m, and giant, which fits on no host
+	Endpoints     map[string]string `json:"endpoints"` // by service type
 }
 
 // KeyPair is the name of the project's key pair.
 const KeyPair = "demo-key"
 
-// FirstZone and SecondZone are the availability zones of the two hosts that the OpenStack of the tests has. One that has a
-// single host has no zones but Nova's own.
+// FirstZone and SecondZone are the availability zones of the two hosts in the tests' OpenStack. An OpenStack with one
+// host has only Nova's default zone.
 const (
 	FirstZone  = "west"
 	SecondZone = "east"
 )
 
-// DefaultDir is where an OpenStack is kept unless it is said otherwise: beside what dev/controlplane has compiled.
+// DefaultDir returns the default directory of OpenStack, next to the binaries of dev/controlplane.
 func DefaultDir() (string, error) {
 	if dir := os.Getenv(controlplane.CacheVariable); dir != "" {
 		return filepath.Join(dir, "openstack"), nil
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding a place for OpenStack (%s names one): %w", controlplane.CacheVariable, err)
+		return "", fmt.Errorf("finding a directory for OpenStack (set %s to one): %w", controlplane.CacheVariable, err)
 	}
 	return filepath.Join(user, "slipway-dev", "openstack"), nil
 }
 
-// Install installs the packages, for which it has to be root. What is there already is left alone.
+// Install installs missing packages. It must run as root.
 func Install(ctx context.Context, dir string, out io.Writer) error {
-	return run(ctx, dir, out, "install")
+	return runScript(ctx, dir, out, "install")
 }
 
-// Start starts an OpenStack in a directory, anew or with what it had, and returns when all of it works: in about 40 s the
-// first time. Its processes outlive this one; Stop ends them.
+// Start starts a new or existing OpenStack in a directory, and returns when all services work. The first start takes
+// about 40 s. Stop ends its processes; they outlive this process.
 func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
-	if err := run(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
+	if err := runScript(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
 		return nil, err
 	}
 	return Open(filepath.Join(dir, "run"))
 }
 
-// Stop ends the processes that Start has started there, by their IDs.
+// Stop ends the processes that Start has started in a directory, by their process IDs.
 func Stop(ctx context.Context, dir string, out io.Writer) error {
-	return run(ctx, dir, out, "down", filepath.Join(dir, "run"))
+	return runScript(ctx, dir, out, "down", filepath.Join(dir, "run"))
 }
 
-// Begin installs OpenStack if need be and starts one that has a place of its own, of that name, beside those of others. Its
-// database outlives it: servers of the project Demo with this in their metadata, which a run that was cut off has left, are
-// deleted first. stop ends it.
+// Begin installs OpenStack if needed, and starts it in its own directory of this name. The database outlives the
+// process. So Begin first deletes servers of the project Demo with this metadata, which an interrupted run may have
+// left. stop ends OpenStack.
 func Begin(ctx context.Context, name string, metadata map[string]string, out io.Writer) (_ *Cloud, stop func() error, err error) {
 	dir, err := DefaultDir()
 	if err != nil {
 		return nil, nil, err
 	}
 	dir = filepath.Join(dir, name)
-	fmt.Fprintln(out, "OpenStack is started: Keystone, Glance, Placement, Neutron and Nova. That takes about half a minute, and a few more the first time …")
+	fmt.Fprintln(out, "Starting OpenStack (Keystone, Glance, Placement, Neutron and Nova). This takes about half a minute, and a few minutes the first time …")
 	log := &strings.Builder{}
 	if err := Install(ctx, dir, log); err != nil {
 		return nil, nil, fmt.Errorf("%w:\n%s", err, log)
@@ -121,7 +120,7 @@ func Begin(ctx context.Context, name string, metadata map[string]string, out io.
 	stop = func() error { return Stop(context.WithoutCancel(ctx), dir, io.Discard) }
 	c, err := Start(ctx, dir, log)
 	if err != nil {
-		_ = stop() // what is said of it is in err
+		_ = stop() // err has the reason
 		return nil, nil, fmt.Errorf("%w:\n%s", err, log)
 	}
 	nova, err := c.Nova(ctx, Demo)
@@ -135,13 +134,12 @@ func Begin(ctx context.Context, name string, metadata map[string]string, out io.
 	return c, stop, nil
 }
 
-// run runs one of the scripts.
-func run(ctx context.Context, dir string, out io.Writer, name string, args ...string) error {
+func runScript(ctx context.Context, dir string, out io.Writer, name string, args ...string) error {
 	at := filepath.Join(dir, "scripts")
-	if err := unpack(at); err != nil {
+	if err := unpackScripts(at); err != nil {
 		return fmt.Errorf("OpenStack: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(at, name), args...) //nolint:gosec // one of ours
+	cmd := exec.CommandContext(ctx, filepath.Join(at, name), args...) //nolint:gosec // an embedded script
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), "OS_TEMPLATE="+filepath.Join(dir, "database.tar"))
 	if err := cmd.Run(); err != nil {
@@ -150,7 +148,7 @@ func run(ctx context.Context, dir string, out io.Writer, name string, args ...st
 	return nil
 }
 
-func unpack(to string) error {
+func unpackScripts(to string) error {
 	return fs.WalkDir(scripts, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -171,10 +169,10 @@ func unpack(to string) error {
 	})
 }
 
-// Open finds the OpenStack that runs in a directory.
+// Open returns the OpenStack that runs in a directory.
 func Open(dir string) (*Cloud, error) {
 	c := &Cloud{Dir: dir}
-	raw, err := os.ReadFile(filepath.Join(dir, "out", "ids.json")) //nolint:gosec // the directory is the developer's own choice
+	raw, err := os.ReadFile(filepath.Join(dir, "out", "ids.json")) //nolint:gosec // the developer chooses the directory
 	if err != nil {
 		return nil, fmt.Errorf("OpenStack in %s: %w", dir, err)
 	}
@@ -182,15 +180,15 @@ func Open(dir string) (*Cloud, error) {
 		return nil, fmt.Errorf("OpenStack in %s: ids.json: %w", dir, err)
 	}
 	if c.IDs.Endpoints["compute"] == "" {
-		return nil, fmt.Errorf("OpenStack in %s: ids.json: %w", dir, errors.New("it has no address of Nova"))
+		return nil, fmt.Errorf("OpenStack in %s: ids.json: %w", dir, errors.New("it has no Nova endpoint"))
 	}
 	return c, nil
 }
 
-// CloudsFile is its clouds.yaml, which has Demo, Other and Admin.
+// CloudsFile returns the path of clouds.yaml with the entries Demo, Other and Admin.
 func (c *Cloud) CloudsFile() string { return filepath.Join(c.Dir, "out", "clouds.yaml") }
 
-// Password is that of all its users.
+// Password returns the password of all users.
 func (c *Cloud) Password() (string, error) {
 	raw, err := os.ReadFile(filepath.Join(c.Dir, "conf", "password"))
 	if err != nil {
@@ -199,21 +197,21 @@ func (c *Cloud) Password() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// notBegun is the file, in the directory of a running OpenStack, with the names of the tests for which it was too late.
-// Whoever has started it counts them: a run that skips most of its tests would look like one that has passed.
-const notBegun = "not-begun"
+// skippedTestsFile is the file, in the directory of a running OpenStack, with the names of tests that were skipped for lack of
+// time. The starter counts them, because a run that skips most tests would look like a pass.
+const skippedTestsFile = "not-begun"
 
-func noteNotBegun(dir, test string) error {
-	f, err := os.OpenFile(filepath.Join(dir, notBegun), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // the folder is the one that this test run was started for
+func recordSkippedTest(dir, test string) error {
+	f, err := os.OpenFile(filepath.Join(dir, skippedTestsFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // the directory belongs to this test run
 	if err != nil {
-		return fmt.Errorf("noting that %s was not begun: %w", test, err)
+		return fmt.Errorf("record that %s was skipped: %w", test, err)
 	}
 	_, err = fmt.Fprintln(f, test)
 	return errors.Join(err, f.Close())
 }
 
-// ForTest gives the OpenStack that `make test-openstack` has started, and skips the test when there is none, or when the
-// time is over by which tests may begin.
+// ForTest returns the OpenStack that `make test-openstack` has started. It skips the test if there is none, or if the
+// time for tests is over.
 func ForTest(tb testing.TB) *Cloud {
 	tb.Helper()
 	dir := os.Getenv(Variable)
@@ -221,12 +219,12 @@ func ForTest(tb testing.TB) *Cloud {
 		tb.Skip("no OpenStack runs here: make test-openstack starts one")
 	}
 	if text := os.Getenv(UntilVariable); text != "" {
-		until, err := strconv.ParseInt(text, 10, 64)
+		deadline, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			tb.Fatalf("%s is %q: want seconds since 1970", UntilVariable, text)
+			tb.Fatalf("%s is %q: must be seconds since 1970", UntilVariable, text)
 		}
-		if !time.Now().Before(time.Unix(until, 0)) {
-			if err := noteNotBegun(dir, tb.Name()); err != nil {
+		if !time.Now().Before(time.Unix(deadline, 0)) {
+			if err := recordSkippedTest(dir, tb.Name()); err != nil {
 				tb.Error(err)
 			}
 			tb.Skip("the time for the tests with OpenStack is over")

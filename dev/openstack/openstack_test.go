@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
+func TestTestAfterDeadlineIsSkippedAndRecorded(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(Variable, dir)
 	t.Setenv(UntilVariable, "1")
@@ -14,14 +14,14 @@ func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				if !t.Skipped() {
-					t.Error("it was begun")
+					t.Error("the test was not skipped")
 				}
 			}()
 			ForTest(t)
 		})
 	}
-	got, err := os.ReadFile(filepath.Join(dir, notBegun))
+	got, err := os.ReadFile(filepath.Join(dir, skippedTestsFile))
 	if want := t.Name() + "/one\n" + t.Name() + "/another\n"; err != nil || string(got) != want {
-		t.Errorf("noted %q, %v, want %q", got, err, want)
+		t.Errorf("recorded %q, %v, want %q", got, err, want)
 	}
 }

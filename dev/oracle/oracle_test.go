@@ -49,7 +49,7 @@ func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s 
 				undecided++
 				continue
 			}
-			if (verdict.Outcome == placement.Fits) != ruling.Fits || len(p.Spec.ResourceClaims) == 0 && !sameReasons(verdict, ruling) {
+			if (verdict.Outcome == placement.Fits) != ruling.Fits || len(p.Spec.ResourceClaims) == 0 && !haveSameReasons(verdict, ruling) {
 				return judged, undecided, &disagreement{p.Name, n.Name, verdict, ruling}
 			}
 		}
@@ -57,7 +57,7 @@ func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s 
 	return judged, undecided, nil
 }
 
-// predicates are the plugins that have to refuse some pair for the comparison to mean anything; "" stands for none.
+// predicates are the plugins that must each refuse at least one pair, so that the comparison is meaningful. "" means no plugin.
 var predicates = []string{
 	"", "SchedulingGates", "PreFilter", "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts",
 	"NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",
@@ -75,10 +75,10 @@ func (d *disagreement) Error() string {
 		d.ruling.Plugin, d.ruling.Reasons)
 }
 
-// sameReasons holds the reasons against the scheduler's where placement quotes them. The order in which several claims
-// or resources are named is not compared.
-func sameReasons(v placement.Verdict, r Ruling) bool {
-	if r.Plugin == "PreFilter" || len(v.Reasons) > 0 && passedOver(r.Plugin) && v.Reasons[0].Predicate != r.Plugin {
+// haveSameReasons compares the reasons that placement quotes from the scheduler. It ignores the order of several claims or
+// resources.
+func haveSameReasons(v placement.Verdict, r Ruling) bool {
+	if r.Plugin == "PreFilter" || len(v.Reasons) > 0 && mayBeSkipped(r.Plugin) && v.Reasons[0].Predicate != r.Plugin {
 		return true
 	}
 	var texts []string
@@ -90,12 +90,12 @@ func sameReasons(v placement.Verdict, r Ruling) bool {
 	}
 	slices.Sort(texts)
 	if len(texts) == 1 && len(r.Reasons) == 1 && strings.HasSuffix(texts[0], driverMissing) {
-		return strings.HasSuffix(r.Reasons[0], driverMissing) // of several drivers it names any
+		return strings.HasSuffix(r.Reasons[0], driverMissing) // any of several drivers
 	}
 	if len(texts) == 1 && len(r.Reasons) == 1 && strings.HasPrefix(r.Reasons[0], "running ") {
-		return strings.HasSuffix(r.Reasons[0], texts[0]) // the framework wraps what a plugin calls an error
+		return strings.HasSuffix(r.Reasons[0], texts[0]) // the framework wraps a plugin's error
 	}
-	if r.Plugin == "VolumeBinding" { // which may have more to say of volumes that placement leaves open
+	if r.Plugin == "VolumeBinding" { // it may have more reasons, for volumes that placement does not check
 		return !slices.ContainsFunc(texts, func(text string) bool { return !slices.Contains(r.Reasons, text) })
 	}
 	return slices.Equal(texts, r.Reasons)
@@ -103,22 +103,22 @@ func sameReasons(v placement.Verdict, r Ruling) bool {
 
 const driverMissing = " CSI driver is not installed on the node"
 
-// passedOver names the plugins whose verdict placement may leave open, to be refused by a later one.
-func passedOver(plugin string) bool {
+// mayBeSkipped reports whether placement may skip a plugin's check, so that a later plugin refuses the pod.
+func mayBeSkipped(plugin string) bool {
 	return plugin == "NodeVolumeLimits" || plugin == "VolumeBinding" || plugin == "DynamicResources"
 }
 
-func TestPlacementAgreesWithTheScheduler(t *testing.T) {
+func TestPlacementAgreesWithScheduler(t *testing.T) {
 	judge := newScheduler(t)
 	var judged, undecided, clusters int
 	plugins := map[string]int{}
 	for s := *seed; judged < *pairs; s++ {
 		c := placementtest.Random(s)
 		clusters++
-		n, u, err := compareAfresh(t.Context(), judge, c, plugins)
+		n, u, err := compareFreshSnapshot(t.Context(), judge, c, plugins)
 		judged, undecided = judged+n, undecided+u
 		if err != nil {
-			report(t, judge, c, fmt.Errorf("seed %d: %w", s, err))
+			shrinkAndFail(t, judge, c, fmt.Errorf("seed %d: %w", s, err))
 		}
 	}
 	t.Logf("%d pairs in %d clusters, %d undecidable; refused by %v", judged, clusters, undecided, plugins)
@@ -138,8 +138,8 @@ func newScheduler(t *testing.T) *Scheduler {
 	return judge
 }
 
-// compareAfresh builds placement's snapshot of a cluster and compares.
-func compareAfresh(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, plugins map[string]int) (judged, undecided int, err error) {
+// compareFreshSnapshot builds placement's snapshot of a cluster and compares.
+func compareFreshSnapshot(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, plugins map[string]int) (judged, undecided int, err error) {
 	if err := judge.Load(c); err != nil {
 		return 0, 0, err
 	}
@@ -150,11 +150,11 @@ func compareAfresh(ctx context.Context, judge *Scheduler, c *placementtest.Clust
 	return compare(ctx, judge, c, snapshot, plugins)
 }
 
-// report shrinks a cluster on which the judges disagree and keeps it as a case.
-func report(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error) {
+// shrinkAndFail shrinks a cluster with a disagreement and stores it as a case.
+func shrinkAndFail(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error) {
 	t.Helper()
 	disagree := func(c *placementtest.Cluster) bool {
-		_, _, err := compareAfresh(t.Context(), judge, c, map[string]int{})
+		_, _, err := compareFreshSnapshot(t.Context(), judge, c, map[string]int{})
 		var d *disagreement
 		return errors.As(err, &d)
 	}
@@ -164,12 +164,12 @@ func report(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error)
 	if writeErr := os.WriteFile(path, append(text, '\n'), 0o644); writeErr != nil {
 		t.Error(writeErr)
 	}
-	_, _, smallErr := compareAfresh(t.Context(), judge, small, map[string]int{})
+	_, _, smallErr := compareFreshSnapshot(t.Context(), judge, small, map[string]int{})
 	t.Fatalf("%v\nshrunk to %s (rename it to keep it as a case): %v", err, path, smallErr)
 }
 
-// TestDisagreementsMetBefore replays the clusters on which the two judges once disagreed.
-func TestDisagreementsMetBefore(t *testing.T) {
+// TestEarlierDisagreements replays the clusters with earlier disagreements.
+func TestEarlierDisagreements(t *testing.T) {
 	judge := newScheduler(t)
 	paths, err := filepath.Glob(filepath.Join("testdata", "case-*.json"))
 	if err != nil || len(paths) == 0 {
@@ -185,7 +185,7 @@ func TestDisagreementsMetBefore(t *testing.T) {
 			if err := json.Unmarshal(text, &c); err != nil {
 				t.Fatal(err)
 			}
-			judged, _, err := compareAfresh(t.Context(), judge, &c, map[string]int{})
+			judged, _, err := compareFreshSnapshot(t.Context(), judge, &c, map[string]int{})
 			if err != nil || judged == 0 {
 				t.Fatalf("%d pairs judged: %v", judged, err)
 			}
@@ -193,8 +193,8 @@ func TestDisagreementsMetBefore(t *testing.T) {
 	}
 }
 
-// TestAgreementSurvivesForksMovesAndRollbacks tries random plans and compares in the middle of them and after them.
-func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
+// TestAgreementAfterForksMovesAndRollbacks tries random plans and compares during and after them.
+func TestAgreementAfterForksMovesAndRollbacks(t *testing.T) {
 	judge := newScheduler(t)
 	judged := 0
 	for s := *seed; judged < *pairs/4; s++ {
@@ -209,20 +209,20 @@ func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
 		}
 		g := rand.New(rand.NewPCG(s, 5))
 		outer := snapshot.Fork()
-		moved := tryMoves(t, g, c, outer)
-		judged += agree(t, judge, moved, snapshot, s)
+		moved := makeRandomMoves(t, g, c, outer)
+		judged += compareAndFail(t, judge, moved, snapshot, s)
 		inner := snapshot.Fork()
-		again := tryMoves(t, g, moved, inner)
-		judged += agree(t, judge, again, snapshot, s)
+		again := makeRandomMoves(t, g, moved, inner)
+		judged += compareAndFail(t, judge, again, snapshot, s)
 		inner.Rollback()
-		judged += agree(t, judge, moved, snapshot, s)
+		judged += compareAndFail(t, judge, moved, snapshot, s)
 		outer.Rollback()
-		judged += agree(t, judge, c, snapshot, s)
+		judged += compareAndFail(t, judge, c, snapshot, s)
 	}
 	t.Logf("%d pairs", judged)
 }
 
-func agree(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *snapshot.Snapshot, seed uint64) int {
+func compareAndFail(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *snapshot.Snapshot, seed uint64) int {
 	t.Helper()
 	if err := judge.Load(c); err != nil {
 		t.Fatal(err)
@@ -234,8 +234,8 @@ func agree(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *s
 	return n
 }
 
-// tryMoves does the same random steps in the fork and to a copy of the cluster.
-func tryMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, fork snapshot.Fork) *placementtest.Cluster {
+// makeRandomMoves makes the same random steps in the fork and in a copy of the cluster.
+func makeRandomMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, fork snapshot.Fork) *placementtest.Cluster {
 	t.Helper()
 	after := *c
 	after.Nodes, after.Pods = slices.Clone(c.Nodes), slices.Clone(c.Pods)

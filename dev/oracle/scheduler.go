@@ -1,6 +1,6 @@
-// Package oracle lets the real kube-scheduler judge random clusters, so that internal/placement can be held against it:
-// pod by pod and node by node, the Filter plugins of k8s.io/kubernetes, run in process over the scheduler's own snapshot,
-// must say what placement says.
+// Package oracle tests internal/placement against the real kube-scheduler on random clusters. It runs the Filter plugins
+// of k8s.io/kubernetes in this process on the scheduler's own snapshot. Placement must agree with them for each pod and
+// node.
 package oracle
 
 import (
@@ -30,31 +30,31 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// Scheduler is kube-scheduler's framework with its default plugins and feature gates. Its listers are filled by hand,
+// Scheduler is kube-scheduler's framework with its default plugins and feature gates. Its listers are filled directly,
 // one cluster after the other. It is not safe for concurrent use.
 type Scheduler struct {
 	framework framework.Framework
 	factory   informers.SharedInformerFactory
-	lister    *lister
-	devices   *devices
+	lister    *snapshotLister
+	devices   *deviceManager
 	nominator nominator
 }
 
-// devices makes the plugins see device classes, and no device at all.
-type devices struct {
+// deviceManager gives the plugins device classes, but no devices.
+type deviceManager struct {
 	*dynamicresources.DefaultDRAManager
 }
 
-func (d *devices) ResourceSlices() fwk.ResourceSliceLister { return d }
-func (d *devices) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
+func (d *deviceManager) ResourceSlices() fwk.ResourceSliceLister { return d }
+func (d *deviceManager) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
 	return nil, nil
 }
 
-// replace lets the manager know other device classes in the place of those before, as its informer would.
-func (d *devices) replace(before []any, classes []*resourcev1.DeviceClass) error {
+// replaceClasses replaces the manager's device classes, as its informer would.
+func (d *deviceManager) replaceClasses(before []any, classes []*resourcev1.DeviceClass) error {
 	known, ok := d.DeviceClassResolver().(cache.ResourceEventHandler)
 	if !ok {
-		return fmt.Errorf("%T takes no device classes", d.DeviceClassResolver())
+		return fmt.Errorf("%T does not accept device classes", d.DeviceClassResolver())
 	}
 	for _, class := range before {
 		known.OnDelete(class)
@@ -65,7 +65,7 @@ func (d *devices) replace(before []any, classes []*resourcev1.DeviceClass) error
 	return nil
 }
 
-// nominator holds the pods that are nominated to nodes, by the nodes' names.
+// nominator holds the nominated pods by node name.
 type nominator map[string][]fwk.PodInfo
 
 func (n nominator) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}
@@ -73,25 +73,25 @@ func (n nominator) DeleteNominatedPodIfExists(*corev1.Pod)                      
 func (n nominator) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
 func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo                { return n[name] }
 
-// fill takes over the pods that the scheduler's queue would know as nominated.
-func (n nominator) fill(c *placementtest.Cluster) {
+// setNominatedPods adds the pods that the scheduler's queue would hold as nominated.
+func (n nominator) setNominatedPods(c *placementtest.Cluster) {
 	clear(n)
 	for _, p := range c.Waiting() {
 		if name := p.Status.NominatedNodeName; name != "" && cmp.Or(p.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName {
-			info, _ := framework.NewPodInfo(p) // which the queue holds also when a selector cannot be parsed
+			info, _ := framework.NewPodInfo(p) // the queue holds the pod even if a selector cannot be parsed
 			n[name] = append(n[name], info)
 		}
 	}
 }
 
-// lister hands the plugins the snapshot of the cluster at hand.
-type lister struct{ *schedulercache.Snapshot }
+// snapshotLister gives the plugins the snapshot of the loaded cluster.
+type snapshotLister struct{ *schedulercache.Snapshot }
 
-func (l *lister) NodeInfos() fwk.NodeInfoLister           { return l.Snapshot.NodeInfos() }
-func (l *lister) StorageInfos() fwk.StorageInfoLister     { return l.Snapshot.StorageInfos() }
-func (l *lister) PodGroupStates() fwk.PodGroupStateLister { return l.Snapshot.PodGroupStates() }
+func (l *snapshotLister) NodeInfos() fwk.NodeInfoLister           { return l.Snapshot.NodeInfos() }
+func (l *snapshotLister) StorageInfos() fwk.StorageInfoLister     { return l.Snapshot.StorageInfos() }
+func (l *snapshotLister) PodGroupStates() fwk.PodGroupStateLister { return l.Snapshot.PodGroupStates() }
 
-// NewScheduler builds the framework. The context ends what runs behind it.
+// NewScheduler builds the framework. Its goroutines end with the context.
 func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	metrics.Register()
 	configuration, err := latest.Default()
@@ -103,8 +103,8 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), factory.Resource().V1().ResourceClaims().Informer(),
 		"claims", "", nil)
 	s := &Scheduler{
-		factory: factory, lister: &lister{schedulercache.NewEmptySnapshot()}, nominator: nominator{},
-		devices: &devices{dynamicresources.NewDRAManager(ctx, claims, nil, factory)},
+		factory: factory, lister: &snapshotLister{schedulercache.NewEmptySnapshot()}, nominator: nominator{},
+		devices: &deviceManager{dynamicresources.NewDRAManager(ctx, claims, nil, factory)},
 	}
 	s.framework, err = frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), &configuration.Profiles[0],
 		frameworkruntime.WithClientSet(client),
@@ -121,38 +121,38 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	return s, nil
 }
 
-// Load puts a cluster before the scheduler.
+// Load sets the cluster for Judge.
 func (s *Scheduler) Load(c *placementtest.Cluster) error {
 	core, storage, classes := s.factory.Core().V1(), s.factory.Storage().V1(), s.factory.Resource().V1().DeviceClasses().Informer().GetIndexer()
-	if err := s.devices.replace(classes.List(), c.DeviceClasses); err != nil {
+	if err := s.devices.replaceClasses(classes.List(), c.DeviceClasses); err != nil {
 		return err
 	}
 	fill := []struct {
 		indexer cache.Indexer
 		objects []any
 	}{
-		{core.Namespaces().Informer().GetIndexer(), anys(c.Namespaces)},
-		{core.Nodes().Informer().GetIndexer(), anys(c.Nodes)},
-		{core.PersistentVolumeClaims().Informer().GetIndexer(), anys(c.Claims)},
-		{core.PersistentVolumes().Informer().GetIndexer(), anys(c.Volumes)},
-		{storage.StorageClasses().Informer().GetIndexer(), anys(c.StorageClasses)},
-		{storage.CSINodes().Informer().GetIndexer(), anys(c.CSINodes)},
-		{storage.CSIDrivers().Informer().GetIndexer(), anys(c.CSIDrivers)},
-		{storage.VolumeAttachments().Informer().GetIndexer(), anys(c.Attachments)},
-		{storage.CSIStorageCapacities().Informer().GetIndexer(), anys(c.Capacities)},
-		{classes, anys(c.DeviceClasses)},
+		{core.Namespaces().Informer().GetIndexer(), toAnySlice(c.Namespaces)},
+		{core.Nodes().Informer().GetIndexer(), toAnySlice(c.Nodes)},
+		{core.PersistentVolumeClaims().Informer().GetIndexer(), toAnySlice(c.Claims)},
+		{core.PersistentVolumes().Informer().GetIndexer(), toAnySlice(c.Volumes)},
+		{storage.StorageClasses().Informer().GetIndexer(), toAnySlice(c.StorageClasses)},
+		{storage.CSINodes().Informer().GetIndexer(), toAnySlice(c.CSINodes)},
+		{storage.CSIDrivers().Informer().GetIndexer(), toAnySlice(c.CSIDrivers)},
+		{storage.VolumeAttachments().Informer().GetIndexer(), toAnySlice(c.Attachments)},
+		{storage.CSIStorageCapacities().Informer().GetIndexer(), toAnySlice(c.Capacities)},
+		{classes, toAnySlice(c.DeviceClasses)},
 	}
 	for _, f := range fill {
 		if err := f.indexer.Replace(f.objects, ""); err != nil {
 			return fmt.Errorf("fill a lister: %w", err)
 		}
 	}
-	s.nominator.fill(c)
+	s.nominator.setNominatedPods(c)
 	s.lister.Snapshot = schedulercache.NewSnapshot(c.Placed(), c.Nodes)
 	return nil
 }
 
-func anys[T any](list []T) []any {
+func toAnySlice[T any](list []T) []any {
 	out := make([]any, len(list))
 	for i := range list {
 		out[i] = list[i]
@@ -160,29 +160,29 @@ func anys[T any](list []T) []any {
 	return out
 }
 
-// Ruling is what the scheduler says of a pod and a node.
+// Ruling is the scheduler's result for a pod and a node.
 type Ruling struct {
 	Fits    bool
 	Plugin  string
 	Reasons []string
 }
 
-// Judge runs PreEnqueue and PreFilter once for the pod, and Filter for every node, with and without the pods that are
-// nominated to it. The rulings are by node name.
+// Judge runs PreEnqueue and PreFilter once for the pod. It runs Filter for every node, with and without the node's
+// nominated pods. It returns the rulings by node name.
 func (s *Scheduler) Judge(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]Ruling, error) {
 	rulings := make(map[string]Ruling, len(nodes))
 	state := framework.NewCycleState()
 	var result *fwk.PreFilterResult
-	status := s.admit(ctx, pod)
+	status := s.runPreEnqueue(ctx, pod)
 	if status.IsSuccess() {
 		result, status, _ = s.framework.RunPreFilterPlugins(ctx, state, pod)
 	}
 	for _, n := range nodes {
 		if !status.IsSuccess() {
-			rulings[n.Name] = ruling(status)
+			rulings[n.Name] = toRuling(status)
 			continue
 		}
-		if !result.AllNodes() && !namesNode(result.NodeNames, n.Name) {
+		if !result.AllNodes() && !setHas(result.NodeNames, n.Name) {
 			rulings[n.Name] = Ruling{Plugin: "PreFilter"}
 			continue
 		}
@@ -190,13 +190,13 @@ func (s *Scheduler) Judge(ctx context.Context, pod *corev1.Pod, nodes []*corev1.
 		if err != nil {
 			return nil, fmt.Errorf("find node %s: %w", n.Name, err)
 		}
-		rulings[n.Name] = ruling(s.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info))
+		rulings[n.Name] = toRuling(s.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info))
 	}
 	return rulings, nil
 }
 
-// admit says whether the pod enters the queue of pods to schedule.
-func (s *Scheduler) admit(ctx context.Context, pod *corev1.Pod) *fwk.Status {
+// runPreEnqueue returns whether the pod may enter the scheduling queue.
+func (s *Scheduler) runPreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	for _, plugin := range s.framework.PreEnqueuePlugins() {
 		if status := plugin.PreEnqueue(ctx, pod); !status.IsSuccess() {
 			return status.WithPlugin(plugin.Name())
@@ -205,9 +205,9 @@ func (s *Scheduler) admit(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	return nil
 }
 
-func namesNode(names sets.Set[string], name string) bool { return names.Has(name) }
+func setHas(names sets.Set[string], name string) bool { return names.Has(name) }
 
-func ruling(status *fwk.Status) Ruling {
+func toRuling(status *fwk.Status) Ruling {
 	if status.IsSuccess() {
 		return Ruling{Fits: true}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// Shrink leaves out of a cluster whatever it can while the judges still disagree about it: objects first, then parts of
-// the pods.
+// Shrink removes as much as possible from a cluster while disagree still returns true: first objects, then parts of the
+// pods.
 func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
@@ -22,23 +22,23 @@ func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool
 	}
 }
 
-// shrinkOnce returns a smaller cluster on which the judges disagree, or nil.
+// shrinkOnce returns a smaller cluster with a disagreement, or nil.
 func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for _, smaller := range slices.Concat(
-		without(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
-		without(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
-		without(c, c.Nodes, func(c *placementtest.Cluster, l []*corev1.Node) { c.Nodes = l }),
-		without(c, c.Claims, func(c *placementtest.Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
-		without(c, c.Volumes, func(c *placementtest.Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
-		without(c, c.StorageClasses, func(c *placementtest.Cluster, l []*storagev1.StorageClass) { c.StorageClasses = l }),
-		without(c, c.CSINodes, func(c *placementtest.Cluster, l []*storagev1.CSINode) { c.CSINodes = l }),
-		without(c, c.CSIDrivers, func(c *placementtest.Cluster, l []*storagev1.CSIDriver) { c.CSIDrivers = l }),
-		without(c, c.Attachments, func(c *placementtest.Cluster, l []*storagev1.VolumeAttachment) { c.Attachments = l }),
-		without(c, c.Capacities, func(c *placementtest.Cluster, l []*storagev1.CSIStorageCapacity) { c.Capacities = l }),
-		without(c, c.DeviceClasses, func(c *placementtest.Cluster, l []*resourcev1.DeviceClass) { c.DeviceClasses = l }),
-		without(c, c.Namespaces, func(c *placementtest.Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
-		simplerPods(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
-		simplerPods(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
+		clustersWithoutOne(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		clustersWithoutOne(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
+		clustersWithoutOne(c, c.Nodes, func(c *placementtest.Cluster, l []*corev1.Node) { c.Nodes = l }),
+		clustersWithoutOne(c, c.Claims, func(c *placementtest.Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
+		clustersWithoutOne(c, c.Volumes, func(c *placementtest.Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
+		clustersWithoutOne(c, c.StorageClasses, func(c *placementtest.Cluster, l []*storagev1.StorageClass) { c.StorageClasses = l }),
+		clustersWithoutOne(c, c.CSINodes, func(c *placementtest.Cluster, l []*storagev1.CSINode) { c.CSINodes = l }),
+		clustersWithoutOne(c, c.CSIDrivers, func(c *placementtest.Cluster, l []*storagev1.CSIDriver) { c.CSIDrivers = l }),
+		clustersWithoutOne(c, c.Attachments, func(c *placementtest.Cluster, l []*storagev1.VolumeAttachment) { c.Attachments = l }),
+		clustersWithoutOne(c, c.Capacities, func(c *placementtest.Cluster, l []*storagev1.CSIStorageCapacity) { c.Capacities = l }),
+		clustersWithoutOne(c, c.DeviceClasses, func(c *placementtest.Cluster, l []*resourcev1.DeviceClass) { c.DeviceClasses = l }),
+		clustersWithoutOne(c, c.Namespaces, func(c *placementtest.Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
+		clustersWithSimplerPod(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		clustersWithSimplerPod(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
 	) {
 		if disagree(smaller) {
 			return smaller
@@ -47,8 +47,8 @@ func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) 
 	return nil
 }
 
-// without lists the clusters that lack one object of a list.
-func without[T any](c *placementtest.Cluster, list []T, set func(*placementtest.Cluster, []T)) []*placementtest.Cluster {
+// clustersWithoutOne lists the clusters that lack one object of a list.
+func clustersWithoutOne[T any](c *placementtest.Cluster, list []T, set func(*placementtest.Cluster, []T)) []*placementtest.Cluster {
 	var out []*placementtest.Cluster
 	for i := range list {
 		smaller := *c
@@ -58,8 +58,8 @@ func without[T any](c *placementtest.Cluster, list []T, set func(*placementtest.
 	return out
 }
 
-// simplerPods lists the clusters in which one pod of a list lacks one part of its specification.
-func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
+// clustersWithSimplerPod lists variants of the cluster. In each, one pod of a list lacks one part of its spec.
+func clustersWithSimplerPod(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
 	cuts := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.Affinity = nil },
 		func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = nil },
@@ -80,7 +80,7 @@ func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placeme
 		for _, cut := range cuts {
 			simpler := p.DeepCopy()
 			cut(simpler)
-			if podsEqual(simpler, p) {
+			if equalPods(simpler, p) {
 				continue
 			}
 			smaller := *c
@@ -93,4 +93,4 @@ func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placeme
 	return out
 }
 
-func podsEqual(a, b *corev1.Pod) bool { return a.String() == b.String() }
+func equalPods(a, b *corev1.Pod) bool { return a.String() == b.String() }

@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// TestTheSchedulerAgreesWithTheMovesOfVictims carries out chosen victims in order and lets the scheduler judge every
-// single move in the state that the moves before it have led to.
-func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
+// TestSchedulerAgreesWithVictimMoves removes the chosen victims in order. The scheduler judges every move in
+// the state after the moves before it.
+func TestSchedulerAgreesWithVictimMoves(t *testing.T) {
 	judge := newScheduler(t)
 	moves, victims := 0, 0
 	for s := *seed; moves < *pairs/100; s++ {
@@ -28,14 +28,14 @@ func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 		}
 		victims += len(selection.Victims)
 		for _, v := range selection.Victims {
-			moves += remove(t, judge, c, v, s)
+			moves += removeNode(t, judge, c, v, s)
 		}
 	}
 	t.Logf("%d moves of %d victims", moves, victims)
 }
 
-// remove takes a node out of the cluster and creates the pods that have to move anew, one by one.
-func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
+// removeNode removes a node from the cluster and recreates its pods one by one.
+func removeNode(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
 	t.Helper()
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == v.Node })
 	var leaving []*corev1.Pod
@@ -59,8 +59,8 @@ func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ruling, there := rulings[m.To]; !there || !ruling.Fits {
-			t.Fatalf("seed %d: %s leaves %s for %s: there=%t %s %q", seed, m.Pod, v.Node, m.To, there, ruling.Plugin, ruling.Reasons)
+		if ruling, found := rulings[m.To]; !found || !ruling.Fits {
+			t.Fatalf("seed %d: %s leaves %s for %s: there=%t %s %q", seed, m.Pod, v.Node, m.To, found, ruling.Plugin, ruling.Reasons)
 		}
 		p.Spec.NodeName = m.To
 		c.Pods = append(c.Pods, p)

@@ -8,28 +8,28 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// index is the page that leads to the others. The list of pages that is on every page has its headings and its order.
-const index = "README.md"
+// indexPage is the page with links to the others. The navigation has its headings and its order.
+const indexPage = "README.md"
 
-// section is a part of the list of pages.
-type section struct {
+// navSection is a part of the navigation.
+type navSection struct {
 	Title string
-	Pages []entry
+	Pages []navEntry
 	paths []string
 }
 
-// otherPages is the section of pages in a folder that the index does not link to, by the folder.
+// otherPages is the section of pages without link from the index, by folder.
 var otherPages = map[string]string{"reference": "Reference", "adr": "Decisions"}
 
-// sections are the pages in the order of the index, each under the first heading that links to it. A page that the index
-// does not name comes last in the section of its folder.
-func (s *site) sections() []section {
-	var list []section
-	placed := map[string]bool{index: true}
+// navSections returns the pages in the order of the index, each under the first heading that links to it. A page without
+// link comes last in the section of its folder.
+func (s *site) navSections() []navSection {
+	var list []navSection
+	placed := map[string]bool{indexPage: true}
 	put := func(title, name string) {
-		i := slices.IndexFunc(list, func(c section) bool { return c.Title == title })
+		i := slices.IndexFunc(list, func(c navSection) bool { return c.Title == title })
 		if i < 0 {
-			list = append(list, section{Title: title})
+			list = append(list, navSection{Title: title})
 			i = len(list) - 1
 		}
 		list[i].paths, placed[name] = append(list[i].paths, name), true
@@ -39,7 +39,7 @@ func (s *site) sections() []section {
 			put(l.heading, l.page)
 		}
 	}
-	for _, name := range s.names() {
+	for _, name := range s.pageNames() {
 		if placed[name] {
 			continue
 		}
@@ -52,22 +52,22 @@ func (s *site) sections() []section {
 	return list
 }
 
-// indexedPage is a page that the index links to, and the heading that it is under.
+// indexedPage is a page in the index, and its heading.
 type indexedPage struct{ heading, page string }
 
-// readIndex finds out what the index links to, before links are changed to where they lead on the site.
+// readIndex reads the links of the index, before the links are rewritten for the site.
 func (s *site) readIndex() {
-	p := s.pages[index]
+	p := s.pages[indexPage]
 	if p == nil {
 		return
 	}
-	// What is said before the first heading is said again below one.
+	// Text before the first heading is repeated below a heading.
 	heading := ""
-	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns the callback's error, which is nil
 		switch n := n.(type) {
 		case *ast.Heading:
 			if entering && n.Level == 2 {
-				heading = plain(n, p.source)
+				heading = headingText(n, p.source)
 			}
 		case *ast.Link:
 			name, _, _ := strings.Cut(string(n.Destination), "#")
@@ -79,24 +79,24 @@ func (s *site) readIndex() {
 	})
 }
 
-// fileOf is the file of a page on the site.
-func fileOf(name string) string {
-	if path.Base(name) == index {
+// outputFile returns the site's file of a page.
+func outputFile(name string) string {
+	if path.Base(name) == indexPage {
 		return path.Join(path.Dir(name), "index.html")
 	}
 	return strings.TrimSuffix(name, ".md") + ".html"
 }
 
-// list is the list of pages as a page shows it.
-func (s *site) list(on *page, up string) []section {
-	list := s.sections()
+// navigation returns the navigation for a page.
+func (s *site) navigation(on *page, up string) []navSection {
+	list := s.navSections()
 	for i := range list {
 		for _, name := range list[i].paths {
-			list[i].Pages = append(list[i].Pages, entry{s.pages[name].title, up + fileOf(name), name == on.path})
+			list[i].Pages = append(list[i].Pages, navEntry{s.pages[name].title, up + outputFile(name), name == on.path})
 		}
 	}
-	if home := s.pages[index]; home != nil {
-		list = slices.Insert(list, 0, section{Pages: []entry{{home.title, up + fileOf(index), on == home}}})
+	if home := s.pages[indexPage]; home != nil {
+		list = slices.Insert(list, 0, navSection{Pages: []navEntry{{home.title, up + outputFile(indexPage), on == home}}})
 	}
 	return list
 }

@@ -1,5 +1,5 @@
-// Package site makes a web site of the Markdown under docs/, for reading without a network: every page is one file with its
-// style in it, and what a page links to is there.
+// Package site builds a web site of the Markdown in docs/ for offline reading. Every page is one file with its own
+// style, and all linked files are included.
 package site
 
 import (
@@ -28,11 +28,10 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Source is where files of the repository that are no pages can be read.
+// Source is the address of repository files that are not pages.
 const Source = "https://github.com/slipway-dev/slipway/blob/main/"
 
-// docs is the folder of the repository that the pages are in.
-const docs = "docs"
+const docsDir = "docs"
 
 // page is a Markdown file of docs/.
 type page struct {
@@ -43,38 +42,37 @@ type page struct {
 	anchors map[string]bool
 }
 
-// site is all pages, by path.
+// site is all pages by path.
 type site struct {
 	root  string // of the repository
 	pages map[string]*page
-	// files of docs/ that are no pages, and are there for pages to link to.
+	// files of docs/ that are not pages, but may be linked.
 	files map[string]bool
 	order []indexedPage
 }
 
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
-// Build makes the site of the repository at root in the folder to, which is made. A link to a page, a heading or a file of
-// the repository that is not there is an error that names the page and the link; all of them are told, and nothing is
-// written then.
+// Build builds the site of the repository at root into the new folder to. A link to a missing page, heading or file is
+// an error. Build reports all broken links with their pages, and then writes nothing.
 func Build(root, to string) error {
-	s, err := read(root)
+	s, err := readSite(root)
 	if err != nil {
 		return err
 	}
 	var broken []error
-	for _, name := range s.names() {
-		broken = append(broken, s.relink(s.pages[name]))
+	for _, name := range s.pageNames() {
+		broken = append(broken, s.rewriteLinks(s.pages[name]))
 	}
 	if err := errors.Join(broken...); err != nil {
 		return err
 	}
-	return s.write(to)
+	return s.writeFiles(to)
 }
 
-func read(root string) (*site, error) {
+func readSite(root string) (*site, error) {
 	s := &site{root: root, pages: map[string]*page{}, files: map[string]bool{}}
-	from := os.DirFS(filepath.Join(root, docs))
+	from := os.DirFS(filepath.Join(root, docsDir))
 	err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -87,19 +85,19 @@ func read(root string) (*site, error) {
 		if err != nil {
 			return err
 		}
-		s.pages[name] = parse(name, raw)
+		s.pages[name] = parsePage(name, raw)
 		return nil
 	})
 	if err == nil && len(s.pages) == 0 {
-		err = fmt.Errorf("%s has no pages", filepath.Join(root, docs))
+		err = fmt.Errorf("%s has no pages", filepath.Join(root, docsDir))
 	}
 	s.readIndex()
 	return s, err
 }
 
-func parse(name string, raw []byte) *page {
+func parsePage(name string, raw []byte) *page {
 	p := &page{path: name, title: name, source: raw, tree: markdown.Parser().Parse(text.NewReader(raw)), anchors: map[string]bool{}}
-	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns the callback's error, which is nil
 		h, is := n.(*ast.Heading)
 		if !is || !entering {
 			return ast.WalkContinue, nil
@@ -110,18 +108,18 @@ func parse(name string, raw []byte) *page {
 			}
 		}
 		if h.Level == 1 && p.title == name {
-			p.title = plain(h, raw)
+			p.title = headingText(h, raw)
 		}
 		return ast.WalkSkipChildren, nil
 	})
 	return p
 }
 
-// plain is the text of a heading.
-func plain(n ast.Node, source []byte) string {
+// headingText returns the text of a heading.
+func headingText(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if t, is := n.(*ast.Text); is && entering {
+		if t, ok := n.(*ast.Text); ok && entering {
 			b.Write(t.Segment.Value(source))
 		}
 		return ast.WalkContinue, nil
@@ -129,7 +127,7 @@ func plain(n ast.Node, source []byte) string {
 	return b.String()
 }
 
-func (s *site) names() []string {
+func (s *site) pageNames() []string {
 	names := make([]string, 0, len(s.pages))
 	for name := range s.pages {
 		names = append(names, name)
@@ -138,14 +136,14 @@ func (s *site) names() []string {
 	return names
 }
 
-// relink has each link of a page point to where it leads on the site.
-func (s *site) relink(p *page) error {
+// rewriteLinks rewrites the links of a page for the site.
+func (s *site) rewriteLinks(p *page) error {
 	var broken []error
 	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if link, is := n.(*ast.Link); is && entering {
-			to, err := s.target(p, string(link.Destination))
+		if link, ok := n.(*ast.Link); ok && entering {
+			to, err := s.resolveLink(p, string(link.Destination))
 			if err != nil {
-				broken = append(broken, fmt.Errorf("%s/%s: link to %s: %w", docs, p.path, link.Destination, err))
+				broken = append(broken, fmt.Errorf("%s/%s: link to %s: %w", docsDir, p.path, link.Destination, err))
 			}
 			link.Destination = []byte(to)
 		}
@@ -154,8 +152,8 @@ func (s *site) relink(p *page) error {
 	return errors.Join(broken...)
 }
 
-// target is where a link of a page leads on the site.
-func (s *site) target(from *page, link string) (string, error) {
+// resolveLink returns where a link of a page leads on the site.
+func (s *site) resolveLink(from *page, link string) (string, error) {
 	u, err := url.Parse(link)
 	switch {
 	case err != nil:
@@ -163,51 +161,51 @@ func (s *site) target(from *page, link string) (string, error) {
 	case u.Scheme != "" || u.Host != "":
 		return link, nil
 	case u.Path == "":
-		return link, from.heading(u.Fragment)
+		return link, from.checkHeading(u.Fragment)
 	}
-	at := path.Join(docs, path.Dir(from.path), u.Path)
-	name, inside := strings.CutPrefix(at, docs+"/")
+	at := path.Join(docsDir, path.Dir(from.path), u.Path)
+	name, inside := strings.CutPrefix(at, docsDir+"/")
 	if to := s.pages[name]; inside && to != nil {
-		u.Path = fileOf(u.Path)
-		return u.String(), to.heading(u.Fragment)
+		u.Path = outputFile(u.Path)
+		return u.String(), to.checkHeading(u.Fragment)
 	}
 	if inside && s.files[name] {
 		return link, nil
 	}
 	if strings.HasPrefix(at, "..") {
-		return "", errors.New("it leads out of the repository")
+		return "", errors.New("the path is outside the repository")
 	}
 	if _, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(at))); err != nil {
-		return "", errors.New("there is no such page and no such file")
+		return "", errors.New("no such page or file")
 	}
 	return Source + at, nil
 }
 
-func (p *page) heading(id string) error {
+func (p *page) checkHeading(id string) error {
 	if id == "" || p.anchors[id] {
 		return nil
 	}
 	return fmt.Errorf("%s has no heading #%s", p.path, id)
 }
 
-// entry is a line of the list of pages, which is on every page.
-type entry struct {
+// navEntry is a line of the navigation.
+type navEntry struct {
 	Title, Link string
 	Here        bool
 }
 
-func (s *site) write(to string) error {
-	for _, name := range s.names() {
+func (s *site) writeFiles(to string) error {
+	for _, name := range s.pageNames() {
 		if err := s.writePage(to, s.pages[name]); err != nil {
-			return fmt.Errorf("%s/%s: %w", docs, name, err)
+			return fmt.Errorf("%s/%s: %w", docsDir, name, err)
 		}
 	}
 	for name := range s.files {
-		raw, err := os.ReadFile(filepath.Join(s.root, docs, filepath.FromSlash(name)))
+		raw, err := os.ReadFile(filepath.Join(s.root, docsDir, filepath.FromSlash(name)))
 		if err != nil {
 			return err
 		}
-		if err := put(to, name, raw); err != nil {
+		if err := writeFile(to, name, raw); err != nil {
 			return err
 		}
 	}
@@ -221,18 +219,18 @@ func (s *site) writePage(to string, p *page) error {
 	}
 	up := strings.Repeat("../", strings.Count(p.path, "/"))
 	err := pageTemplate.Execute(&out, map[string]any{
-		"Title": p.title, "Sections": s.list(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark leaves raw HTML out
+		"Title": p.title, "Sections": s.navigation(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark omits raw HTML
 	})
 	if err != nil {
 		return err
 	}
-	return put(to, fileOf(p.path), out.Bytes())
+	return writeFile(to, outputFile(p.path), out.Bytes())
 }
 
-func put(to, name string, raw []byte) error {
+func writeFile(to, name string, raw []byte) error {
 	file := filepath.Join(to, filepath.FromSlash(name))
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // it is there to be read
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // it is public
 		return err
 	}
-	return os.WriteFile(file, raw, 0o644) //nolint:gosec // it is there to be read
+	return os.WriteFile(file, raw, 0o644) //nolint:gosec // it is public
 }

@@ -12,31 +12,31 @@ import (
 	"testing"
 )
 
-func TestTheDocumentationIsASiteThatNeedsNoNetwork(t *testing.T) {
+func TestSiteNeedsNoNetwork(t *testing.T) {
 	root, to := filepath.Join("..", ".."), t.TempDir()
 	if err := Build(root, to); err != nil {
 		t.Fatal(err)
 	}
-	s, err := read(root)
+	s, err := readSite(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fetched := regexp.MustCompile(`<(?:script|link|img|iframe)[^>]+(?:src|href)=|@import|url\(`)
 	for page := range s.pages {
-		name := fileOf(page)
+		name := outputFile(page)
 		shown, err := os.ReadFile(filepath.Join(to, filepath.FromSlash(name)))
 		if err != nil {
 			t.Error(err)
 			continue
 		}
 		if found := fetched.Find(shown); found != nil {
-			t.Errorf("%s fetches something when it is shown: %s", name, found)
+			t.Errorf("%s loads an external resource: %s", name, found)
 		}
 		if !strings.Contains(string(shown), `aria-current="page"`) || !strings.Contains(string(shown), "<h1") {
-			t.Errorf("%s has no title, or is not in the list of pages", name)
+			t.Errorf("%s has no title, or is not in the navigation", name)
 		}
 		if strings.Contains(string(shown), "<h2>More</h2>") {
-			t.Fatal("there are pages that docs/README.md does not link to, so that nobody would find them: they are under More")
+			t.Fatal("docs/README.md does not link to all pages: the others are under More")
 		}
 	}
 }
@@ -46,7 +46,7 @@ var (
 	anchor = regexp.MustCompile(`\bid="([^"]*)"`)
 )
 
-func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
+func TestEveryLinkOfBuiltSiteResolves(t *testing.T) {
 	to := t.TempDir()
 	if err := Build(filepath.Join("..", ".."), to); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
 			if u.Path != "" {
 				target = path.Join(path.Dir(name), u.Path)
 			}
-			if _, is := files[target]; !is {
+			if _, ok := files[target]; !ok {
 				t.Errorf("%s: link to %s: the site has no %s", name, m[1], target)
 			}
 			if u.Fragment != "" && !anchors[target+"#"+u.Fragment] {
@@ -94,24 +94,24 @@ func TestEveryLinkOfTheBuiltSiteLeadsToWhatIsInIt(t *testing.T) {
 		}
 	}
 	if links < 20*20 {
-		t.Errorf("the site has %d links within: every page links to all others", links)
+		t.Errorf("the site has %d internal links: every page must link to all others", links)
 	}
 }
 
-// write makes a repository of files.
-func write(t *testing.T, files map[string]string) string {
+// writeTestRepository creates a repository with these files.
+func writeTestRepository(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
-		if err := put(root, name, []byte(text)); err != nil {
+		if err := writeFile(root, name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return root
 }
 
-func TestLinksLeadToWhereTheirTargetsAreOnTheSite(t *testing.T) {
-	root := write(t, map[string]string{
+func TestLinksAreRewrittenForSite(t *testing.T) {
+	root := writeTestRepository(t, map[string]string{
 		"docs/a.md":     "# A\n\n[b](sub/b.md#two-words) [self](#a) [file](f.yaml) [code](../deploy/x.yaml) [far](https://example.com/c.md)\n",
 		"docs/sub/b.md": "# B\n\n## Two *words*\n\n[a](../a.md)\n\n<script>alert(1)</script>\n", "docs/f.yaml": "f: 1\n", "deploy/x.yaml": "x: 1\n",
 	})
@@ -136,13 +136,13 @@ func TestLinksLeadToWhereTheirTargetsAreOnTheSite(t *testing.T) {
 			}
 		}
 		if strings.Contains(string(got), "<script") {
-			t.Errorf("%s has HTML that is no Markdown", file)
+			t.Errorf("%s has raw HTML", file)
 		}
 	}
 }
 
-func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
-	root := write(t, map[string]string{
+func TestNavigationFollowsIndex(t *testing.T) {
+	root := writeTestRepository(t, map[string]string{
 		"docs/README.md": "# All\n\n## Tutorial\n\n- [b](b.md)\n\n## Reference\n\n- [a](a.md#a), [again](b.md)\n",
 		"docs/a.md":      "# A\n\n[home](README.md#tutorial)\n", "docs/b.md": "# B\n", "docs/c.md": "# C\n",
 		"docs/reference/r.md": "# R\n", "docs/adr/1.md": "# One\n",
@@ -162,7 +162,7 @@ func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
-			t.Fatalf("%s is not there, or not where it belongs:\n%s", want, got)
+			t.Fatalf("%s is missing or in the wrong place:\n%s", want, got)
 		}
 		rest = after
 	}
@@ -171,17 +171,17 @@ func TestTheListOfPagesHasTheHeadingsAndTheOrderOfTheIndex(t *testing.T) {
 	}
 }
 
-func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
+func TestBrokenLinkIsReportedAndNothingWritten(t *testing.T) {
 	for link, want := range map[string]string{
-		"b.md":         "docs/a.md: link to b.md: there is no such page and no such file",
+		"b.md":         "docs/a.md: link to b.md: no such page or file",
 		"a.md#nothing": "docs/a.md: link to a.md#nothing: a.md has no heading #nothing",
 		"#nothing":     "a.md has no heading #nothing",
-		"../../etc":    "it leads out of the repository",
-		"../none.go":   "there is no such page and no such file",
-		"f.yaml":       "there is no such page and no such file",
+		"../../etc":    "the path is outside the repository",
+		"../none.go":   "no such page or file",
+		"f.yaml":       "no such page or file",
 	} {
 		to := filepath.Join(t.TempDir(), "site")
-		err := Build(write(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
+		err := Build(writeTestRepository(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", link, err, want)
 		}
@@ -189,7 +189,7 @@ func TestALinkToNowhereIsToldWithItsPageAndNothingIsWritten(t *testing.T) {
 			t.Errorf("%s: something was written", link)
 		}
 	}
-	if err := Build(write(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
-		t.Error("a site without pages was made")
+	if err := Build(writeTestRepository(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
+		t.Error("a site without pages was built")
 	}
 }

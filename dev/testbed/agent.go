@@ -21,9 +21,9 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Root is the root of the repository, which holds this module's directory.
+// Root returns the root directory of the repository, the parent of this module's directory.
 func Root() (string, error) {
-	out, err := exec.Command("go", "env", "GOMOD").Output() //nolint:noctx // it is done in a moment
+	out, err := exec.Command("go", "env", "GOMOD").Output() //nolint:noctx // returns at once
 	if err != nil {
 		return "", fmt.Errorf("go env GOMOD: %w", err)
 	}
@@ -32,16 +32,16 @@ func Root() (string, error) {
 		dir = filepath.Dir(dir)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cmd", "slipway-agent")); err != nil {
-		return "", fmt.Errorf("the repository is not around %s: %w", dir, err)
+		return "", fmt.Errorf("the directory %s is not in the Slipway repository: %w", dir, err)
 	}
 	return dir, nil
 }
 
-// BinVariable is the environment variable that says in which directory the product's programs are already. `make test` has
-// built them, and the go command takes a second to find out, in each package.
+// BinVariable names the environment variable with the directory of prebuilt binaries. `make test` sets it, because
+// asking the go command costs a second in each package.
 const BinVariable = "SLIPWAY_BIN"
 
-var binaries = sync.OnceValues(func() (string, error) {
+var buildBinaries = sync.OnceValues(func() (string, error) {
 	if built := os.Getenv(BinVariable); built != "" {
 		return built, nil
 	}
@@ -53,27 +53,26 @@ var binaries = sync.OnceValues(func() (string, error) {
 	return bin, Build(context.Background(), bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
 })
 
-// Build compiles packages of the product, by their paths in the repository, as `make build` does: with the same flags
-// nothing is compiled twice. The output is a file, or a directory that ends in a slash.
+// Build compiles packages, given by their paths in the repository, with the flags of `make build`, so that nothing is
+// compiled twice. The output is a file, or a directory that ends in a slash.
 func Build(ctx context.Context, output string, packages ...string) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
 	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", output}, packages...)
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants, and where the tests want it
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants, and a path from the tests
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", strings.Join(packages, " "), err, out)
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)
 	}
 	return nil
 }
 
-// Binary builds the product as `make build` does, unless BinVariable says where it is, and returns the path of one of its
-// programs.
+// Binary returns the path of a binary. It builds the binaries first, unless BinVariable names their directory.
 func Binary(name string) (string, error) {
-	dir, err := binaries()
+	dir, err := buildBinaries()
 	return filepath.Join(dir, name), err
 }
 
@@ -86,33 +85,32 @@ type Agent struct {
 	Kubeconfig string
 	metrics    string
 
-	supply
+	powerSupply
 }
 
-// StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount that says which node it
-// is of, as one that a kubelet mounts does, and waits until it has read the notices once. Further flags win over the
-// testbed's own.
+// StartAgent runs the agent for one machine of a pool and waits until it has read the notices once. The token is bound
+// to the node, as a token that a kubelet mounts. The given flags override the testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "/readyz", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
 }
 
-// StartWholeAgent is StartAgent with the agent that is a part of slipway.
+// StartWholeAgent runs `slipway agent` as StartAgent runs slipway-agent.
 func (t *Testbed) StartWholeAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
 }
 
-// program is one of the product's, with the arguments that make it an agent.
-type program struct {
+// agentProgram is a binary with the arguments that make it an agent.
+type agentProgram struct {
 	binary string
 	args   []string
 }
 
-// LaunchAgent is StartAgent for an agent that may never get ready: it waits for nothing, nor does a restart.
+// LaunchAgent starts an agent that may never become ready. It waits for nothing, and neither does a restart.
 func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "", flags)
+	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
-func (t *Testbed) runAgent(ctx context.Context, p program, pool controlplane.AKSPool, instance int, ready string,
+func (t *Testbed) startAgentProgram(ctx context.Context, p agentProgram, pool controlplane.AKSPool, instance int, ready string,
 	flags []string,
 ) (*Agent, error) {
 	return t.StartProgram(ctx, pool, instance, p.binary, ready, func(w Where) (args, env []string) {
@@ -122,12 +120,12 @@ func (t *Testbed) runAgent(ctx context.Context, p program, pool controlplane.AKS
 	})
 }
 
-// Where is what a program that guards a machine has to know.
+// Where holds what a program needs to guard a machine.
 type Where struct{ Node, Kubeconfig, Endpoint, Listen string }
 
-// StartProgram runs one of the product's programs as the agent of a machine, with a token of the shipped ServiceAccount
-// and the command line and environment that command makes. It waits until the path ready answers 200; for nothing when
-// that is empty.
+// StartProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The function command
+// makes its arguments and environment. StartProgram waits until the path ready answers 200, or not at all if ready is
+// empty.
 func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
 	command func(Where) (args, env []string),
 ) (*Agent, error) {
@@ -145,7 +143,7 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 		return nil, err
 	}
 	args, env := command(Where{node, kubeconfig, t.Endpoint(pool, instance), listen})
-	run := controlplane.Command{Name: t.agentName(node), Path: path, Args: args, Env: env}
+	run := controlplane.Command{Name: t.nextProcessName(node), Path: path, Args: args, Env: env}
 	if ready != "" {
 		run.ReadyURL = "http://" + listen + ready
 	}
@@ -160,7 +158,8 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 	return a, nil
 }
 
-// AgentKubeconfig makes a file with the credentials of the agent on a node. Before the node is there they can only read.
+// AgentKubeconfig writes a kubeconfig for the agent of a node. If the node does not exist yet, the credentials can only
+// read.
 func (t *Testbed) AgentKubeconfig(ctx context.Context, node string) (kubeconfig string, err error) {
 	token := controlplane.TokenOptions{Node: node, Duration: tokenLifetime}
 	kubeconfig, err = t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
@@ -181,8 +180,8 @@ func (a *Agent) Crash() error {
 	return nil
 }
 
-// Revive starts a dead agent again as the kubelet would, with the same command. While its machine has no power it does
-// nothing: the machine's return starts the agent.
+// Revive restarts a dead agent with the same command, as the kubelet does. While the machine is powered off it does
+// nothing, because power-on starts the agent.
 func (a *Agent) Revive(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,27 +191,27 @@ func (a *Agent) Revive(ctx context.Context) error {
 	return a.Restart(ctx)
 }
 
-// tokenLifetime is asked for, since a testbed may be left running for a day; the API server may grant less.
+// tokenLifetime is long because a testbed may run for a day. The API server may grant less.
 const tokenLifetime = 24 * time.Hour
 
-// AgentProcess is the name of the process of a node's first agent.
+// AgentProcess returns the name of the process of a node's first agent.
 func AgentProcess(node string) string { return "agent-" + node }
 
-// agentName gives the name of one more agent's process.
-func (t *Testbed) agentName(node string) string {
+// nextProcessName returns the name for the process of one more agent on the node.
+func (t *Testbed) nextProcessName(node string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.starts[node]++
-	if n := t.starts[node]; n > 1 {
+	t.agentStarts[node]++
+	if n := t.agentStarts[node]; n > 1 {
 		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
 	}
 	return AgentProcess(node)
 }
 
-// anyPort of the loopback interface that is free.
-const anyPort = "127.0.0.1:0"
+// anyFreePort is any free port of the loopback interface.
+const anyFreePort = "127.0.0.1:0"
 
-func (a *Agent) get(ctx context.Context, path string) (int, string) {
+func (a *Agent) httpGet(ctx context.Context, path string) (int, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
 	if err != nil {
 		return 0, ""
@@ -221,28 +220,27 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer func() { _ = resp.Body.Close() }() // It was only read.
+	defer func() { _ = resp.Body.Close() }() // read only
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(resp.Body)
 	return resp.StatusCode, body.String()
 }
 
-// Address is where the agent serves its metrics, as host:port.
+// Address returns the host:port of the agent's metrics endpoint.
 func (a *Agent) Address() string { return strings.TrimPrefix(a.metrics, "http://") }
 
-// Ready asks the agent whether it guards its node, and gives its words.
-func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {
-	code, body := a.get(ctx, "/readyz")
+// Ready asks the agent whether it guards its node, and returns its explanation.
+func (a *Agent) Ready(ctx context.Context) (ready bool, explanation string) {
+	code, body := a.httpGet(ctx, "/readyz")
 	return code == http.StatusOK, body
 }
 
-// Healthy asks the agent whether it is alive.
 func (a *Agent) Healthy(ctx context.Context) bool {
-	code, _ := a.get(ctx, "/healthz")
+	code, _ := a.httpGet(ctx, "/healthz")
 	return code == http.StatusOK
 }
 
-// Metric is the value of one series as the exposition spells it, such as slipway_drains_total{outcome="drained"}.
+// Metric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
 func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
 	for line := range strings.Lines(a.Metrics(ctx)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
@@ -253,13 +251,13 @@ func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
 	return 0, false
 }
 
-// Metrics scrapes the agent.
+// Metrics returns all metrics of the agent in the exposition format.
 func (a *Agent) Metrics(ctx context.Context) string {
-	_, body := a.get(ctx, "/metrics")
+	_, body := a.httpGet(ctx, "/metrics")
 	return body
 }
 
-// Log is what the agent has logged, line by line.
+// Log returns the agent's log, one map per line.
 func (a *Agent) Log() []map[string]any {
 	raw, err := os.ReadFile(a.LogFile())
 	if err != nil {
@@ -285,21 +283,21 @@ func (a *Agent) Logged(message string) bool {
 	return false
 }
 
-// Resident is the process's resident memory in bytes, and the most it ever was.
+// Resident returns the resident memory of the process in bytes, now and at its peak.
 func (a *Agent) Resident() (now, peak int64, err error) {
-	memory, err := a.memory()
+	memory, err := a.readMemoryStatus()
 	return memory["VmRSS:"], memory["VmHWM:"], err
 }
 
-// Anonymous is what of the process's resident memory is of no file, in bytes: heap and stacks. How much of the program's
-// file is resident is also the kernel's choice, which maps what is around the pages that are used.
+// Anonymous returns the resident memory that belongs to no file, in bytes: heap and stacks. The resident part of the
+// binary's file depends on the kernel, which also maps pages around the used ones.
 func (a *Agent) Anonymous() (int64, error) {
-	memory, err := a.memory()
+	memory, err := a.readMemoryStatus()
 	return memory["RssAnon:"], err
 }
 
-// memory gives the sizes in the process's status, in bytes.
-func (a *Agent) memory() (map[string]int64, error) {
+// readMemoryStatus returns the sizes in the process's status, in bytes.
+func (a *Agent) readMemoryStatus() (map[string]int64, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
 		return nil, err

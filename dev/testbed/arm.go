@@ -18,50 +18,50 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// The managed cluster that the testbed's agent pools are of.
+// The managed cluster that owns the testbed's agent pools.
 const (
 	ManagedCluster      = "demo"
 	ManagedClusterGroup = "demo_rg"
 )
 
 const (
-	armCAFile      = "arm-ca.pem"
-	armTokenFile   = "arm-token"
-	armClientID    = "00000000-0000-0000-0000-00000000000b"
-	armServiceRole = "the token of a pod's service account\n" // the emulator takes any
+	armCAFile              = "arm-ca.pem"
+	armTokenFile           = "arm-token"
+	armClientID            = "00000000-0000-0000-0000-00000000000b"
+	armServiceAccountToken = "the token of a pod's service account\n" // the emulator accepts any token
 )
 
-// startARM puts an Azure Resource Manager over the emulator, and serves it over TLS.
+// startARM serves the emulated Azure Resource Manager over TLS.
 func (t *Testbed) startARM(o azure.ARMOptions) error {
-	t.makeARM(o)
-	server, err := t.ARM.Serve(anyPort)
+	t.newARM(o)
+	server, err := t.ARM.Serve(anyFreePort)
 	if err != nil {
 		return err
 	}
 	t.armServer = server
 	if err := os.WriteFile(filepath.Join(t.Dir(), armCAFile), server.CA, 0o600); err != nil {
-		return fmt.Errorf("certificate of ARM: %w", err)
+		return fmt.Errorf("create the certificate of ARM: %w", err)
 	}
 	return t.writeARMToken()
 }
 
-func (t *Testbed) makeARM(o azure.ARMOptions) {
-	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, joiner{t}
+func (t *Testbed) newARM(o azure.ARMOptions) {
+	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, nodeJoiner{t}
 	t.ARM = azure.NewARM(t.Azure, o)
 }
 
 func (t *Testbed) writeARMToken() error {
-	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceRole), 0o600); err != nil {
-		return fmt.Errorf("token for ARM: %w", err)
+	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceAccountToken), 0o600); err != nil {
+		return fmt.Errorf("write the token for ARM: %w", err)
 	}
 	return nil
 }
 
-// ARMServer is where ARM is served, and what it shows.
+// ARMServer returns the address and the certificate of the emulated ARM.
 func (t *Testbed) ARMServer() *azure.ARMServer { return t.armServer }
 
-// AzureConfig is how a provider reaches the testbed's Azure: as a workload with an identity, through the token service.
-// The agent pools that AddAgentPool made are its groups.
+// AzureConfig returns the configuration of a provider that uses the testbed's Azure, with a workload identity and the
+// token service. Its groups are the agent pools that AddAgentPool made.
 func (t *Testbed) AzureConfig() provider.Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,17 +84,17 @@ func (t *Testbed) AzureConfig() provider.Config {
 	return config
 }
 
-// GroupFromNone is what a provider has to be told of a scale set that has no machine to learn from: how large its nodes will
-// be. They are of the size that AKSPool takes where none is said.
+// GroupFromNone returns the group configuration of a scale set without machines. It states the size of future nodes,
+// which is the default size of AKSPool.
 func GroupFromNone(scaleSet string) provider.GroupConfig {
 	return provider.GroupConfig{Name: scaleSet, ScaleSet: scaleSet, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
 	}}}
 }
 
-// AddAgentPool adds n machines of an AKS pool as AddPool does, and the pool itself, which the cluster autoscaler may
-// keep between min and max when max is not 0.
-func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n, least, most int) error {
+// AddAgentPool adds an AKS pool with n machines. If maxSize is not 0, the cluster autoscaler may keep the pool between
+// least and maxSize machines.
+func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n, minSize, maxSize int) error {
 	if err := t.AddPool(ctx, pool, n); err != nil {
 		return err
 	}
@@ -103,11 +103,11 @@ func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n
 	t.mu.Unlock()
 	return t.ARM.AddAgentPool(azure.AgentPoolSpec{
 		Cluster: ManagedCluster, ResourceGroup: ManagedClusterGroup, Name: pool.Name, ScaleSet: pool.ScaleSet(),
-		AutoScaling: most > 0, Min: least, Max: most,
+		AutoScaling: maxSize > 0, Min: minSize, Max: maxSize,
 	})
 }
 
-// addScaleSet makes a pool's scale set known, and what its later machines will be.
+// addScaleSet registers a pool's scale set and the properties of its later machines.
 func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	t.mu.Lock()
 	t.pools[strings.ToLower(pool.ScaleSet())] = pool
@@ -119,22 +119,22 @@ func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	}, n)
 }
 
-// joiner adds the node of a machine that Azure has made.
-type joiner struct{ t *Testbed }
+// nodeJoiner adds the Node of a machine that Azure has created.
+type nodeJoiner struct{ t *Testbed }
 
-func (j joiner) Join(ctx context.Context, vm azure.VM) error {
+func (j nodeJoiner) Join(ctx context.Context, vm azure.VM) error {
 	j.t.mu.Lock()
 	pool, ok := j.t.pools[strings.ToLower(vm.ScaleSet)]
 	j.t.mu.Unlock()
 	instance, err := strconv.Atoi(vm.InstanceID)
 	if !ok || err != nil {
-		return fmt.Errorf("machine %s: is of no pool of the testbed", vm.Resource)
+		return fmt.Errorf("machine %s belongs to no pool of the testbed", vm.Resource)
 	}
 	return j.t.AddNodes(ctx, pool.Node(instance))
 }
 
-// unlessGone forgives that a node is not there any more: its machine is silent then.
-func unlessGone(err error) error {
+// ignoreNotFound ignores a NotFound error: without its Node the machine reports nothing.
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -20,15 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// follow lists and watches a resource of all namespaces in the terms of a field selector, until done says so.
-func (t *Testbed) follow(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
+// watchUntil lists and watches a resource in all namespaces until done returns true.
+func (t *Testbed) watchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
-	return t.followFrom(ctx, resource, selector, kind, nil, done)
+	return t.listAndWatchUntil(ctx, resource, selector, kind, nil, done)
 }
 
-// followFrom is follow which first shows what there is when the watch begins: of nothing, a watch tells nothing.
-func (t *Testbed) followFrom(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
+// listAndWatchUntil is watchUntil with a check of the initial list. A watch of an empty list sends no event.
+func (t *Testbed) listAndWatchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	already func(cache.Store) (bool, error), done func(watch.Event) bool,
 ) error {
 	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, metav1.NamespaceAll, selector)
@@ -37,28 +37,28 @@ func (t *Testbed) followFrom(ctx context.Context, resource string, selector fiel
 	return err
 }
 
-// AwaitNode waits for a state of a node, and returns it.
-func (t *Testbed) AwaitNode(ctx context.Context, name, what string, is func(*corev1.Node) bool) (*corev1.Node, error) {
+// AwaitNode waits until matches returns true for a node, and returns the node.
+func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches func(*corev1.Node) bool) (*corev1.Node, error) {
 	var last *corev1.Node
-	err := t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+	err := t.watchUntil(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
 		func(e watch.Event) bool {
 			n, ok := e.Object.(*corev1.Node)
 			if !ok || e.Type == watch.Deleted {
 				return false
 			}
 			last = n
-			return is(n)
+			return matches(n)
 		})
 	if err != nil {
-		return last, fmt.Errorf("waiting for node %s to be %s: %w; it is: %s", name, what, err, describe(last))
+		return last, fmt.Errorf("wait until node %s is %s: %w; it is: %s", name, state, err, describeNode(last))
 	}
 	return last, nil
 }
 
-// describe says of a node what Slipway may have changed.
-func describe(n *corev1.Node) string {
+// describeNode prints the parts of a node that Slipway may change.
+func describeNode(n *corev1.Node) string {
 	if n == nil {
-		return "not there"
+		return "missing"
 	}
 	var conditions []string
 	for _, c := range n.Status.Conditions {
@@ -68,8 +68,8 @@ func describe(n *corev1.Node) string {
 		n.Spec.Taints, n.Labels, n.Annotations, conditions)
 }
 
-// AwaitPods waits until the pods bound to a node are as wanted, and returns them.
-func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]corev1.Pod) bool) ([]corev1.Pod, error) {
+// AwaitPods waits until match returns true for the pods bound to a node, and returns the pods.
+func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func([]corev1.Pod) bool) ([]corev1.Pod, error) {
 	pods := map[types.UID]corev1.Pod{}
 	list := func() []corev1.Pod {
 		var all []corev1.Pod
@@ -80,17 +80,17 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 		return all
 	}
 	bound := fields.OneTermEqualSelector("spec.nodeName", node)
-	// Asked of all at once before it is asked after each change: that no pod is there, and that another's is not the first
-	// to be told of, is seen in this way only.
-	already := func(store cache.Store) (bool, error) {
+	// Checks the whole list before it checks each change. Only this finds an empty list, and does not mistake the first
+	// event for the whole list.
+	checkInitial := func(store cache.Store) (bool, error) {
 		for _, o := range store.List() {
 			if p, ok := o.(*corev1.Pod); ok {
 				pods[p.UID] = *p
 			}
 		}
-		return are(list()), nil
+		return match(list()), nil
 	}
-	err := t.followFrom(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
+	err := t.listAndWatchUntil(ctx, "pods", bound, &corev1.Pod{}, checkInitial, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			return false
@@ -98,15 +98,15 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 		if pods[p.UID] = *p; e.Type == watch.Deleted {
 			delete(pods, p.UID)
 		}
-		return are(list())
+		return match(list())
 	})
 	if err != nil {
-		return list(), fmt.Errorf("waiting for the pods on %s to be %s: %w; they are %s", node, what, err, names(list()))
+		return list(), fmt.Errorf("wait until the pods on %s are %s: %w; they are %s", node, state, err, formatPods(list()))
 	}
 	return list(), nil
 }
 
-func names(pods []corev1.Pod) string {
+func formatPods(pods []corev1.Pod) string {
 	var all []string
 	for _, p := range pods {
 		all = append(all, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Status.Phase))
@@ -114,12 +114,11 @@ func names(pods []corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// AwaitEvent waits for a Kubernetes Event about a node, and returns it.
 func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.Event, error) {
 	var found *corev1.Event
 	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
 		fields.OneTermEqualSelector("reason", reason))
-	err := t.follow(ctx, "events", about, &corev1.Event{}, func(e watch.Event) bool {
+	err := t.watchUntil(ctx, "events", about, &corev1.Event{}, func(e watch.Event) bool {
 		event, ok := e.Object.(*corev1.Event)
 		if ok && e.Type != watch.Deleted {
 			found = event
@@ -127,52 +126,52 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 		return found != nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("waiting for an Event %s about node %s: %w", reason, node, err)
+		return nil, fmt.Errorf("wait for an Event %s about node %s: %w", reason, node, err)
 	}
 	return found, nil
 }
 
-// AwaitNotice waits for a state of an emulated event, and returns it.
-func (t *Testbed) AwaitNotice(ctx context.Context, id, what string, is func(azure.Record) bool) (azure.Record, error) {
+// AwaitNotice waits until an emulated event has a state, and returns the event.
+func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.Record) bool) (azure.Record, error) {
 	state, err := t.Azure.Wait(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
-		return ok && is(r)
+		return ok && matches(r)
 	})
 	r, _ := state.Event(id)
 	if err != nil {
-		return r, fmt.Errorf("waiting for event %s to be %s: %w; it is %+v", id, what, err, r)
+		return r, fmt.Errorf("wait until event %s is %s: %w; it is %+v", id, wanted, err, r)
 	}
 	return r, nil
 }
 
-// NodeHistory is every state of a node that a watch has seen.
+// NodeHistory holds every state of a node that a watch has seen.
 type NodeHistory struct {
 	stop func()
-	over sync.WaitGroup
+	done sync.WaitGroup
 
 	mu     sync.Mutex
 	states []*corev1.Node
 }
 
-// RecordNode records a node's states until Stop, or ctx's end.
+// RecordNode records a node's states until Stop is called or ctx ends.
 func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, error) {
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}
 	begun := make(chan struct{})
-	h.over.Go(func() {
-		_ = t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
-			func(e watch.Event) bool { h.add(e, begun); return false })
+	h.done.Go(func() {
+		_ = t.watchUntil(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+			func(e watch.Event) bool { h.recordState(e, begun); return false })
 	})
 	select {
 	case <-begun:
 		return h, nil
 	case <-ctx.Done():
 		h.Stop()
-		return nil, fmt.Errorf("recording node %s: %w", name, ctx.Err())
+		return nil, fmt.Errorf("record node %s: %w", name, ctx.Err())
 	}
 }
 
-func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
+func (h *NodeHistory) recordState(e watch.Event, begun chan struct{}) {
 	n, ok := e.Object.(*corev1.Node)
 	if !ok {
 		return
@@ -185,35 +184,34 @@ func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
 	h.states = append(h.states, n)
 }
 
-// Stop ends the recording.
 func (h *NodeHistory) Stop() {
 	h.stop()
-	h.over.Wait()
+	h.done.Wait()
 }
 
-// States are the states so far, in their order.
+// States returns the states so far, oldest first.
 func (h *NodeHistory) States() []*corev1.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.states)
 }
 
-// Poll asks until the answer is yes, for what cannot be watched: a process's metrics, its log, its end.
-func Poll(ctx context.Context, what string, yes func() bool) error {
+// Poll repeats a check until it returns true. Use it for what cannot be watched: a process's metrics, log or exit.
+func Poll(ctx context.Context, condition string, check func() bool) error {
 	const pause = 50 * time.Millisecond
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
-	for !yes() {
+	for !check() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
+			return fmt.Errorf("wait until %s: %w", condition, ctx.Err())
 		case <-ticker.C:
 		}
 	}
 	return nil
 }
 
-// Pause waits so long, or until ctx ends, and then returns the cause of that.
+// Pause sleeps for d. If ctx ends first, it returns the cause.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

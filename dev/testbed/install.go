@@ -8,10 +8,10 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ManagerFiles are the rights of a manager that may install its types itself, and what limits them, for Deploy.
+// ManagerFiles are the manifests of a manager that may install its own CRDs, for Deploy.
 var ManagerFiles = []string{"manager/rbac.yaml", "manager/admission.yaml", "manager/install-crds.yaml"}
 
-// Deploy applies files of deploy/, named from there with slashes, as kubectl apply would.
+// Deploy applies files of deploy/, given by slash-separated paths, as kubectl apply does.
 func (t *Testbed) Deploy(ctx context.Context, files ...string) error {
 	root, err := Root()
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *Testbed) Deploy(ctx context.Context, files ...string) error {
 	return nil
 }
 
-// InstallManager deploys ManagerFiles and installs Slipway's own types, unless an earlier call has.
+// InstallManager applies ManagerFiles and installs Slipway's CRDs once per testbed.
 func (t *Testbed) InstallManager(ctx context.Context) error {
 	t.manager.Lock()
 	defer t.manager.Unlock()
@@ -37,7 +37,7 @@ func (t *Testbed) InstallManager(ctx context.Context) error {
 	return err
 }
 
-// InstallTypes installs Slipway's own types and waits until the API server serves them.
+// InstallTypes installs Slipway's CRDs and waits until the API server serves them.
 func (t *Testbed) InstallTypes(ctx context.Context) error {
 	root, err := Root()
 	if err != nil {

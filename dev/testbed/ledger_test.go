@@ -20,40 +20,40 @@ import (
 
 const ledgerNamespace = "ledger"
 
-// fate is a pod, what is done to it before its machine goes, and what the ledger is to say of it.
-type fate struct {
+// podCase is a pod, the action on it before its machine is deleted, and the outcome that the ledger must report.
+type podCase struct {
 	app workload.App
-	// grace is what it is deleted with; negative is not at all.
-	grace int64
-	want  azure.Outcome
-	// before is what the ledger is to say as long as the machine lives; empty is the same.
-	before azure.Outcome
+	// gracePeriod is the grace period of the pod's deletion in seconds. A negative value means no deletion.
+	gracePeriod int64
+	wantOutcome azure.Outcome
+	// wantBefore is the outcome while the machine lives. Empty means wantOutcome.
+	wantBefore azure.Outcome
 }
 
-// ofDaemonSet is the name of the DaemonSet whose pod stays on the machine.
-const ofDaemonSet = "belongs-to-its-node"
+// daemonSetName is the name of the DaemonSet with the pod that stays on the machine.
+const daemonSetName = "belongs-to-its-node"
 
-// untouched is the grace of a pod that nobody deletes.
-const untouched = -1
+// noDeletion is the grace period of a pod that is not deleted.
+const noDeletion = -1
 
-func fates() []fate {
+func podCases() []podCase {
 	app := func(name, stop string, wanted time.Duration) workload.App {
 		return workload.App{Namespace: ledgerNamespace, Name: name, Stop: stop, Grace: wanted}
 	}
-	return []fate{
-		{app: app("stops-by-itself", "1", 30*time.Second), grace: 30, want: azure.OutcomeFinished},
-		{app: app("stops-by-itself-in-less-than-it-wants", "1", 30*time.Second), grace: 15, want: azure.OutcomeFinished},
-		{app: app("never-stops-and-has-its-time", controlplane.Never, 2*time.Second), grace: 2, want: azure.OutcomeSpentGrace},
-		{app: app("is-given-less-than-it-wants", controlplane.Never, 30*time.Second), grace: 2, want: azure.OutcomeCutShort},
-		{app: app("is-given-nothing", "1", 30*time.Second), grace: 0, want: azure.OutcomeKilledAtOnce},
-		{app: app("is-never-asked", "1", 30*time.Second), grace: untouched, want: azure.OutcomeLost, before: azure.OutcomeRunning},
-		{app: app("is-asked-too-late", "60", time.Minute), grace: 60, want: azure.OutcomeLost, before: azure.OutcomeStopping},
+	return []podCase{
+		{app: app("stops-by-itself", "1", 30*time.Second), gracePeriod: 30, wantOutcome: azure.OutcomeFinished},
+		{app: app("stops-by-itself-in-less-than-it-wants", "1", 30*time.Second), gracePeriod: 15, wantOutcome: azure.OutcomeFinished},
+		{app: app("never-stops-and-has-its-time", controlplane.Never, 2*time.Second), gracePeriod: 2, wantOutcome: azure.OutcomeSpentGrace},
+		{app: app("is-given-less-than-it-wants", controlplane.Never, 30*time.Second), gracePeriod: 2, wantOutcome: azure.OutcomeCutShort},
+		{app: app("is-given-nothing", "1", 30*time.Second), gracePeriod: 0, wantOutcome: azure.OutcomeKilledAtOnce},
+		{app: app("is-never-asked", "1", 30*time.Second), gracePeriod: noDeletion, wantOutcome: azure.OutcomeLost, wantBefore: azure.OutcomeRunning},
+		{app: app("is-asked-too-late", "60", time.Minute), gracePeriod: 60, wantOutcome: azure.OutcomeLost, wantBefore: azure.OutcomeStopping},
 	}
 }
 
-// The kubelets are kwok's, all else is real: what the API server, the controllers and the played machines do to a pod is
-// what the ledger judges by.
-func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
+// The kubelets are emulated by kwok, everything else is real. The ledger must judge what the API server, the controllers
+// and the emulated machines do to a pod.
+func TestLedgerClassifiesPodsOnRealControlPlane(t *testing.T) {
 	bed, err := Start(t.Context(), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -67,9 +67,9 @@ func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
 	if err := bed.AddPool(t.Context(), pool, 1); err != nil {
 		t.Fatal(err)
 	}
-	collector := workload.App{Namespace: ledgerNamespace, Name: ofDaemonSet}
+	collector := workload.App{Namespace: ledgerNamespace, Name: daemonSetName}
 	objects := []runtime.Object{workload.Namespace(ledgerNamespace), collector.DaemonSet()}
-	for _, f := range fates() {
+	for _, f := range podCases() {
 		objects = append(objects, f.app.Pod())
 	}
 	if err := workload.CreateSettled(t.Context(), bed.Client(), objects...); err != nil {
@@ -83,19 +83,19 @@ func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	deletePods(t, bed.Client())
-	awaitOutcomes(t, bed, r.EventID, func(f fate) azure.Outcome { return cmp.Or(f.before, f.want) })
+	awaitOutcomes(t, bed, r.EventID, func(f podCase) azure.Outcome { return cmp.Or(f.wantBefore, f.wantOutcome) })
 	if err := bed.Azure.Start(r.EventID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bed.AwaitNotice(t.Context(), r.EventID, "over", func(r azure.Record) bool { return !r.Listed() }); err != nil {
 		t.Fatal(err)
 	}
-	awaitOutcomes(t, bed, r.EventID, func(f fate) azure.Outcome { return f.want })
-	awaitNone(t, bed)
+	awaitOutcomes(t, bed, r.EventID, func(f podCase) azure.Outcome { return f.wantOutcome })
+	checkAwaitNoPods(t, bed)
 }
 
-// awaitNone holds that where no pod is, of which a watch tells nothing, nobody waits for one.
-func awaitNone(t *testing.T, bed *Testbed) {
+// checkAwaitNoPods checks that waiting for no pods on an empty node returns. A watch of an empty list sends no event.
+func checkAwaitNoPods(t *testing.T, bed *Testbed) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -107,40 +107,40 @@ func awaitNone(t *testing.T, bed *Testbed) {
 
 func deletePods(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	for _, f := range fates() {
-		if f.grace == untouched {
+	for _, f := range podCases() {
+		if f.gracePeriod == noDeletion {
 			continue
 		}
-		err := client.CoreV1().Pods(ledgerNamespace).Delete(t.Context(), f.app.Name, metav1.DeleteOptions{GracePeriodSeconds: &f.grace})
+		err := client.CoreV1().Pods(ledgerNamespace).Delete(t.Context(), f.app.Name, metav1.DeleteOptions{GracePeriodSeconds: &f.gracePeriod})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// awaitOutcomes waits until the ledger says of every pod of the event what it is to say, and of no other pods anything.
-func awaitOutcomes(t *testing.T, bed *Testbed, event string, of func(fate) azure.Outcome) {
+// awaitOutcomes waits until the ledger has the wanted outcome for every pod of the event, and for no other pods.
+func awaitOutcomes(t *testing.T, bed *Testbed, event string, wantOutcome func(podCase) azure.Outcome) {
 	t.Helper()
-	want := map[string]azure.Outcome{ofDaemonSet: azure.OutcomeStayed}
-	for _, f := range fates() {
-		want[f.app.Name] = of(f)
+	want := map[string]azure.Outcome{daemonSetName: azure.OutcomeStayed}
+	for _, f := range podCases() {
+		want[f.app.Name] = wantOutcome(f)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	_ = Poll(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(outcomes(bed, event), want) })
-	if diff := gocmp.Diff(want, outcomes(bed, event)); diff != "" {
+	_ = Poll(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(ledgerOutcomes(bed, event), want) })
+	if diff := gocmp.Diff(want, ledgerOutcomes(bed, event)); diff != "" {
 		t.Fatalf("outcomes (-want +got):\n%s", diff)
 	}
 }
 
-// outcomes gives what the ledger says of the pods of an event, by name; the DaemonSet's pod goes by its owner's.
-func outcomes(bed *Testbed, event string) map[string]azure.Outcome {
+// ledgerOutcomes returns the ledger's outcomes of an event's pods by pod name. The DaemonSet's pod has the DaemonSet's name.
+func ledgerOutcomes(bed *Testbed, event string) map[string]azure.Outcome {
 	ledger, _ := bed.Azure.Ledger().Event(event)
 	found := map[string]azure.Outcome{}
 	for _, entry := range ledger.Pods {
 		name := entry.Name
-		if strings.HasPrefix(name, ofDaemonSet+"-") {
-			name = ofDaemonSet
+		if strings.HasPrefix(name, daemonSetName+"-") {
+			name = daemonSetName
 		}
 		found[name] = entry.Outcome
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// The ServiceAccount that the shipped manifests give the manager.
+// The ServiceAccount of the manager in the shipped manifests.
 const (
 	ManagerNamespace = "slipway"
 	ManagerAccount   = "slipway-manager"
@@ -27,11 +27,11 @@ const (
 // Manager is a `slipway manager` process.
 type Manager struct {
 	*controlplane.Process
-	// URL is of what it serves: /readyz and /metrics.
+	// URL is the address that serves /readyz and /metrics.
 	URL string
 }
 
-// Leads asks the manager whether it does: of several that compete for a Lease, one leads. It does not where it cannot be asked.
+// Leads reports whether the manager holds the leader election Lease. It returns false if the manager cannot be asked.
 func (m *Manager) Leads(ctx context.Context) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.URL+"/metrics", nil)
 	if err != nil {
@@ -41,16 +41,16 @@ func (m *Manager) Leads(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = answer.Body.Close() }() // It was only read.
+	defer func() { _ = answer.Body.Close() }() // read only
 	text, err := io.ReadAll(answer.Body)
 	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
 }
 
-// StartManager is StartManagerWith a file of clouds that is made of its content, by provider.
+// StartManager starts a manager with cloud configuration given as a map by provider.
 func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[string]any, flags ...string) (*Manager, error) {
 	raw, err := yaml.Marshal(clouds)
 	if err != nil {
-		return nil, fmt.Errorf("clouds of %s: %w", name, err)
+		return nil, fmt.Errorf("cloud configuration of %s: %w", name, err)
 	}
 	file := filepath.Join(t.Dir(), name+"-clouds.yaml")
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
@@ -59,8 +59,8 @@ func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[stri
 	return t.StartManagerWith(ctx, name, file, flags...)
 }
 
-// StartManagerWith starts a manager with a file of clouds and the rights of the shipped manifests, which Deploy installs,
-// and waits until it is ready. It leads without an election unless the flags have it otherwise.
+// StartManagerWith starts a manager with a file of cloud configuration, and waits until it is ready. The manager has the
+// permissions of the shipped manifests, which Deploy installs. Leader election is off unless the flags enable it.
 func (t *Testbed) StartManagerWith(ctx context.Context, name, clouds string, flags ...string) (*Manager, error) {
 	path, err := Binary("slipway")
 	if err != nil {
@@ -80,7 +80,7 @@ func (t *Testbed) StartManagerWith(ctx context.Context, name, clouds string, fla
 	return m, err
 }
 
-// CreateNodeGroup creates a NodeGroup whose spec is YAML.
+// CreateNodeGroup creates a NodeGroup from its spec in YAML.
 func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[string]string, spec string) error {
 	var parsed map[string]any
 	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
@@ -98,7 +98,7 @@ func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[s
 	return err
 }
 
-// ScaleSetSpec is the beginning of the spec of a NodeGroup: the nodes of an AKS pool, and a scale set.
+// ScaleSetSpec returns the first lines of a NodeGroup spec: the node selector of an AKS pool, and its scale set.
 func ScaleSetSpec(pool, scaleSet string) string {
 	return fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n", pool, scaleSet)
 }

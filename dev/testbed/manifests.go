@@ -20,15 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// AgentNamespace and AgentAccount are those of the shipped manifests.
+// The ServiceAccount of the agent in the shipped manifests.
 const (
 	AgentNamespace = "slipway"
 	AgentAccount   = "slipway-agent"
 )
 
-// install applies what the agents need of the shipped manifests. Their DaemonSet is left out: nothing runs containers
-// here, and the testbed starts the processes itself.
-func (t *Testbed) install(ctx context.Context) error {
+// installAgentManifests applies the agent's manifests without the DaemonSet. Nothing runs containers here, so the testbed starts the
+// agent processes.
+func (t *Testbed) installAgentManifests(ctx context.Context) error {
 	root, err := Root()
 	if err != nil {
 		return err
@@ -41,13 +41,13 @@ func (t *Testbed) install(ctx context.Context) error {
 	return nil
 }
 
-// AgentPod makes what a node's kubelet would run the agent in, without running it: a pod of the agent's account, whose
-// token says which node it is of, also after the Node object was made anew. It returns the pod's name.
+// AgentPod creates the pod of the agent on a node, without running it, and returns its name. The pod's token stays bound
+// to the node, also after the Node object was recreated.
 func (t *Testbed) AgentPod(ctx context.Context, node string) (string, error) {
 	pod := workload.App{Namespace: AgentNamespace, Name: AgentAccount + "-" + node}.Pod()
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = AgentAccount, node
 	if err := workload.CreateSettled(ctx, t.Client(), pod); err != nil {
-		return "", fmt.Errorf("pod of the agent on %s: %w", node, err)
+		return "", fmt.Errorf("create the pod of the agent on %s: %w", node, err)
 	}
 	return pod.Name, nil
 }
@@ -58,7 +58,7 @@ func (t *Testbed) Apply(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // It was only read.
+	defer func() { _ = f.Close() }() // read only
 	client, err := dynamic.NewForConfig(t.RESTConfig())
 	if err != nil {
 		return err

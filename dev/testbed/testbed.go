@@ -1,6 +1,5 @@
-// Package testbed puts together what Slipway is shown, tested and measured on: a real control plane, the Azure
-// emulator that owns the machines behind its nodes, and the real agent binaries, each with the credentials that the
-// shipped manifests give it.
+// Package testbed runs what demos, tests and benchmarks need: a real control plane, the Azure emulator that owns the
+// machines behind its nodes, and the real agent binaries with the credentials of the shipped manifests.
 package testbed
 
 import (
@@ -19,18 +18,18 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Options configure a testbed.
+// Options configures a testbed.
 type Options struct {
 	Cluster controlplane.Options
-	// Azure configures the emulator; Machines and Bookkeeper are set by Start.
+	// Azure configures the emulator. Start sets Machines and Bookkeeper.
 	Azure azure.Options
-	// ARM configures Azure Resource Manager; what it is called and its Joiner are set by Start.
+	// ARM configures Azure Resource Manager. Start sets its names and its Joiner.
 	ARM azure.ARMOptions
-	// Listen is the loopback address that the emulator is served at; empty is any free port.
+	// Listen is the loopback address of the emulator. Empty means any free port.
 	Listen string
 }
 
-// Testbed is a control plane with an emulated cloud under it.
+// Testbed is a control plane with an emulated cloud.
 type Testbed struct {
 	*controlplane.Cluster
 
@@ -51,14 +50,14 @@ type Testbed struct {
 		installed bool
 	}
 
-	mu         sync.Mutex
-	agents     map[string]powered              // by node, the one that runs there now
-	starts     map[string]int                  // how many were started on each node
-	pools      map[string]controlplane.AKSPool // by scale set in lower case
-	agentPools []string
+	mu          sync.Mutex
+	agents      map[string]poweredAgent         // the current agent of each node
+	agentStarts map[string]int                  // number of agents started on each node
+	pools       map[string]controlplane.AKSPool // by scale set in lower case
+	agentPools  []string
 }
 
-// Start starts everything but agents.
+// Start starts everything except agents.
 func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	cluster, err := controlplane.Start(ctx, o.Cluster)
 	if err != nil {
@@ -78,25 +77,25 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines = t.Nodes.Machines(power{t})
+	o.Azure.Machines = t.Nodes.Machines(nodePower{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
 	if err := t.startARM(o.ARM); err != nil { //nolint:contextcheck // it serves until Stop
 		return nil, err
 	}
-	if err := t.serve(o.Listen); err != nil {
+	if err := t.serveAzure(o.Listen); err != nil {
 		return nil, err
 	}
-	return t, t.install(ctx)
+	return t, t.installAgentManifests(ctx)
 }
 
-func (t *Testbed) serve(address string) error {
+func (t *Testbed) serveAzure(address string) error {
 	if address == "" {
-		address = anyPort
+		address = anyFreePort
 	}
-	listener, err := net.Listen("tcp", address) //nolint:noctx // it is done in a moment
+	listener, err := net.Listen("tcp", address) //nolint:noctx // returns at once
 	if err != nil {
-		return fmt.Errorf("azure emulator: %w", err)
+		return fmt.Errorf("start the Azure emulator: %w", err)
 	}
 	t.base = &url.URL{Scheme: "http", Host: listener.Addr().String()}
 	t.server = &http.Server{Handler: t.Azure.Handler(), ReadHeaderTimeout: 10 * time.Second}
@@ -106,16 +105,16 @@ func (t *Testbed) serve(address string) error {
 
 func newTestbed(cluster *controlplane.Cluster, o Options) *Testbed {
 	return &Testbed{
-		Cluster: cluster, agents: map[string]powered{}, starts: map[string]int{}, azure: o.Azure,
+		Cluster: cluster, agents: map[string]poweredAgent{}, agentStarts: map[string]int{}, azure: o.Azure,
 		pools: map[string]controlplane.AKSPool{},
 	}
 }
 
-// Stop ends everything. A testbed that was started in part can be stopped too.
-func (t *Testbed) Stop() error { return errors.Join(t.closeAzure(), t.Cluster.Stop()) }
+// Stop stops everything, also after a Start that failed halfway.
+func (t *Testbed) Stop() error { return errors.Join(t.stopAzure(), t.Cluster.Stop()) }
 
-// closeAzure ends the emulator and its watches.
-func (t *Testbed) closeAzure() error {
+// stopAzure stops the emulator and its watches.
+func (t *Testbed) stopAzure() error {
 	if t.stop != nil {
 		t.stop()
 	}
@@ -132,50 +131,49 @@ func (t *Testbed) closeAzure() error {
 	return errors.Join(errs...)
 }
 
-// AddPool adds n machines of an AKS pool: their nodes, and the scale set in the emulator.
+// AddPool adds an AKS pool with n machines: their nodes, and the scale set in the emulator.
 func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int) error {
 	t.addScaleSet(pool, n)
 	return t.AddNodes(ctx, pool.Nodes(n)...)
 }
 
-// Endpoint is the Scheduled Events URL of one machine of a pool.
+// Endpoint returns the Scheduled Events URL of one machine of a pool.
 func (t *Testbed) Endpoint(pool controlplane.AKSPool, instance int) string {
 	u := t.base.JoinPath("scalesets", pool.ScaleSet(), "virtualMachines", pool.Resource(instance), "metadata/scheduledevents")
 	u.RawQuery = "api-version=2020-07-01"
 	return u.String()
 }
 
-// ARMURL is where the emulator stands in for Azure Resource Manager.
+// ARMURL returns the address of the emulated Azure Resource Manager.
 func (t *Testbed) ARMURL() string { return t.base.String() }
 
-// ControlURL is where the emulator's control API is served, for people.
+// ControlURL returns the address of the emulator's control API, for manual use.
 func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
 
-// Report writes the emulator's ledger, for a test that failed.
+// Report writes the emulator's ledger, for a failed test.
 func (t *Testbed) Report(w io.Writer) {
 	fmt.Fprint(w, t.Azure.Ledger().Summary(CutTolerance))
 }
 
-// CutTolerance is how close to the end of its machine a pod may be cut short without having been robbed of time: the
-// agent's margin, and a second each for the API's whole seconds and for the way.
+// CutTolerance is the time that a pod may lose at the end of its machine and still count as complete: the agent's
+// margin, 1 s because the API has whole seconds, and 1 s for the requests.
 const CutTolerance = 4 * time.Second
 
-// power switches a machine off with all that runs on it, its agent included, and on again. A machine whose node was
-// deleted before it can be switched off too.
-type power struct{ t *Testbed }
+// nodePower switches a machine, its pods and its agent off and on. It works also for a machine without a Node.
+type nodePower struct{ t *Testbed }
 
-func (p power) PowerOff(ctx context.Context, node string) error {
+func (p nodePower) PowerOff(ctx context.Context, node string) error {
 	if a := p.t.agentOn(node); a != nil {
 		a.setPower(false)
 		if err := a.Crash(); err != nil {
 			return err
 		}
 	}
-	return unlessGone(p.t.PowerOff(ctx, node))
+	return ignoreNotFound(p.t.PowerOff(ctx, node))
 }
 
-// PowerOn brings the node back, and its agent as the kubelet would: the same command again.
-func (p power) PowerOn(ctx context.Context, node string) error {
+// PowerOn restores the node, and restarts its agent with the same command, as the kubelet does.
+func (p nodePower) PowerOn(ctx context.Context, node string) error {
 	if err := p.t.PowerOn(ctx, node); err != nil {
 		return err
 	}
@@ -186,26 +184,26 @@ func (p power) PowerOn(ctx context.Context, node string) error {
 	return nil
 }
 
-// powered is an agent that ends and begins with its machine.
-type powered interface {
+// poweredAgent is an agent that stops and starts with its machine.
+type poweredAgent interface {
 	setPower(on bool)
 	Crash() error
 	Revive(ctx context.Context) error
 }
 
-// supply says whether the machine of an agent has power. Its mutex is also held while the agent is ended or started.
-type supply struct {
+// powerSupply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.
+type powerSupply struct {
 	mu  sync.Mutex
 	off bool
 }
 
-func (s *supply) setPower(on bool) {
+func (s *powerSupply) setPower(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = !on
 }
 
-func (t *Testbed) agentOn(node string) powered {
+func (t *Testbed) agentOn(node string) poweredAgent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.agents[node]

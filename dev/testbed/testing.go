@@ -25,18 +25,17 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// outage is how long the machines of a shared testbed are away in a Reboot or Redeploy that does not say.
-const outage = time.Second
+// sharedOutage is the downtime of a machine in a Reboot or Redeploy without an explicit duration, in a shared testbed.
+const sharedOutage = time.Second
 
-// shared is the testbed of the test binary.
 var shared struct {
 	sync.Mutex
 	testbed *Testbed
 	err     error
 }
 
-// Shared returns the one testbed of a test binary, and starts it when it is asked for the first time. Tests keep apart
-// by namespaces and pools of their own. A TestMain stops it:
+// Shared returns the shared testbed of the test binary and starts it on the first call. Tests must use their own
+// namespaces and pools. A TestMain stops it:
 //
 //	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 func Shared(tb testing.TB) *Testbed {
@@ -45,7 +44,7 @@ func Shared(tb testing.TB) *Testbed {
 	defer shared.Unlock()
 	if shared.testbed == nil && shared.err == nil {
 		shared.testbed, shared.err = Start(context.Background(), Options{
-			Azure: azure.Options{Outage: outage}, ARM: azure.ARMOptions{DeleteTime: outage},
+			Azure: azure.Options{Outage: sharedOutage}, ARM: azure.ARMOptions{DeleteTime: sharedOutage},
 		})
 	}
 	if shared.err != nil {
@@ -54,7 +53,7 @@ func Shared(tb testing.TB) *Testbed {
 	return shared.testbed
 }
 
-// ForTest starts a testbed of the test's own and stops it when the test ends.
+// ForTest starts a testbed for one test and stops it when the test ends.
 func ForTest(tb testing.TB, o Options) *Testbed {
 	tb.Helper()
 	t, err := Start(tb.Context(), o)
@@ -63,16 +62,16 @@ func ForTest(tb testing.TB, o Options) *Testbed {
 	}
 	tb.Cleanup(func() {
 		if err := t.Stop(); err != nil {
-			tb.Errorf("stopping the testbed: %v", err)
+			tb.Errorf("stop the testbed: %v", err)
 		}
 	})
 	return t
 }
 
-// windDown is longer than anything that a testbed in memory leaves behind sleeps before it ends.
-const windDown = 10 * time.Minute
+// goroutineDrainTime is longer than any sleep of a goroutine that a testbed in memory leaves behind.
+const goroutineDrainTime = 10 * time.Minute
 
-// VirtualForTest returns a testbed of the test's own in virtual time, see Virtual. It ends with the test.
+// VirtualForTest returns a testbed in virtual time for one test, see Virtual.
 func VirtualForTest(tb testing.TB, o Options) *Testbed {
 	tb.Helper()
 	t, err := Virtual(tb.TempDir(), o)
@@ -83,35 +82,33 @@ func VirtualForTest(tb testing.TB, o Options) *Testbed {
 		if err := t.Stop(); err != nil {
 			tb.Error(err)
 		}
-		time.Sleep(windDown)
+		time.Sleep(goroutineDrainTime)
 	})
 	return t
 }
 
-// Log is a log that may be read while it is written. The zero value is ready to use.
+// Log is a buffer that can be read while it is written. Its zero value is ready to use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-// Write implements io.Writer.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// String returns what was written so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Patience bounds a test. Nothing takes nearly as long, but the machine may be busy.
+// Patience is the timeout of a test. Tests take far less, but the machine may be busy.
 const Patience = 6 * time.Minute
 
-// Context returns a context that ends with the test, and after Patience.
+// Context returns a context that ends with the test or after Patience.
 func Context(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
@@ -119,8 +116,8 @@ func Context(tb testing.TB) context.Context {
 	return ctx
 }
 
-// Behind returns the path of a kubeconfig that leads a process to the API server through a proxy, with its credentials. The
-// wrappers change the transport of the proxy.
+// Behind writes a kubeconfig that sends a client through a proxy to the API server, and returns its path. The wrappers
+// change the proxy's transport.
 func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials string, wrappers ...func(http.RoundTripper) http.RoundTripper) string {
 	tb.Helper()
 	check := func(err error) {
@@ -137,7 +134,7 @@ func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials str
 	}
 	server, err := url.Parse(config.Host)
 	check(err)
-	front, err := proxy.ServeTLS("api", server, transport, t.ARMServer().Certificate) // client-go sends no token without TLS
+	front, err := proxy.ServeTLS("api", server, transport, t.ARMServer().Certificate) // client-go sends tokens only over TLS
 	check(err)
 	to := filepath.Join(tb.TempDir(), "kubeconfig")
 	check(faultproxy.Kubeconfig(credentials, to, front))
@@ -150,19 +147,19 @@ func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials str
 	return to
 }
 
-// Command prepares a run of one of the product's programs as from a shell in which nothing is set but [controlplane.Environment].
+// Command prepares a run of a binary. Only the variables of [controlplane.Environment] are set.
 func Command(ctx context.Context, tb testing.TB, program string, args ...string) *exec.Cmd {
 	tb.Helper()
 	path, err := Binary(program)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // it is one of the product's
+	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // the path comes from Binary
 	cmd.Env = controlplane.Environment(tb.TempDir())
 	return cmd
 }
 
-// File writes a file that lasts as long as the test, and returns its path.
+// File writes a file for the duration of the test and returns its path.
 func File(tb testing.TB, name, text string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), name)
@@ -172,19 +169,19 @@ func File(tb testing.TB, name, text string) string {
 	return path
 }
 
-// sideBySide is how many parallel tests run at once unless -parallel says otherwise: they wait for notices and for
-// pods to stop, and hardly compute.
-const sideBySide = "24"
+// defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
+const defaultParallel = "24"
 
-// Main runs a package's tests, stops the shared testbed if there was one, and returns the exit code.
+// Main runs a package's tests, stops the shared testbed, and returns the exit code.
 func Main(m *testing.M) int {
-	// The second handler sleeps by the time of the last error, which in another bubble of virtual time may be years away.
+	// The second handler sleeps relative to the time of the last error. In another bubble of virtual time this may be
+	// years.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	flag.Parse()
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		if err := flag.Set("test.parallel", sideBySide); err != nil {
+		if err := flag.Set("test.parallel", defaultParallel); err != nil {
 			println("-test.parallel:", err.Error())
 			return 1
 		}
@@ -196,32 +193,32 @@ func Main(m *testing.M) int {
 		return code
 	}
 	if err := shared.testbed.Stop(); err != nil {
-		println("stopping the shared testbed:", err.Error())
+		println("stop the shared testbed:", err.Error())
 		return max(code, 1)
 	}
-	shared.testbed, shared.err = nil, errors.New("the shared testbed was stopped: the tests are over")
+	shared.testbed, shared.err = nil, errors.New("the shared testbed is stopped because the tests have ended")
 	return code
 }
 
-// OneThread has a test in virtual time run on one thread, and restores the number of threads when it ends. On several, the race detector
-// itself crashes in virtual time, see tools/test. The test must not be parallel: what others serve and judge needs the other threads.
+// OneThread runs the test on one thread until it ends, because the race detector crashes in virtual time on several
+// threads (see tools/test). The test must not be parallel: other tests need the other threads.
 func OneThread(tb testing.TB) {
 	tb.Helper()
 	before := runtime.GOMAXPROCS(1)
 	tb.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// Note adds a line to the summary of `make test`, which does not show the logs of tests that pass.
-func Note(tb testing.TB, said string) {
+// Note adds a line to the summary of `make test`, which hides the logs of passing tests.
+func Note(tb testing.TB, line string) {
 	tb.Helper()
-	tb.Log(said)
+	tb.Log(line)
 	path := os.Getenv("SLIPWAY_TEST_NOTES")
 	if path == "" {
 		return
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // where make test wants it
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // the path comes from make test
 	if err == nil {
-		_, err = fmt.Fprintln(f, said)
+		_, err = fmt.Fprintln(f, line)
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {

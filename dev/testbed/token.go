@@ -10,33 +10,33 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// TokenExpires is when the agent's credentials end: the API server may have granted less than was asked for.
+// TokenExpires returns the expiry of the agent's credentials. The API server may have granted a shorter lifetime.
 func (a *Agent) TokenExpires() (time.Time, error) {
 	config, err := clientcmd.LoadFromFile(a.Kubeconfig)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("credentials of the agent on %s: %w", a.Node, err)
 	}
 	for _, user := range config.AuthInfos {
-		return expiry(user.Token)
+		return parseTokenExpiry(user.Token)
 	}
-	return time.Time{}, fmt.Errorf("credentials of the agent on %s: %s names no user", a.Node, a.Kubeconfig)
+	return time.Time{}, fmt.Errorf("credentials of the agent on %s: %s has no user", a.Node, a.Kubeconfig)
 }
 
-// expiry reads the claim "exp" of a JSON Web Token (RFC 7519, section 4.1.4).
-func expiry(token string) (time.Time, error) {
+// parseTokenExpiry reads the claim "exp" of a JSON Web Token (RFC 7519, section 4.1.4).
+func parseTokenExpiry(token string) (time.Time, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return time.Time{}, fmt.Errorf("token of %d parts: want the three of a JSON Web Token", len(parts))
+		return time.Time{}, fmt.Errorf("token has %d parts: a JSON Web Token has 3", len(parts))
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return time.Time{}, fmt.Errorf("token: its claims are not base64: %w", err)
+		return time.Time{}, fmt.Errorf("decode the token's claims as base64: %w", err)
 	}
 	var claims struct {
 		Expires int64 `json:"exp"`
 	}
 	if err := json.Unmarshal(raw, &claims); err != nil {
-		return time.Time{}, fmt.Errorf("token: its claims are not JSON: %w", err)
+		return time.Time{}, fmt.Errorf("parse the token's claims as JSON: %w", err)
 	}
 	return time.Unix(claims.Expires, 0), nil
 }

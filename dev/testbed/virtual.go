@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// Virtual is a testbed in memory, for virtual time (testing/synctest): nothing in it uses a network or a process. Dir is for its
-// files. It lives until Stop. It has no types, rights or admission to install.
+// Virtual returns a testbed in memory for virtual time (testing/synctest), without network and processes. Its files are
+// in dir. It has no CRDs, permissions or admission policies. It lives until Stop.
 func Virtual(dir string, o Options) (*Testbed, error) {
 	memory, err := fakecluster.New()
 	if err != nil {
@@ -37,10 +37,10 @@ func Virtual(dir string, o Options) (*Testbed, error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(power{t}), t.Pods
+	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(nodePower{t}), t.Pods
 	t.Azure = azure.New(o.Azure)
 	t.base = &url.URL{Scheme: "http", Host: "azure.test"}
-	t.makeARM(o.ARM)
+	t.newARM(o.ARM)
 	t.armServer = &azure.ARMServer{URL: &url.URL{Scheme: "https", Host: "arm.test"}}
 	return t, t.writeARMToken()
 }

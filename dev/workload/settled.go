@@ -25,37 +25,37 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// kind is how objects of one kind are reached, and when one of them has settled.
-type kind struct {
+// objectKind describes how to access objects of one kind, and when they have settled.
+type objectKind struct {
 	resource string
 	client   rest.Interface
-	// settled tells whether the object is as it was asked to be. Nil is at once.
-	settled func(runtime.Object) bool
+	// isSettled reports whether an object has reached its desired state. Nil means at once.
+	isSettled func(runtime.Object) bool
 }
 
-func kindOf(client kubernetes.Interface, object runtime.Object) (kind, error) {
+func kindOf(client kubernetes.Interface, object runtime.Object) (objectKind, error) {
 	switch object.(type) {
 	case *corev1.Namespace:
-		return kind{"namespaces", client.CoreV1().RESTClient(), nil}, nil
+		return objectKind{"namespaces", client.CoreV1().RESTClient(), nil}, nil
 	case *schedulingv1.PriorityClass:
-		return kind{"priorityclasses", client.SchedulingV1().RESTClient(), nil}, nil
+		return objectKind{"priorityclasses", client.SchedulingV1().RESTClient(), nil}, nil
 	case *corev1.Pod:
-		return kind{"pods", client.CoreV1().RESTClient(), podSettled}, nil
+		return objectKind{"pods", client.CoreV1().RESTClient(), isPodSettled}, nil
 	case *appsv1.Deployment:
-		return kind{"deployments", client.AppsV1().RESTClient(), deploymentSettled}, nil
+		return objectKind{"deployments", client.AppsV1().RESTClient(), isDeploymentSettled}, nil
 	case *appsv1.StatefulSet:
-		return kind{"statefulsets", client.AppsV1().RESTClient(), statefulSetSettled}, nil
+		return objectKind{"statefulsets", client.AppsV1().RESTClient(), isStatefulSetSettled}, nil
 	case *appsv1.DaemonSet:
-		return kind{"daemonsets", client.AppsV1().RESTClient(), daemonSetSettled}, nil
+		return objectKind{"daemonsets", client.AppsV1().RESTClient(), isDaemonSetSettled}, nil
 	case *batchv1.Job:
-		return kind{"jobs", client.BatchV1().RESTClient(), jobSettled}, nil
+		return objectKind{"jobs", client.BatchV1().RESTClient(), isJobSettled}, nil
 	case *policyv1.PodDisruptionBudget:
-		return kind{"poddisruptionbudgets", client.PolicyV1().RESTClient(), budgetSettled}, nil
+		return objectKind{"poddisruptionbudgets", client.PolicyV1().RESTClient(), isPDBSettled}, nil
 	}
-	return kind{}, fmt.Errorf("%T is not a kind of object that this package makes", object)
+	return objectKind{}, fmt.Errorf("%T is not supported by this package", object)
 }
 
-// Create creates the objects, one after the other. A pod in a namespace that is new is created once it can be.
+// Create creates the objects in order. It retries a pod until its namespace has the default ServiceAccount.
 func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	for _, object := range objects {
 		kind, err := kindOf(client, object)
@@ -68,19 +68,19 @@ func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime
 		}
 		request := kind.client.Post().NamespaceIfScoped(named.GetNamespace(), named.GetNamespace() != "").
 			Resource(kind.resource).VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).Body(object)
-		if err := onceAccountIsThere(ctx, func() error { return request.Do(ctx).Error() }); err != nil {
+		if err := retryWithoutServiceAccount(ctx, func() error { return request.Do(ctx).Error() }); err != nil {
 			return fmt.Errorf("creating %s %s: %w", kind.resource, named.GetName(), err)
 		}
 	}
 	return nil
 }
 
-// accountPause is the pause between two tries to create a pod whose namespace has no ServiceAccount yet.
-const accountPause = 100 * time.Millisecond
+// accountRetryInterval is the pause between attempts to create a pod before its namespace has a ServiceAccount.
+const accountRetryInterval = 100 * time.Millisecond
 
-// onceAccountIsThere creates an object, and again for as long as it is refused for want of a ServiceAccount: that of a new
-// namespace is made by a controller, for which the API server waits a second or two, and a busy machine may need longer.
-func onceAccountIsThere(ctx context.Context, create func() error) error {
+// retryWithoutServiceAccount retries create while it is refused for lack of a ServiceAccount. A controller creates the
+// ServiceAccount of a new namespace. The API server waits a second or two for it, but a busy machine may need longer.
+func retryWithoutServiceAccount(ctx context.Context, create func() error) error {
 	for {
 		err := create()
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "error looking up service account") {
@@ -89,14 +89,13 @@ func onceAccountIsThere(ctx context.Context, create func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(accountPause):
+		case <-time.After(accountRetryInterval):
 		}
 	}
 }
 
-// Settled waits until the objects are as they were asked to be: all pods of a controller Ready, the pods of a Job Ready
-// or done, and a disruption budget counted, with as many healthy pods as it wants. The objects tell only which ones are
-// meant; they are those that were given to Create.
+// Settled waits until the objects reach their desired state: all pods of a controller Ready, the pods of a Job Ready or
+// completed, and a PodDisruptionBudget with as many healthy pods as it requires. The objects are those given to Create.
 func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
@@ -104,7 +103,7 @@ func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtim
 		if err != nil {
 			return err
 		}
-		if kind.settled == nil {
+		if kind.isSettled == nil {
 			continue
 		}
 		named, err := meta.Accessor(object)
@@ -116,7 +115,7 @@ func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtim
 			lw := cache.NewListWatchFromClient(kind.client, kind.resource, named.GetNamespace(), selector)
 			_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, client), object, nil,
 				func(event watch.Event) (bool, error) {
-					return event.Type != watch.Deleted && kind.settled(event.Object), nil
+					return event.Type != watch.Deleted && kind.isSettled(event.Object), nil
 				})
 			if err != nil {
 				return fmt.Errorf("waiting for %s %s/%s to settle: %w", kind.resource, named.GetNamespace(),
@@ -128,7 +127,6 @@ func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtim
 	return group.Wait()
 }
 
-// CreateSettled creates the objects and waits until they have settled.
 func CreateSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	if err := Create(ctx, client, objects...); err != nil {
 		return err
@@ -136,7 +134,7 @@ func CreateSettled(ctx context.Context, client kubernetes.Interface, objects ...
 	return Settled(ctx, client, objects...)
 }
 
-func podSettled(o runtime.Object) bool {
+func isPodSettled(o runtime.Object) bool {
 	for _, condition := range o.(*corev1.Pod).Status.Conditions {
 		if condition.Type == corev1.PodReady {
 			return condition.Status == corev1.ConditionTrue
@@ -145,27 +143,27 @@ func podSettled(o runtime.Object) bool {
 	return false
 }
 
-func deploymentSettled(o runtime.Object) bool {
+func isDeploymentSettled(o runtime.Object) bool {
 	d := o.(*appsv1.Deployment)
 	want := *d.Spec.Replicas
 	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == want &&
 		d.Status.UpdatedReplicas == want && d.Status.ReadyReplicas == want
 }
 
-func statefulSetSettled(o runtime.Object) bool {
+func isStatefulSetSettled(o runtime.Object) bool {
 	s := o.(*appsv1.StatefulSet)
 	want := *s.Spec.Replicas
 	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == want && s.Status.ReadyReplicas == want
 }
 
-// daemonSetSettled wants at least one node: before the controller has looked, none is desired.
-func daemonSetSettled(o runtime.Object) bool {
+// isDaemonSetSettled requires at least one node, because the desired number is 0 until the controller has run.
+func isDaemonSetSettled(o runtime.Object) bool {
 	d := o.(*appsv1.DaemonSet)
 	want := d.Status.DesiredNumberScheduled
 	return d.Status.ObservedGeneration >= d.Generation && want > 0 && d.Status.NumberReady == want
 }
 
-func jobSettled(o runtime.Object) bool {
+func isJobSettled(o runtime.Object) bool {
 	j := o.(*batchv1.Job)
 	ready := j.Status.Succeeded
 	if j.Status.Ready != nil {
@@ -174,7 +172,7 @@ func jobSettled(o runtime.Object) bool {
 	return ready >= *j.Spec.Parallelism
 }
 
-func budgetSettled(o runtime.Object) bool {
+func isPDBSettled(o runtime.Object) bool {
 	b := o.(*policyv1.PodDisruptionBudget)
 	return b.Status.ObservedGeneration >= b.Generation && b.Status.ExpectedPods > 0 &&
 		b.Status.CurrentHealthy >= b.Status.DesiredHealthy

@@ -13,17 +13,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The words are those of the API server's admission plugin ServiceAccount.
-const noAccount = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods \"p\" is ` +
+// The message of the API server's admission plugin ServiceAccount.
+const noAccountResponse = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods \"p\" is ` +
 	`forbidden: error looking up service account new/default: serviceaccount \"default\" not found"}`
 
-// refusing answers the first requests with a refusal, and all others with a pod.
-func refusing(t *testing.T, first int, refusal string) (client *kubernetes.Clientset, asked *int) {
+// startRefusingServer starts a server that refuses the first requests, and answers all others with a pod.
+func startRefusingServer(t *testing.T, first int, refusal string) (client *kubernetes.Clientset, requests *int) {
 	t.Helper()
-	asked = new(int)
+	requests = new(int)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if *asked++; *asked <= first {
+		if *requests++; *requests <= first {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = w.Write([]byte(refusal))
 			return
@@ -31,24 +31,24 @@ func refusing(t *testing.T, first int, refusal string) (client *kubernetes.Clien
 		_, _ = w.Write([]byte(`{"kind":"Pod","apiVersion":"v1"}`))
 	}))
 	t.Cleanup(s.Close)
-	return kubernetes.NewForConfigOrDie(&rest.Config{Host: s.URL, QPS: -1}), asked
+	return kubernetes.NewForConfigOrDie(&rest.Config{Host: s.URL, QPS: -1}), requests
 }
 
-func TestAPodOfANewNamespaceIsCreatedOnceItsAccountIsThere(t *testing.T) {
+func TestPodCreationWaitsForServiceAccount(t *testing.T) {
 	t.Parallel()
-	client, asked := refusing(t, 2, noAccount)
-	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err != nil || *asked != 3 {
-		t.Errorf("after %d requests: %v, want it created by the third", *asked, err)
+	client, requests := startRefusingServer(t, 2, noAccountResponse)
+	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err != nil || *requests != 3 {
+		t.Errorf("after %d requests: %v, want success at the third", *requests, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	client, _ = refusing(t, 1000, noAccount)
+	client, _ = startRefusingServer(t, 1000, noAccountResponse)
 	err := Create(ctx, client, App{Namespace: "new", Name: "p"}.Pod())
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("an account that never comes: %v, want %v", err, context.DeadlineExceeded)
+		t.Errorf("a missing account: %v, want %v", err, context.DeadlineExceeded)
 	}
-	client, asked = refusing(t, 1, strings.ReplaceAll(noAccount, "error looking up", "there is a rule against the"))
-	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err == nil || *asked != 1 {
-		t.Errorf("what is refused for another reason was asked for %d times: %v", *asked, err)
+	client, requests = startRefusingServer(t, 1, strings.ReplaceAll(noAccountResponse, "error looking up", "there is a rule against the"))
+	if err := Create(t.Context(), client, App{Namespace: "new", Name: "p"}.Pod()); err == nil || *requests != 1 {
+		t.Errorf("a refusal for another reason was retried: %d requests, %v", *requests, err)
 	}
 }

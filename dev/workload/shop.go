@@ -8,11 +8,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// ShopNamespace is where Shop's objects are.
+// ShopNamespace is the namespace of Shop's objects.
 const ShopNamespace = "shop"
 
-// Shop is a small company's cluster, for 20 nodes or so: a web shop with what stands behind it, something on every
-// node, and batch work. It has pods of every kind that a drain meets, each well-behaved but one.
+// Shop returns the workload of a small web shop for about 20 nodes: the shop and its services, DaemonSets, and batch
+// Jobs. It has pods of every kind that a drain meets. All except one stop within their grace period.
 func Shop() []runtime.Object {
 	app := func(name string, replicas int32) App {
 		return App{Namespace: ShopNamespace, Name: name, Replicas: replicas}
@@ -30,17 +30,17 @@ func Shop() []runtime.Object {
 	orders := app("orders-db", 3)
 	orders.MaxUnavailable = "1"
 	orders.Stop, orders.Grace = "5", time.Minute
-	// It does not listen to SIGTERM, as many an entry point that is a shell script.
+	// It ignores SIGTERM, as many shell scripts do.
 	legacy := app("legacy-invoices", 2)
 	legacy.Stop, legacy.Grace = controlplane.Never, 20*time.Second
 	collector := app("log-collector", 1)
 	report, thumbnails := app("daily-report", 1), app("thumbnails", 6)
 	report.Run, thumbnails.Run = "600", "3600"
-	bare := app("somebodys-debug-pod", 1)
+	barePod := app("somebodys-debug-pod", 1)
 	return []runtime.Object{
 		Namespace(ShopNamespace), PriorityClass("customer-facing", 100_000),
 		web.Deployment(), web.Budget(), checkout.Deployment(), checkout.Budget(), search.Deployment(),
 		orders.StatefulSet(), orders.Budget(), legacy.Deployment(), collector.DaemonSet(),
-		report.Job(), thumbnails.Job(), bare.Pod(),
+		report.Job(), thumbnails.Job(), barePod.Pod(),
 	}
 }

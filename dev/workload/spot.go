@@ -6,23 +6,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// SpotPods is how many pods SpotApps has.
+// SpotPods is the number of pods of SpotApps.
 const SpotPods = 40
 
-// SpotApps is what runs on a Spot machine that is about to be taken away, all of which can end well within the 30
-// seconds of its notice.
+// SpotApps is the workload of a Spot machine. All its pods can stop within the 30 seconds of a notice.
 type SpotApps struct {
-	// Web has a budget that lets a few of its pods go at a time. The pods of Search have none.
+	// Web has a PDB that allows a few evictions at a time. Search has no PDB.
 	Web, Search App
-	// Orders is one member of a StatefulSet, with a budget that allows it to go.
+	// Orders is one member of a StatefulSet, with a PDB that allows its eviction.
 	Orders App
-	// Invoices has one pod, and a budget that wants to keep it.
+	// Invoices has one pod, and a PDB that denies its eviction.
 	Invoices App
-	// Encoder has to finish what it has begun.
+	// Encoder needs a long time to stop.
 	Encoder App
 }
 
-// SpotNode makes the apps, whose pods go to the nodes that the selector picks.
+// SpotNode returns the apps, with pods for the nodes that the selector matches.
 func SpotNode(namespace string, selector map[string]string) SpotApps {
 	on := func(a App) App {
 		a.Namespace, a.NodeSelector = namespace, selector
@@ -39,10 +38,9 @@ func SpotNode(namespace string, selector map[string]string) SpotApps {
 	}
 }
 
-// Apps lists them.
 func (s SpotApps) Apps() []App { return []App{s.Web, s.Search, s.Orders, s.Invoices, s.Encoder} }
 
-// Objects are what runs them, but for their namespace.
+// Objects returns the apps' objects without their namespace.
 func (s SpotApps) Objects() []runtime.Object {
 	return []runtime.Object{
 		s.Web.Deployment(), s.Web.Budget(), s.Search.Deployment(), s.Orders.StatefulSet(), s.Orders.Budget(),

@@ -1,5 +1,5 @@
-// Package workload makes the objects that the demo, the benchmarks and the tests on a real control plane run: cheap
-// pods whose containers nobody starts, under the controllers that pods have in earnest.
+// Package workload creates objects for the demo, the benchmarks and the tests on a real control plane: pods without
+// running containers, under real controllers.
 package workload
 
 import (
@@ -18,40 +18,39 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// AppLabel is the label by which an App's controllers and budgets find its pods; the value is the App's name.
+// AppLabel is the label that controllers and PDBs select by. Its value is the App's name.
 const AppLabel = "app.kubernetes.io/name"
 
-// image is never pulled: there is no container runtime.
+// image is never pulled, because there is no container runtime.
 const image = "registry.k8s.io/pause:3.10"
 
-// App describes pods that are alike, and makes the object that runs them. Name is required; the zero value of any other
-// field is what Kubernetes takes when nothing is said, but for Namespace ("default") and Replicas (1).
+// App describes a set of equal pods, and creates the object that runs them. Name is required. The zero value of other
+// fields is Kubernetes' default, except for Namespace ("default") and Replicas (1).
 type App struct {
 	Namespace, Name string
 	Replicas        int32
-	// Labels and Annotations are put on the pods, Labels on the object too.
+	// Labels and Annotations are set on the pods, Labels also on the object.
 	Labels, Annotations map[string]string
-	// PriorityClass is the name of a class, such as system-node-critical or one made by PriorityClass.
+	// PriorityClass is the name of a class, such as system-node-critical or one created by PriorityClass.
 	PriorityClass string
-	// Grace is the termination grace period, in whole seconds; zero is Kubernetes' own, 30 seconds.
+	// Grace is the termination grace period in whole seconds. Zero means Kubernetes' default, 30 seconds.
 	Grace time.Duration
-	// Stop, Start and Run are how long the containers take to stop, to be ready and to complete, as the annotations
-	// controlplane.StopSeconds, StartSeconds and RunSeconds say it: a number of seconds, or controlplane.Never.
+	// Stop, Start and Run are the times to stop, to become Ready and to complete. They are the values of
+	// controlplane.StopSeconds, StartSeconds and RunSeconds: a number of seconds, or controlplane.Never.
 	Stop, Start, Run string
-	// Node pins the pods to the node of that name, by its hostname label, so that the scheduler and the cordon have
-	// their say. NodeSelector adds to it.
+	// Node selects a node by its hostname label, so that scheduler and cordon still apply. NodeSelector adds to it.
 	Node         string
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
-	// CPU and Memory are what each pod asks for; zero is nothing.
+	// CPU and Memory are the requests of each pod. Zero means no request.
 	CPU, Memory resource.Quantity
-	// EmptyDir gives the pods a volume whose content is lost with the pod.
+	// EmptyDir adds a volume with data that is lost with the pod.
 	EmptyDir bool
-	// MinAvailable and MaxUnavailable are those of Budget; at most one may be set.
+	// MinAvailable and MaxUnavailable are for Budget. At most one may be set.
 	MinAvailable, MaxUnavailable string
 }
 
-// Deployment runs the App's pods, in no order and with names of no meaning.
+// Deployment returns a Deployment of the App's pods.
 func (a App) Deployment() *appsv1.Deployment {
 	replicas := a.replicas()
 	return &appsv1.Deployment{
@@ -60,7 +59,7 @@ func (a App) Deployment() *appsv1.Deployment {
 	}
 }
 
-// StatefulSet runs the App's pods under names that stay: a replacement has the name of the pod that it replaces.
+// StatefulSet returns a StatefulSet of the App's pods. A replacement pod has the name of the old pod.
 func (a App) StatefulSet() *appsv1.StatefulSet {
 	replicas := a.replicas()
 	return &appsv1.StatefulSet{
@@ -72,7 +71,7 @@ func (a App) StatefulSet() *appsv1.StatefulSet {
 	}
 }
 
-// DaemonSet runs one pod of the App's on each node that its node selector picks.
+// DaemonSet returns a DaemonSet with one pod per matching node.
 func (a App) DaemonSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		ObjectMeta: a.meta(),
@@ -80,7 +79,7 @@ func (a App) DaemonSet() *appsv1.DaemonSet {
 	}
 }
 
-// Job runs the App's pods to their end, all at once.
+// Job returns a Job that runs the App's pods in parallel.
 func (a App) Job() *batchv1.Job {
 	replicas := a.replicas()
 	template := a.template()
@@ -91,23 +90,23 @@ func (a App) Job() *batchv1.Job {
 	}
 }
 
-// Pod is one pod that no controller would replace.
+// Pod returns a pod without controller.
 func (a App) Pod() *corev1.Pod {
 	template := a.template()
 	template.Namespace, template.Name = a.namespace(), a.Name
 	return &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 }
 
-// Budget is the App's disruption budget. With neither MinAvailable nor MaxUnavailable one pod may be unavailable.
+// Budget returns the App's PodDisruptionBudget. Without MinAvailable and MaxUnavailable one pod may be unavailable.
 func (a App) Budget() *policyv1.PodDisruptionBudget {
 	spec := policyv1.PodDisruptionBudgetSpec{Selector: a.selector()}
 	switch {
 	case a.MinAvailable != "":
-		least := intstr.Parse(a.MinAvailable)
-		spec.MinAvailable = &least
+		minAvailable := intstr.Parse(a.MinAvailable)
+		spec.MinAvailable = &minAvailable
 	case a.MaxUnavailable != "":
-		most := intstr.Parse(a.MaxUnavailable)
-		spec.MaxUnavailable = &most
+		maxUnavailable := intstr.Parse(a.MaxUnavailable)
+		spec.MaxUnavailable = &maxUnavailable
 	default:
 		one := intstr.FromInt32(1)
 		spec.MaxUnavailable = &one
@@ -115,12 +114,12 @@ func (a App) Budget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: a.meta(), Spec: spec}
 }
 
-// PriorityClass is a class of pods; the higher the value, the more important.
+// PriorityClass returns a class of pods. A higher value is more important.
 func PriorityClass(name string, value int32) *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 }
 
-// Namespace is a place of its own for a test's objects.
+// Namespace returns a namespace for a test's objects.
 func Namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }

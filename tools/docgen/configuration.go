@@ -25,15 +25,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// allowed are the values of fields that take a few words only, from the code that checks them, by type and field.
-var allowed = map[string][]string{
+// allowedValues lists the values of fields with a fixed set of values, taken from the code that checks them, by type and
+// field.
+var allowedValues = map[string][]string{
 	"condition.Rule.Status":   {"True", "False", "Unknown"},
 	"condition.Rule.Action":   condition.Actions(),
-	"notify.Receiver.Moments": texts(notify.Moments()),
+	"notify.Receiver.Moments": toStrings(notify.Moments()),
 	"azure.Auth.Method":       azure.Methods(),
 }
 
-func texts[T ~string](values []T) []string {
+func toStrings[T ~string](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
 		all[i] = string(v)
@@ -41,52 +42,52 @@ func texts[T ~string](values []T) []string {
 	return all
 }
 
-// fieldTable writes a table of a struct's keys, and of those below them.
+// fieldTable collects the keys of a struct and its nested structs.
 type fieldTable struct {
-	rows [][3]string // key, type, text
-	bare []string    // fields that no comment says anything of
+	rows         [][3]string // key, type, text
+	undocumented []string    // fields without description
 }
 
-func (f *fieldTable) add(prefix string, of reflect.Type) {
-	docs, keys := docsOf(of), map[string]string{}
-	for field := range fields(of) {
-		keys[field.Name] = key(field)
+func (f *fieldTable) addFields(prefix string, of reflect.Type) {
+	docs, keys := fieldDocs(of), map[string]string{}
+	for field := range fileFields(of) {
+		keys[field.Name] = fileKey(field)
 	}
-	for field := range fields(of) {
-		name, kind := key(field), field.Type
-		if name == "" { // what is embedded has its keys here
-			f.add(prefix, kind)
+	for field := range fileFields(of) {
+		name, kind := fileKey(field), field.Type
+		if name == "" { // the keys of an embedded struct belong here
+			f.addFields(prefix, kind)
 			continue
 		}
 		doc := docs[field.Name]
 		if doc == "" {
-			doc = saidBefore(field.Name, of, docs, keys)
+			doc = describedElsewhere(field.Name, of, docs, keys)
 		}
-		text := inText(doc, field.Name, keys)
-		if values := allowed[of.String()+"."+field.Name]; values != nil {
-			text = strings.TrimSpace(text + " One of " + listed(values) + ".")
+		text := adaptComment(doc, field.Name, keys)
+		if values := allowedValues[of.String()+"."+field.Name]; values != nil {
+			text = strings.TrimSpace(text + " One of " + formatList(values) + ".")
 		}
-		inner, within := structIn(kind)
+		inner, within := findStruct(kind)
 		if inner == nil {
 			if text == "" {
-				f.bare = append(f.bare, of.String()+"."+field.Name)
+				f.undocumented = append(f.undocumented, of.String()+"."+field.Name)
 			}
 			f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
 			continue
 		}
-		_, said := declared(inner)
-		if said = strings.TrimPrefix(inText(said, "", nil), inner.Name()+" "); said != "" {
-			text = strings.TrimSpace(text + " " + capital(strings.TrimPrefix(said, "is ")))
+		_, typeComment := findDeclaration(inner)
+		if typeComment = strings.TrimPrefix(adaptComment(typeComment, "", nil), inner.Name()+" "); typeComment != "" {
+			text = strings.TrimSpace(text + " " + capitalize(strings.TrimPrefix(typeComment, "is ")))
 		}
 		f.rows = append(f.rows, [3]string{prefix + name, typeName(kind), text})
-		f.add(prefix+name+within+".", inner)
+		f.addFields(prefix+name+within+".", inner)
 	}
 }
 
-func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func capitalize(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// fields are those that a file has.
-func fields(of reflect.Type) func(func(reflect.StructField) bool) {
+// fileFields returns the fields that a configuration file has.
+func fileFields(of reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for i := range of.NumField() {
 			if field := of.Field(i); field.IsExported() && field.Tag.Get("json") != "-" && !yield(field) {
@@ -96,8 +97,8 @@ func fields(of reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
-// key is what a file calls a field, or nothing when the field's own keys are in its place.
-func key(f reflect.StructField) string {
+// fileKey returns the file's key of a field, or empty if the field's own keys replace it.
+func fileKey(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" && !f.Anonymous {
 		return f.Name
@@ -105,9 +106,9 @@ func key(f reflect.StructField) string {
 	return name
 }
 
-// saidBefore is where another field's comment tells of this one too.
-func saidBefore(name string, of reflect.Type, docs, keys map[string]string) string {
-	for field := range fields(of) {
+// describedElsewhere returns a reference to another field with a comment that describes this one too.
+func describedElsewhere(name string, of reflect.Type, docs, keys map[string]string) string {
+	for field := range fileFields(of) {
 		if slices.Contains(words.FindAllString(docs[field.Name], -1), name) {
 			return "See `" + keys[field.Name] + "`."
 		}
@@ -115,12 +116,12 @@ func saidBefore(name string, of reflect.Type, docs, keys map[string]string) stri
 	return ""
 }
 
-// structIn is the struct of our own in a type whose keys a file has, and how they are reached.
-func structIn(of reflect.Type) (reflect.Type, string) {
+// findStruct returns the struct in a type with keys in a file, and the path suffix to it.
+func findStruct(of reflect.Type) (reflect.Type, string) {
 	within := ""
 	for {
 		switch {
-		case isText(of):
+		case isSingleValue(of):
 			return nil, ""
 		case of.Kind() == reflect.Pointer:
 			of = of.Elem()
@@ -136,8 +137,8 @@ func structIn(of reflect.Type) (reflect.Type, string) {
 	}
 }
 
-// isText reports a type that a file has as one value, whatever it is made of.
-func isText(of reflect.Type) bool {
+// isSingleValue reports whether a type is a single value in a file.
+func isSingleValue(of reflect.Type) bool {
 	for _, way := range []reflect.Type{reflect.TypeFor[encoding.TextUnmarshaler](), reflect.TypeFor[json.Unmarshaler]()} {
 		if reflect.PointerTo(of).Implements(way) {
 			return true
@@ -146,12 +147,12 @@ func isText(of reflect.Type) bool {
 	return false
 }
 
-// typeName says what a type is written as.
+// typeName returns the file's name of a type.
 func typeName(of reflect.Type) string {
 	if of.Kind() == reflect.Pointer {
 		return typeName(of.Elem())
 	}
-	if w, is := reflect.Zero(of).Interface().(interface{ Want() string }); is {
+	if w, ok := reflect.Zero(of).Interface().(interface{ Want() string }); ok {
 		return w.Want()
 	}
 	switch of {
@@ -183,23 +184,23 @@ func typeName(of reflect.Type) string {
 	return of.String()
 }
 
-// table is a struct's keys as Markdown.
-func table(prefix string, of reflect.Type) string {
+// newFieldTable returns a struct's keys as a Markdown table.
+func newFieldTable(prefix string, of reflect.Type) string {
 	var f fieldTable
-	f.add(prefix, of)
-	if len(f.bare) > 0 {
-		failf("these fields of files have no comment, and no other field's comment tells of them: %s", strings.Join(f.bare, ", "))
+	f.addFields(prefix, of)
+	if len(f.undocumented) > 0 {
+		failf("these fields of configuration files have no comment, and no other field's comment mentions them: %s", strings.Join(f.undocumented, ", "))
 	}
 	var b strings.Builder
 	b.WriteString("| key | type | |\n|---|---|---|\n")
 	for _, row := range f.rows {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row[0], row[1], inCell.Replace(row[2]))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row[0], row[1], cellEscaper.Replace(row[2]))
 	}
 	return b.String()
 }
 
-// agentKeys are the keys of an agent's file that flags have too.
-func agentKeys() string {
+// newAgentTable returns the keys of an agent's file that are also flags, as a Markdown table.
+func newAgentTable() string {
 	var a config.Agent
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	a.AddFlags(flags)
@@ -219,90 +220,90 @@ func agentKeys() string {
 		if f.DefValue != "" && f.DefValue != "[]" {
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, value, inCell.Replace(usage))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, value, cellEscaper.Replace(usage))
 	})
 	return b.String()
 }
 
-// variables are the environment variables that programs read themselves, with what for.
-var variables = map[string]string{
-	"LANG":                               "With `LC_ALL` and `LC_CTYPE`, which go before it: `slipway top` draws in plain ASCII unless it says UTF-8.",
-	"OS_*":                               "OpenStack: who asks, as an openrc file has it, where the file of `--cloud-config` has neither `cloud`, `cloudsFile` nor `auth`, and `OS_CLOUD` is not set: ",
+// variableDocs are the environment variables that programs read themselves, with descriptions.
+var variableDocs = map[string]string{
+	"LANG":                               "`slipway top` draws in plain ASCII unless this selects UTF-8. `LC_ALL` and `LC_CTYPE` take precedence.",
+	"OS_*":                               "OpenStack: credentials as in an openrc file. Used if the file of `--cloud-config` has neither `cloud`, `cloudsFile` nor `auth`, and `OS_CLOUD` is not set: ",
 	"LC_ALL":                             "See `LANG`.",
 	"LC_CTYPE":                           "See `LANG`.",
-	"GOGC":                               "How much garbage there may be before it is collected, in per cent of what lives. Unless it is set, processes set one that suits them.",
-	"GOMEMLIMIT":                         "Given to a plugin whose memory is limited, unless its `environment` names it: four fifths of the limit.",
+	"GOGC":                               "Garbage collection target of Go, in percent of the live heap. If it is not set, each process sets a suitable value.",
+	"GOMEMLIMIT":                         "Set for a plugin with a memory limit to four fifths of the limit, unless its `environment` sets it.",
 	"KUBERNETES_SERVICE_HOST":            "Address of the API server, in a pod without `--kubeconfig`; the kubelet sets it.",
 	"KUBERNETES_SERVICE_PORT":            "Port of the API server, in a pod without `--kubeconfig`; the kubelet sets it.",
-	"NODE_NAME":                          "The node that an agent guards, unless `--node-name` says so; a DaemonSet sets it from `spec.nodeName`.",
-	"OS_CLOUD":                           "OpenStack: entry of `clouds.yaml`, where the file of `--cloud-config` has neither `cloud` nor `auth`.",
-	"OTEL_EXPORTER_OTLP_ENDPOINT":        "Where an agent's traces go, unless `--trace-endpoint` says so. The rest of OpenTelemetry's variables count too.",
-	"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "As `OTEL_EXPORTER_OTLP_ENDPOINT`, before which it goes.",
-	"POD_NAMESPACE":                      "The namespace of a process's own Leases, unless a flag says so; its pod sets it from `metadata.namespace`.",
-	"TERM":                               "`slipway top` draws no screen on a terminal that is `dumb` or has no name.",
+	"NODE_NAME":                          "The node that an agent guards, unless `--node-name` is set. A DaemonSet sets it from `spec.nodeName`.",
+	"OS_CLOUD":                           "OpenStack: entry of `clouds.yaml`. Used if the file of `--cloud-config` has neither `cloud` nor `auth`.",
+	"OTEL_EXPORTER_OTLP_ENDPOINT":        "Receiver of an agent's traces, unless `--trace-endpoint` is set. OpenTelemetry's other variables apply too.",
+	"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "Like `OTEL_EXPORTER_OTLP_ENDPOINT`, and takes precedence.",
+	"POD_NAMESPACE":                      "Namespace of a process's own Leases, unless a flag is set. The pod sets it from `metadata.namespace`.",
+	"TERM":                               "If it is `dumb` or empty, `slipway top` draws no screen.",
 }
 
-// clouds are what the file of clouds is about, by field.
-var clouds = map[string]string{
+// cloudDocs describes the clouds in the --cloud-config file, by field.
+var cloudDocs = map[string]string{
 	"Azure":        "Scale sets and agent pools of AKS ([nodegroups.md](../nodegroups.md)).",
 	"OpenStack":    "Servers of Nova ([openstack.md](../openstack.md)).",
-	"Cloudpool":    "Servers of the cloudpool REST API, which `slipway cloudpool` stands in front of too ([cloudpool.md](../cloudpool.md)).",
-	"Plugins":      "Programs that are a cloud ([plugins.md](../plugins.md)).",
-	"ExternalGRPC": "A list: providers of the cluster autoscaler's external gRPC protocol ([plugins.md](../plugins.md)).",
+	"Cloudpool":    "Servers of the cloudpool REST API, also the ones behind `slipway cloudpool` ([cloudpool.md](../cloudpool.md)).",
+	"Plugins":      "Plugins: programs that implement a cloud ([plugins.md](../plugins.md)).",
+	"ExternalGRPC": "A list of providers with the cluster autoscaler's external gRPC protocol ([plugins.md](../plugins.md)).",
 }
 
 func configurationPage() string {
-	for _, own := range []string{"NODE_NAME", "POD_NAMESPACE"} { // the defaults of flags
+	for _, own := range []string{"NODE_NAME", "POD_NAMESPACE"} { // they are defaults of flags
 		must(os.Unsetenv(own))
 	}
 	var b strings.Builder
-	b.WriteString("# Configuration\n\nWhat each file can say, and which environment variables are read, as the program itself has them. Durations are written " +
-		"as Go writes them,\nsuch as `90s` or `1h30m`; quantities as Kubernetes does, such as `500m` or `16Gi`. A key that means nothing is refused, " +
-		"with what was probably meant.\nThe flags of every command are in [commands.md](commands.md); `slipway cloudpool` and `slipway manager` have those, and the file of their clouds. NodeGroups are in [crds.md](crds.md).\n")
-	b.WriteString("\n## Agent\n\nThe file of `slipway agent --config`, in YAML. A flag that is given wins over it. [agent.md](../agent.md) says more.\n\n" + agentKeys())
-	b.WriteString("\n### conditions\n\nA list: what to do when a condition of the node holds.\n\n" + table("conditions[].", reflect.TypeFor[condition.Rule]()))
-	b.WriteString("\n### notifications\n\nA list: who is told of what becomes of the node ([notifications.md](../notifications.md)).\n\n" +
-		table("notifications[].", reflect.TypeFor[notify.Receiver]()))
-	b.WriteString("\n## Clouds\n\nThe file of `--cloud-config`, in YAML, of `slipway manager`, `slipway cloudpool` and `slipway doctor`. It names one cloud or several.\n")
+	b.WriteString("# Configuration\n\nThe keys of each configuration file, and the environment variables, generated from the code. Durations are written " +
+		"as in Go,\nsuch as `90s` or `1h30m`; quantities as in Kubernetes, such as `500m` or `16Gi`. An unknown key is an error " +
+		"that suggests a similar key.\nFlags are in [commands.md](commands.md), NodeGroups in [crds.md](crds.md). `slipway cloudpool` and `slipway manager` have only flags and the file of their clouds.\n")
+	b.WriteString("\n## Agent\n\nThe file of `slipway agent --config`, in YAML. A flag on the command line overrides it. See [agent.md](../agent.md).\n\n" + newAgentTable())
+	b.WriteString("\n### conditions\n\nA list of actions for conditions of the node.\n\n" + newFieldTable("conditions[].", reflect.TypeFor[condition.Rule]()))
+	b.WriteString("\n### notifications\n\nA list of receivers of notifications about the node ([notifications.md](../notifications.md)).\n\n" +
+		newFieldTable("notifications[].", reflect.TypeFor[notify.Receiver]()))
+	b.WriteString("\n## Clouds\n\nThe file of `--cloud-config`, in YAML, of `slipway manager`, `slipway cloudpool` and `slipway doctor`. It configures one or more clouds.\n")
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[manager.Clouds]()) {
 		if field.Anonymous {
-			continue // what is embedded has its fields after it
+			continue // the fields of an embedded struct follow
 		}
-		if clouds[field.Name] == "" {
-			failf("the reference has no section about the cloud %s", field.Name)
+		if cloudDocs[field.Name] == "" {
+			failf("the reference has no section for the cloud %s: add one in tools/docgen", field.Name)
 		}
-		inner, within := structIn(field.Type)
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n%s", key(field), clouds[field.Name], table(key(field)+within+".", inner))
+		inner, within := findStruct(field.Type)
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n%s", fileKey(field), cloudDocs[field.Name], newFieldTable(fileKey(field)+within+".", inner))
 	}
-	b.WriteString("\n## Environment variables\n\nBeside these, programs follow what the libraries of their clouds read: the Azure SDK's `AZURE_*` ([nodegroups.md](../nodegroups.md)) and the `OS_*` of " +
-		"an openrc file ([openstack.md](../openstack.md)),\nand `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`. The drop-in commands read those of the tools that they stand in for.\n\n| variable | |\n|---|---|\n")
-	told := maps.Clone(variables)
+	b.WriteString("\n## Environment variables\n\nIn addition, the libraries of the clouds read variables: the Azure SDK `AZURE_*` ([nodegroups.md](../nodegroups.md)) and OpenStack the `OS_*` of " +
+		"an openrc file ([openstack.md](../openstack.md)),\nand `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply. The drop-in commands read the variables of the tools that they replace.\n\n| variable | |\n|---|---|\n")
+	unused := maps.Clone(variableDocs)
 	var openrc []string
-	for _, name := range readVariables() {
+	for _, name := range findReadVariables() {
 		if strings.HasPrefix(name, "OS_") && name != "OS_CLOUD" {
 			openrc = append(openrc, name)
 			continue
 		}
-		if told[name] == "" {
-			failf("$%s is read, and the reference does not say what for", name)
+		if unused[name] == "" {
+			failf("the code reads $%s, and the reference does not describe it: add it in tools/docgen", name)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, told[name])
-		delete(told, name)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, unused[name])
+		delete(unused, name)
 	}
-	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", told["OS_*"], listed(openrc))
-	delete(told, "OS_*")
-	for name := range told {
-		failf("the reference tells of $%s, which nothing reads", name)
+	fmt.Fprintf(&b, "| `OS_*` | %s%s. |\n", unused["OS_*"], formatList(openrc))
+	delete(unused, "OS_*")
+	for name := range unused {
+		failf("the reference describes $%s, which the code does not read", name)
 	}
 	return b.String()
 }
 
-// variableName is how environment variables are called.
+// variableName matches the names of environment variables.
 var variableName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{2,}$`)
 
-// readVariables are the environment variables that the code reads: the names in a function that reads some, and those that are
-// listed in a variable that is called so. The personalities' own are told by the pages about moving over.
-func readVariables() []string {
+// findReadVariables returns the environment variables that the code reads: the names in functions that read variables, and
+// the names in variables called "variables". The migration pages describe the variables of the drop-in commands.
+func findReadVariables() []string {
 	var all []string
 	in := func(n ast.Node) (names []string, reads bool) {
 		ast.Inspect(n, func(n ast.Node) bool {
@@ -310,7 +311,7 @@ func readVariables() []string {
 			case *ast.CallExpr:
 				reads = reads || slices.Contains([]string{"Getenv", "getenv", "LookupEnv", "env"}, calledName(n))
 			case *ast.BasicLit:
-				if name, is := textOf(n); is && variableName.MatchString(name) {
+				if name, ok := stringValue(n); ok && variableName.MatchString(name) {
 					names = append(names, name)
 				}
 			}
@@ -318,11 +319,11 @@ func readVariables() []string {
 		})
 		return names, reads
 	}
-	for path, s := range everySource() {
+	for path, s := range allSources() {
 		if strings.HasPrefix(path, "internal/compat/") {
 			continue
 		}
-		s.each(func(n ast.Node) {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				if names, reads := in(n); reads {
@@ -336,10 +337,10 @@ func readVariables() []string {
 			}
 		})
 	}
-	return sorted(all)
+	return sortUnique(all)
 }
 
-// calledName is the name of the function that is called, without what it is of.
+// calledName returns the name of the called function, without package or receiver.
 func calledName(c *ast.CallExpr) string {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crd is what is used of a CustomResourceDefinition.
+// crd is the part of a CustomResourceDefinition that the reference shows.
 type crd struct {
 	Spec struct {
 		Scope string
@@ -33,7 +33,7 @@ type crd struct {
 	}
 }
 
-// schema is what is used of an OpenAPI schema.
+// schema is the part of an OpenAPI schema that the reference shows.
 type schema struct {
 	Type, Format, Description, Pattern string
 	Default                            any
@@ -64,22 +64,22 @@ func (s *schema) typeName() string {
 	return s.Type
 }
 
-// limits are what a value has to be.
-func (s *schema) limits() []string {
+// constraints returns the constraints of a value.
+func (s *schema) constraints() []string {
 	var all []string
 	if len(s.Enum) > 0 {
 		var values []string
 		for _, v := range s.Enum {
 			values = append(values, fmt.Sprint(v))
 		}
-		all = append(all, "one of "+listed(values))
+		all = append(all, "one of "+formatList(values))
 	}
-	between := func(least, most *int, of string) {
-		if least != nil {
-			all = append(all, fmt.Sprintf("at least %d %s", *least, of))
+	addBounds := func(minimum, maximum *int, of string) {
+		if minimum != nil {
+			all = append(all, fmt.Sprintf("at least %d %s", *minimum, of))
 		}
-		if most != nil {
-			all = append(all, fmt.Sprintf("at most %d %s", *most, of))
+		if maximum != nil {
+			all = append(all, fmt.Sprintf("at most %d %s", *maximum, of))
 		}
 	}
 	if s.Minimum != nil {
@@ -88,9 +88,9 @@ func (s *schema) limits() []string {
 	if s.Maximum != nil {
 		all = append(all, fmt.Sprintf("at most %v", *s.Maximum))
 	}
-	between(s.MinLength, s.MaxLength, "characters")
-	between(s.MinItems, s.MaxItems, "items")
-	between(s.MinProperties, s.MaxProperties, "keys")
+	addBounds(s.MinLength, s.MaxLength, "characters")
+	addBounds(s.MinItems, s.MaxItems, "items")
+	addBounds(s.MinProperties, s.MaxProperties, "keys")
 	if s.Pattern != "" {
 		all = append(all, "matches `"+s.Pattern+"`")
 	}
@@ -102,8 +102,8 @@ func (s *schema) limits() []string {
 
 type crdRow struct{ path, kind, standard, limits, text string }
 
-// rows are a schema's fields, and those below them.
-func (s *schema) rows(prefix string) (all []crdRow) {
+// tableRows returns the rows of a schema's fields and nested fields.
+func (s *schema) tableRows(prefix string) (all []crdRow) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[name]
 		row := crdRow{path: prefix + name, kind: f.typeName(), text: strings.Join(strings.Fields(f.Description), " ")}
@@ -113,7 +113,7 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 				row.standard = "`" + strings.TrimSpace(string(raw)) + "`"
 			}
 		}
-		limits := f.limits()
+		limits := f.constraints()
 		if slices.Contains(s.Required, name) {
 			limits = append([]string{"required"}, limits...)
 		}
@@ -127,7 +127,7 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 				break
 			}
 			below, inner = element, inner+within
-			for _, limit := range below.limits() {
+			for _, limit := range below.constraints() {
 				limits = append(limits, "each "+limit)
 			}
 			if row.text == "" {
@@ -136,32 +136,32 @@ func (s *schema) rows(prefix string) (all []crdRow) {
 		}
 		row.limits = strings.Join(limits, "; ")
 		all = append(all, row)
-		all = append(all, below.rows(inner+".")...)
+		all = append(all, below.tableRows(inner+".")...)
 	}
 	return all
 }
 
-func crdTable(prefix string, s schema) string {
+func newCRDTable(prefix string, s schema) string {
 	var b strings.Builder
 	for _, v := range s.Validations {
-		fmt.Fprintf(&b, "%s: `%s`.\n\n", capital(v.Message), v.Rule)
+		fmt.Fprintf(&b, "%s: `%s`.\n\n", capitalize(v.Message), v.Rule)
 	}
-	b.WriteString("| field | type | default | has to be | |\n|---|---|---|---|---|\n")
-	for _, row := range s.rows(prefix) {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, inCell.Replace(row.standard), inCell.Replace(row.limits), inCell.Replace(row.text))
+	b.WriteString("| field | type | default | constraints | |\n|---|---|---|---|---|\n")
+	for _, row := range s.tableRows(prefix) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, cellEscaper.Replace(row.standard), cellEscaper.Replace(row.limits), cellEscaper.Replace(row.text))
 	}
 	return b.String()
 }
 
 func crdsPage() string {
-	files, err := filepath.Glob(repository("api/crds/*.yaml"))
+	files, err := filepath.Glob(repositoryPath("api/crds/*.yaml"))
 	if err != nil || len(files) < 2 {
 		failf("%v: %v", files, err)
 	}
 	var b strings.Builder
-	b.WriteString("# Custom resources\n\nEvery field of NodeGroups and NodeRetirements, as the CustomResourceDefinitions have them, with what the API server " +
-		"checks. What else is checked\nis in the condition `Accepted` of a NodeGroup. [conditions.md](conditions.md) has the conditions, " +
-		"[examples](../examples) have examples.\n")
+	b.WriteString("# Custom resources\n\nAll fields of NodeGroups and NodeRetirements, generated from the CustomResourceDefinitions, with the constraints that the API server " +
+		"checks. The condition `Accepted`\nof a NodeGroup reports all other checks. See [conditions.md](conditions.md) for the conditions and " +
+		"[examples](../examples).\n")
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		must(err)
@@ -173,17 +173,17 @@ func crdsPage() string {
 			fmt.Fprintf(&b, "\n## %s\n\n`slipway.dev/%s`, %s-scoped; `%s` for short. %s\n", names.Kind, v.Name, strings.ToLower(c.Spec.Scope),
 				strings.Join(names.ShortNames, "`, `"), strings.Join(strings.Fields(of.Description), " "))
 			if len(v.Subresources) > 0 {
-				fmt.Fprintf(&b, "\nSubresources: %s.\n", listed(slices.Sorted(maps.Keys(v.Subresources))))
+				fmt.Fprintf(&b, "\nSubresources: %s.\n", formatList(slices.Sorted(maps.Keys(v.Subresources))))
 			}
-			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, crdTable("spec.", of.Properties["spec"]))
-			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, crdTable("status.", of.Properties["status"]))
-			fmt.Fprintf(&b, "\n### %s: columns\n\nWhat `kubectl get %s` shows.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
+			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, newCRDTable("spec.", of.Properties["spec"]))
+			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, newCRDTable("status.", of.Properties["status"]))
+			fmt.Fprintf(&b, "\n### %s: columns\n\nThe columns of `kubectl get %s`.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
 			for _, column := range v.AdditionalPrinterColumns {
 				when := ""
 				if column.Priority > 0 {
 					when = "with `-o wide`"
 				}
-				fmt.Fprintf(&b, "| %s | `%s` | %s |\n", column.Name, inCell.Replace(column.JSONPath), when)
+				fmt.Fprintf(&b, "| %s | `%s` | %s |\n", column.Name, cellEscaper.Replace(column.JSONPath), when)
 			}
 		}
 	}

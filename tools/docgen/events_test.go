@@ -7,71 +7,71 @@ import (
 	"testing"
 )
 
-// writers are the functions that hand an Event on to the API server.
-var writers = []string{"Eventf", "CreateEvent"}
+// eventWriters are the functions that send an Event to the API server.
+var eventWriters = []string{"Eventf", "CreateEvent"}
 
-func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
-	for path, s := range everySource() {
+func TestEveryEventReasonIsInReference(t *testing.T) {
+	for path, s := range allSources() {
 		reasons, takes := map[string]string{}, map[string][]int{} // the constants by name, and the functions that take one
 		for _, c := range s.constants() {
-			if slices.Contains(eventTypes, c.of) {
+			if slices.Contains(eventTypes, c.typeName) {
 				reasons[c.name] = c.value
 			}
 		}
 		writes := false
-		s.each(func(n ast.Node) {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				takes[n.Name.Name] = reasonParameters(n)
 			case *ast.CallExpr:
-				writes = writes || slices.Contains(writers, calledName(n))
+				writes = writes || slices.Contains(eventWriters, calledName(n))
 			}
 		})
-		listed := slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path })
+		listed := slices.ContainsFunc(eventPackages, func(w struct{ path, title, text string }) bool { return w.path == path })
 		if writes && !listed && path != "internal/kubeapi" {
-			t.Errorf("package %s writes Events, and the reference does not have its reasons", path)
+			t.Errorf("package %s writes Events, and its reasons are not in the reference", path)
 		}
 		if listed && (!writes || len(reasons) == 0) {
-			t.Errorf("package %s writes no Events any more", path)
+			t.Errorf("package %s no longer writes Events", path)
 		}
 		used := map[string]bool{}
-		kinds := kindsOf(t, path)
-		s.each(func(n ast.Node) {
-			if id, is := n.(*ast.Ident); is && reasons[id.Name] != "" {
+		kinds := eventKinds(t, path)
+		s.visitNodes(func(n ast.Node) {
+			if id, ok := n.(*ast.Ident); ok && reasons[id.Name] != "" {
 				used[id.Name] = true
 			}
-			call, is := n.(*ast.CallExpr)
-			if !is {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
 				return
 			}
 			name := calledName(call)
 			if listed && name == "Eventf" && !isReason(call.Args[3]) {
-				t.Errorf("package %s: the reason of an Event is not of the type: %s", path, spelt(call.Fun))
+				t.Errorf("package %s: the reason of an Event does not have the type of reasons: %s", path, formatCallee(call.Fun))
 			}
 			for _, at := range takes[name] {
 				if at < len(call.Args) {
 					if _, literal := call.Args[at].(*ast.BasicLit); literal {
-						t.Errorf("package %s: the reason of an Event is written where %s is called", path, name)
+						t.Errorf("package %s: a call of %s has a literal Event reason; use a constant", path, name)
 					}
 				}
 			}
-			sameKind(t, path, call, kinds)
+			checkSameKind(t, path, call, kinds)
 		})
 		for name := range reasons {
 			if !used[name] {
-				t.Errorf("package %s: %s is no reason of any Event", path, name)
+				t.Errorf("package %s: %s is the reason of no Event", path, name)
 			}
 		}
 	}
 }
 
-// reasonParameters are the places of a function's parameters that are reasons of Events.
+// reasonParameters returns the positions of a function's parameters that are Event reasons.
 func reasonParameters(f *ast.FuncDecl) (places []int) {
 	at := 0
 	for _, field := range f.Type.Params.List {
-		of, is := field.Type.(*ast.Ident)
+		of, ok := field.Type.(*ast.Ident)
 		for range max(len(field.Names), 1) {
-			if is && slices.Contains(eventTypes, of.Name) {
+			if ok && slices.Contains(eventTypes, of.Name) {
 				places = append(places, at)
 			}
 			at++
@@ -80,26 +80,26 @@ func reasonParameters(f *ast.FuncDecl) (places []int) {
 	return places
 }
 
-// isReason reports an expression such as string(reason).
+// isReason reports whether an expression has the form string(reason).
 func isReason(e ast.Expr) bool {
-	c, is := e.(*ast.CallExpr)
-	return is && calledName(c) == "string"
+	c, ok := e.(*ast.CallExpr)
+	return ok && calledName(c) == "string"
 }
 
-// kindsOf are the types of a package's Events, by the names of their reasons.
-func kindsOf(t *testing.T, path string) map[string]string {
+// eventKinds returns the types of a package's Events by the names of their reasons.
+func eventKinds(t *testing.T, path string) map[string]string {
 	t.Helper()
 	kinds := map[string]string{}
-	if slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path }) {
-		for _, e := range eventsOf(path) {
+	if slices.ContainsFunc(eventPackages, func(w struct{ path, title, text string }) bool { return w.path == path }) {
+		for _, e := range packageEvents(path) {
 			kinds[e.name] = e.kind
 		}
 	}
 	return kinds
 }
 
-// sameKind holds the comment of a reason to a call that has both the reason and the type of its Event.
-func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
+// checkSameKind compares the comment of a reason with a call that has both the reason and the type of its Event.
+func checkSameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
 	t.Helper()
 	is, name := "", ""
 	switch calledName(call) {
@@ -109,7 +109,7 @@ func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]st
 		is = "Warning"
 	}
 	for _, arg := range call.Args {
-		if kind, found := strings.CutPrefix(spelt(arg), "corev1.EventType"); found {
+		if kind, found := strings.CutPrefix(formatCallee(arg), "corev1.EventType"); found {
 			is = kind
 		}
 		if c, conversion := arg.(*ast.CallExpr); conversion && len(c.Args) == 1 {
@@ -120,6 +120,6 @@ func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]st
 		}
 	}
 	if is != "" && name != "" && is != kinds[name] {
-		t.Errorf("package %s: the comment of %s says that its Events are %s, and one is %s", path, name, kinds[name], is)
+		t.Errorf("package %s: the comment of %s states the type %s, but an Event has the type %s", path, name, kinds[name], is)
 	}
 }

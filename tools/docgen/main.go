@@ -1,5 +1,5 @@
-// Command docgen writes the pages of docs/reference that are made of the code and its comments. The page of the commands is
-// written by a test of cmd/slipway, whose commands no other package can import.
+// Command docgen writes the generated pages of docs/reference from the code and its comments. A test of cmd/slipway
+// writes the page of the commands, because no other package can import them.
 package main
 
 //go:generate go run .
@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// pages make each page of docs/reference, by the name of its file.
-var pages = map[string]func() string{
+// pageMakers maps each file of docs/reference to the function that makes it.
+var pageMakers = map[string]func() string{
 	"conditions.md":    conditionsPage,
 	"configuration.md": configurationPage,
 	"crds.md":          crdsPage,
@@ -20,15 +20,15 @@ var pages = map[string]func() string{
 }
 
 func main() {
-	for name, page := range pages {
-		must(os.WriteFile(repository("docs/reference/"+name), []byte(page()), 0o644)) //nolint:gosec // for everybody to read
+	for name, page := range pageMakers {
+		must(os.WriteFile(repositoryPath("docs/reference/"+name), []byte(page()), 0o644)) //nolint:gosec // public
 	}
 }
 
-// repository is a path in the repository, from its root. go generate and go test run in the folder of this package.
-func repository(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
+// repositoryPath returns the path of a file in the repository. go generate and go test run in the directory of this package.
+func repositoryPath(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
 
-// failf ends the making of a page that would be wrong or incomplete.
+// failf stops the generation of a page that would be wrong or incomplete.
 func failf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 func must(err error) {

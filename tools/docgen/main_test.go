@@ -7,14 +7,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheReferencePagesAreCurrent(t *testing.T) {
-	for name, page := range pages {
-		want, err := os.ReadFile(repository("docs/reference/" + name))
+func TestReferencePagesAreCurrent(t *testing.T) {
+	for name, page := range pageMakers {
+		want, err := os.ReadFile(repositoryPath("docs/reference/" + name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want), page()); diff != "" {
-			t.Errorf("docs/reference/%s (-want +got, make generate writes it anew):\n%s", name, diff)
+			t.Errorf("docs/reference/%s is outdated, run make generate (-want +got):\n%s", name, diff)
 		}
 	}
 }

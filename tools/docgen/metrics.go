@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// agentMetrics are those of an agent, registered as the agent does.
+// agentMetrics returns the metrics of an agent, registered as the agent does.
 func agentMetrics() []observe.Definition {
 	r := observe.NewRegistry()
 	if _, err := notify.New(nil, notify.Options{Metrics: r}); err != nil {
@@ -52,25 +52,25 @@ func handlerMetrics() []observe.Definition {
 	return r.Definitions()
 }
 
-// recorder notes what is registered, as a registry tells only of metrics that have values.
-type recorder struct{ collectors []prometheus.Collector }
+// collectorRecorder records registered collectors, because a registry only lists metrics with values.
+type collectorRecorder struct{ collectors []prometheus.Collector }
 
-func (r *recorder) Register(c prometheus.Collector) error {
+func (r *collectorRecorder) Register(c prometheus.Collector) error {
 	r.collectors = append(r.collectors, c)
 	return nil
 }
 
-func (r *recorder) MustRegister(all ...prometheus.Collector) {
+func (r *collectorRecorder) MustRegister(all ...prometheus.Collector) {
 	r.collectors = append(r.collectors, all...)
 }
-func (*recorder) Unregister(prometheus.Collector) bool { return false }
+func (*collectorRecorder) Unregister(prometheus.Collector) bool { return false }
 
-// oneOfEach is a cache that has a retirement, which has everything that metrics tell of.
-type oneOfEach struct{ client.Reader }
+// sampleCache is a cache with one retirement that has a value for every metric.
+type sampleCache struct{ client.Reader }
 
-func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (sampleCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	now := metav1.NewTime(time.Unix(1, 0))
-	if all, is := list.(*v1alpha1.NodeRetirementList); is {
+	if all, ok := list.(*v1alpha1.NodeRetirementList); ok {
 		all.Items = []v1alpha1.NodeRetirement{{
 			Spec: v1alpha1.NodeRetirementSpec{Group: "group"},
 			Status: v1alpha1.NodeRetirementStatus{
@@ -82,14 +82,14 @@ func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// described is how the Prometheus library says what a metric is called and what for.
-var described = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
+// descriptionPattern matches the Prometheus library's text form of a metric description.
+var descriptionPattern = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
-func definition(d *prometheus.Desc, kind string) observe.Definition {
-	m := described.FindStringSubmatch(d.String())
+func toDefinition(d *prometheus.Desc, kind string) observe.Definition {
+	m := descriptionPattern.FindStringSubmatch(d.String())
 	var help string
 	if m == nil || json.Unmarshal([]byte(m[2]), &help) != nil {
-		failf("what is this metric? %s", d)
+		failf("cannot parse the metric description %s", d)
 	}
 	is := observe.Definition{Name: m[1], Help: help, Type: kind}
 	if m[3] != "" {
@@ -98,10 +98,10 @@ func definition(d *prometheus.Desc, kind string) observe.Definition {
 	return is
 }
 
-// managerMetrics are a manager's own.
+// managerMetrics returns a manager's own metrics.
 func managerMetrics() (all []observe.Definition) {
-	var r recorder
-	must(manager.RegisterMetrics(&r, oneOfEach{}))
+	var r collectorRecorder
+	must(manager.RegisterMetrics(&r, sampleCache{}))
 	for _, c := range r.collectors {
 		kinds := map[string]string{}
 		kind := ""
@@ -113,28 +113,28 @@ func managerMetrics() (all []observe.Definition) {
 		case *prometheus.HistogramVec:
 			kind = "histogram"
 		default:
-			kinds = collected(c)
+			kinds = collectTypes(c)
 		}
-		for _, d := range descriptions(c) {
-			of := definition(d, kind)
+		for _, d := range listDescriptions(c) {
+			of := toDefinition(d, kind)
 			if kind == "" {
 				of.Type = kinds[of.Name]
 			}
 			if of.Type == "" {
-				failf("%s: of which type is it?", of.Name)
+				failf("%s: unknown metric type", of.Name)
 			}
 			all = append(all, of)
 		}
 	}
-	return inOrder(all)
+	return sortByName(all)
 }
 
-func inOrder(all []observe.Definition) []observe.Definition {
+func sortByName(all []observe.Definition) []observe.Definition {
 	slices.SortFunc(all, func(x, y observe.Definition) int { return strings.Compare(x.Name, y.Name) })
 	return all
 }
 
-func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
+func listDescriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	to := make(chan *prometheus.Desc)
 	go func() {
 		c.Describe(to)
@@ -146,8 +146,8 @@ func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	return all
 }
 
-// collected are the types of what a collector gives now, by name.
-func collected(c prometheus.Collector) map[string]string {
+// collectTypes returns the current metric types of a collector, by name.
+func collectTypes(c prometheus.Collector) map[string]string {
 	r := prometheus.NewPedanticRegistry()
 	must(r.Register(c))
 	families, err := r.Gather()
@@ -159,38 +159,38 @@ func collected(c prometheus.Collector) map[string]string {
 	return kinds
 }
 
-// libraryMetrics are those of controller-runtime and client-go, which a manager tells too.
+// libraryMetrics returns the metrics of controller-runtime and client-go, which a manager exports too.
 func libraryMetrics() (all []observe.Definition) {
-	registry, is := metrics.Registry.(prometheus.Collector)
-	if !is {
-		failf("controller-runtime's registry does not say what is in it")
+	registry, ok := metrics.Registry.(prometheus.Collector)
+	if !ok {
+		failf("controller-runtime's registry cannot list its metrics")
 	}
-	for _, d := range descriptions(registry) {
-		all = append(all, definition(d, ""))
+	for _, d := range listDescriptions(registry) {
+		all = append(all, toDefinition(d, ""))
 	}
-	return slices.CompactFunc(inOrder(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
+	return slices.CompactFunc(sortByName(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
 }
 
-// labelSays is what a label can say: some values, or what they are of when there is no end to them.
-type labelSays struct {
+// labelDoc describes the values of a label: a list, or a description if the values are unlimited.
+type labelDoc struct {
 	values []string
 	open   string
-	// more says that others are possible beside values.
+	// more describes further possible values.
 	more string
 }
 
-// labelValues say what the labels of the metrics can say, by metric and label, or by label alone where all mean the same. The
-// values are read from the code that gives them.
-func labelValues() map[string]labelSays {
-	all := map[string]labelSays{
+// labelValues returns the values of the metrics' labels, by metric and label, or by label if it means the same for all
+// metrics. The values are read from the code.
+func labelValues() map[string]labelDoc {
+	all := map[string]labelDoc{
 		"group": {open: "name of a NodeGroup"}, "provider": {open: "name of a cloud"}, "cloud": {open: "name of a cloud"},
-		"template": {open: "kind of machine, as its cloud calls it"}, "plugin": {open: "name of a plugin"},
+		"template": {open: "machine type, with its cloud's name"}, "plugin": {open: "name of a plugin"},
 		"receiver": {open: "name of a receiver of notifications"}, "pool": {open: "name of a cloudpool"},
 		"goversion": {open: "version of Go"}, "version": {open: "version"}, "revision": {open: "revision of the source"},
 		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
 		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
-		"method": {open: "method of HTTP, in small letters"}, "code": {open: "status of HTTP"},
-		"type": {values: texts(notice.Types())}, "result": {values: returned("internal/cloud", "Outcome")},
+		"method": {open: "HTTP method in lower case"}, "code": {open: "HTTP status"},
+		"type": {values: toStrings(notice.Types())}, "result": {values: returnedStrings("internal/cloud", "Outcome")},
 	}
 	maps.Copy(all, agentLabels())
 	maps.Copy(all, retirementLabels())
@@ -198,26 +198,26 @@ func labelValues() map[string]labelSays {
 	return all
 }
 
-// agentLabels are those of the metrics of agents and cloudpools.
-func agentLabels() map[string]labelSays {
-	return map[string]labelSays{
-		"slipway_agent_notices_total.action":             {values: texts(agent.Actions())},
-		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), texts(azure.Classes())...)},
-		"slipway_drain_pods.state":                       {values: given("internal/agent", "drainPods.With", 0)},
-		"slipway_drain_blocked_pods.reason":              {values: elements("internal/agent", "obstacleLabels", "internal/drain")},
+// agentLabels returns the label values of the metrics of agents and cloudpools.
+func agentLabels() map[string]labelDoc {
+	return map[string]labelDoc{
+		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
+		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(azure.Classes())...)},
+		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
+		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
-		"slipway_notifications_total.result":             {values: given("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returned("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
+		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
+		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
 		"slipway_cloudpool_updates_total.result":         {values: constantsOf("api/v1alpha1", "PoolUpdateResult")},
 		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOf("internal/cloudpool/controller", "Kind")},
 	}
 }
 
-// retirementLabels are those of a manager's metrics of retirements and replacements.
-func retirementLabels() map[string]labelSays {
-	codes := labelSays{values: append([]string{""}, retirementCodes()...)}
+// retirementLabels returns the label values of a manager's metrics of retirements and replacements.
+func retirementLabels() map[string]labelDoc {
+	codes := labelDoc{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
 	for _, p := range constantsOf("api/v1alpha1", "Phase") {
 		if v1alpha1.Phase(p).Finished() {
@@ -228,7 +228,7 @@ func retirementLabels() map[string]labelSays {
 	}
 	states := constantsOf("api/v1alpha1", "ReplacementState")
 	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).Final() })
-	return map[string]labelSays{
+	return map[string]labelDoc{
 		"slipway_replacements.state":                     {values: waiting},
 		"slipway_replacement_state_oldest_seconds.state": {values: waiting},
 		"slipway_replacements_total.state":               {values: states},
@@ -239,23 +239,23 @@ func retirementLabels() map[string]labelSays {
 		"slipway_retirements_blocked.code":               codes,
 		"slipway_retirements_finished_total.phase":       {values: last},
 		"slipway_retirements_finished_total.code":        codes,
-		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the word of whoever asked for it"},
+		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
-		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "recordStep", "result")},
-		"slipway_cloud_requests_total.call":              {values: sorted(append(given("internal/retirement", "Metrics.Cloud", 1), given("internal/provisioning/replacement", "Asked", 1)...))},
+		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStep", "result")},
+		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.Cloud", 1), argumentStrings("internal/provisioning/replacement", "Asked", 1)...))},
 	}
 }
 
-// groupLabels are those of a manager's metrics of NodeGroups and what they launch.
-func groupLabels() map[string]labelSays {
+// groupLabels returns the label values of a manager's metrics of NodeGroups and launches.
+func groupLabels() map[string]labelDoc {
 	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
-	verdict := labelSays{values: constantsOf(groupPath, "Verdict")}
+	verdict := labelDoc{values: constantsOf(groupPath, "Verdict")}
 	refusals := constantsOf("internal/cloud", "Refusal")
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
-	rule := labelSays{values: valuesOf(blockOf(groupPath, "Rules")), more: "the code of a budget"}
-	return map[string]labelSays{
-		"slipway_nodegroup_nodes.state":                              {values: mapKeys(groupPath, "setGroup")},
-		"slipway_nodegroup_accepted.reason":                          {values: append(valuesOf(blockOf("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
+	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
+	return map[string]labelDoc{
+		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroup")},
+		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
 		"slipway_nodegroup_idle_nodes.verdict":                       verdict,
 		"slipway_nodegroup_refused_nodes.rule":                       rule,
 		"slipway_nodegroup_refusals_total.rule":                      rule,
@@ -263,11 +263,11 @@ func groupLabels() map[string]labelSays {
 		"slipway_autoscaler_underutilized_nodes.verdict":             verdict,
 		"slipway_autoscaler_failed_launches_total.reason":            {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
 		"slipway_autoscaler_unjoined_instances_deleted_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
-		"slipway_autoscaler_decision_seconds.direction":              {values: given("internal/provisioning", "Metrics.observeDecision", 0)},
+		"slipway_autoscaler_decision_seconds.direction":              {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
 		"slipway_plugin_events_total.event":                          {values: constantsOf("internal/provisioning/advised", "eventKind")},
 		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
-		"slipway_plugin_requests_total.request":                      {values: assigned("internal/provisioning/advised", "applyRequest", "kind")},
-		"slipway_plugin_requests_total.result":                       {values: assigned("internal/provisioning/advised", "countRequest", "result")},
+		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
+		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
 		"slipway_cas_sync_nudges_total.pool":                         {open: "name of the agent pool"},
 		"slipway_cas_sync_nudges_total.outcome":                      {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":                       {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
@@ -278,85 +278,85 @@ func groupLabels() map[string]labelSays {
 	}
 }
 
-func valuesOf(all []constant) (values []string) {
+func constantValues(all []constant) (values []string) {
 	for _, c := range all {
 		values = append(values, c.value)
 	}
 	return values
 }
 
-// retirementCodes are those of what blocks a retirement or ends it early.
+// retirementCodes returns the codes that block a retirement or end it early.
 func retirementCodes() []string {
 	var codes []string
-	for _, c := range blockOf("internal/retirement", "Codes for status.reasons") {
-		codes = append(codes, followed(c))
+	for _, c := range constantBlock("internal/retirement", "Codes for status.reasons") {
+		codes = append(codes, resolveValue(c))
 	}
-	return sorted(append(codes, constantsOf("internal/retirement/budget", "Code")...))
+	return sortUnique(append(codes, constantsOf("internal/retirement/budget", "Code")...))
 }
 
-// followed is the value of a constant, which may be that of another in the API.
-func followed(c constant) string {
-	if name, is := strings.CutPrefix(c.from, "v1alpha1."); is {
+// resolveValue returns the value of a constant, which may be defined by a constant of the API.
+func resolveValue(c constant) string {
+	if name, ok := strings.CutPrefix(c.from, "v1alpha1."); ok {
 		return namedConstants("api/v1alpha1", name)[0]
 	}
 	return c.value
 }
 
-// replacementCodes are those of the launches that failed.
+// replacementCodes returns the codes of failed launches.
 func replacementCodes() []string {
-	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
+	return sortUnique(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
 		"NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
-// stepNames are the names of the steps of a retirement.
+// stepNames returns the names of the steps of a retirement.
 func stepNames() (names []string) {
-	for _, e := range listIn("internal/retirement", "steps") {
-		if step, is := e.(*ast.CompositeLit); is {
-			name, _ := textOf(step.Elts[0])
+	for _, e := range listElements("internal/retirement", "steps") {
+		if step, ok := e.(*ast.CompositeLit); ok {
+			name, _ := stringValue(step.Elts[0])
 			names = append(names, name)
 		}
 	}
-	return sorted(names)
+	return sortUnique(names)
 }
 
-// elements are the values of the constants of another package that a variable lists.
-func elements(path, variable, of string) (values []string) {
-	for _, e := range listIn(path, variable) {
-		if c, is := e.(*ast.SelectorExpr); is {
+// listedConstants returns the values of the constants of another package that a variable lists.
+func listedConstants(path, variable, of string) (values []string) {
+	for _, e := range listElements(path, variable) {
+		if c, ok := e.(*ast.SelectorExpr); ok {
 			values = append(values, namedConstants(of, c.Sel.Name)...)
 		}
 	}
-	return sorted(values)
+	return sortUnique(values)
 }
 
-func labelOf(all map[string]labelSays, metric, name string) (labelSays, bool) {
-	if l, is := all[metric+"."+name]; is {
+func findLabelDoc(all map[string]labelDoc, metric, name string) (labelDoc, bool) {
+	if l, ok := all[metric+"."+name]; ok {
 		return l, true
 	}
-	l, is := all[name]
-	return l, is
+	l, ok := all[name]
+	return l, ok
 }
 
-func metricTable(all []observe.Definition, known map[string]labelSays) string {
+func newMetricTable(all []observe.Definition, known map[string]labelDoc) string {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | |\n|---|---|---|---|\n")
 	for _, d := range all {
 		var of []string
 		for _, name := range d.Labels {
-			l, is := labelOf(known, d.Name, name)
+			l, ok := findLabelDoc(known, d.Name, name)
 			text := "`" + name + "`: " + l.open
 			if l.values != nil {
-				text += listed(l.values)
+				text += formatList(l.values)
 			}
 			if l.more != "" {
 				text += ", or " + l.more
 			}
-			if !is {
-				failf("%s: the reference does not know what its label %s can say", d.Name, name)
+			if !ok {
+				failf("%s: the reference does not know the values of its label %s: add them in tools/docgen", d.Name, name)
 			}
 			of = append(of, text)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, inCell.Replace(strings.Join(of, "<br>")), inCell.Replace(d.Help))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, cellEscaper.Replace(strings.Join(of, "<br>")), cellEscaper.Replace(d.Help))
 	}
 	return strings.ReplaceAll(b.String(), "&lt;br>", "; ")
 }
@@ -364,16 +364,16 @@ func metricTable(all []observe.Definition, known map[string]labelSays) string {
 func metricsPage() string {
 	known := labelValues()
 	var b strings.Builder
-	b.WriteString("# Metrics\n\nWhat each process tells under `/metrics`, as it registers it. A histogram has its three series under the name with `_bucket`, " +
-		"`_count` and `_sum`.\n[alerts.md](../alerts.md) has a dashboard and alerts of these.\n")
-	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + metricTable(agentMetrics(), known))
-	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + metricTable(managerMetrics(), known))
-	b.WriteString("\nIt also tells those of the libraries that it is made of, and of its process:\n\n| metric | labels | |\n|---|---|---|\n")
+	b.WriteString("# Metrics\n\nThe metrics of each process at `/metrics`, generated from their registration. A histogram has three series with the suffixes `_bucket`, " +
+		"`_count` and `_sum`.\nSee [alerts.md](../alerts.md) for a dashboard and alerts.\n")
+	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + newMetricTable(agentMetrics(), known))
+	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + newMetricTable(managerMetrics(), known))
+	b.WriteString("\nIt also exports metrics of its libraries and its process:\n\n| metric | labels | |\n|---|---|---|\n")
 	for _, d := range libraryMetrics() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, listed(d.Labels), inCell.Replace(d.Help))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, formatList(d.Labels), cellEscaper.Replace(d.Help))
 	}
-	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + metricTable(cloudpoolMetrics(), known))
-	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the tool's own beside an agent's. " +
-		"[moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md) says more.\n\n" + metricTable(handlerMetrics(), known))
+	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + newMetricTable(cloudpoolMetrics(), known))
+	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the replaced tool's metrics in addition to an agent's. " +
+		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + newMetricTable(handlerMetrics(), known))
 	return b.String()
 }

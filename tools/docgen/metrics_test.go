@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// ownMetrics are the definitions of all metrics of ours, by name.
+// ownMetrics returns the definitions of all metrics of Slipway, by name.
 func ownMetrics(t *testing.T) map[string]observe.Definition {
 	t.Helper()
 	all := map[string]observe.Definition{}
@@ -27,58 +27,57 @@ func ownMetrics(t *testing.T) map[string]observe.Definition {
 	return all
 }
 
-func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
+func TestEveryMetricIsInReference(t *testing.T) {
 	known := ownMetrics(t)
-	// defining are the functions by which metrics come to be: those of our own registry and of the Prometheus library.
+	// The functions that define metrics: those of Slipway's registry and of the Prometheus library.
 	defining := []string{"Counter", "Gauge", "GaugeFunc", "Histogram", "readFrom", "fromRuntime", "NewDesc"}
 	names := regexp.MustCompile(`^(slipway|aks_node_termination_handler|go|process)_[a-z_]+$`)
 	found, in := 0, map[string]bool{}
 	check := func(path string, e ast.Expr) {
-		name, is := textOf(e)
-		if !is || !names.MatchString(name) {
+		name, ok := stringValue(e)
+		if !ok || !names.MatchString(name) {
 			return
 		}
 		found++
-		if _, is := known[name]; !is {
-			t.Errorf("package %s defines %s, which is in no registry that the reference is made of", path, name)
+		if _, ok := known[name]; !ok {
+			t.Errorf("package %s defines %s, which is in no registry of the reference", path, name)
 		}
 	}
-	for path, s := range everySource() {
-		s.each(func(n ast.Node) {
+	for path, s := range allSources() {
+		s.visitNodes(func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.CallExpr:
 				if slices.Contains(defining, calledName(n)) && len(n.Args) > 1 {
 					check(path, n.Args[0])
 				}
-				if of := spelt(n.Fun); strings.HasPrefix(of, "prometheus.New") && of != "prometheus.NewRegistry" {
+				if of := formatCallee(n.Fun); strings.HasPrefix(of, "prometheus.New") && of != "prometheus.NewRegistry" {
 					in[path] = true
 				}
 			case *ast.KeyValueExpr:
-				if key, is := n.Key.(*ast.Ident); is && key.Name == "Name" {
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Name" {
 					check(path, n.Value)
 				}
 			}
 		})
 	}
 	if found < 50 {
-		t.Errorf("%d definitions were found in the code: there are more", found)
+		t.Errorf("only %d definitions were found in the code", found)
 	}
-	// Names may be put together. So every package that makes metrics with the library has to be one whose metrics are
-	// gathered.
+	// Names may be composed. So every package that defines metrics with the library must be listed.
 	for _, path := range []string{
 		"internal/manager", "internal/orphans", "internal/retirement", "internal/provisioning/replacement", "internal/nodegroup", "internal/provisioning", "internal/provisioning/advised",
 	} {
 		if !in[path] {
-			t.Errorf("package %s makes no metrics any more", path)
+			t.Errorf("package %s no longer defines metrics", path)
 		}
 		delete(in, path)
 	}
 	for path := range in {
-		t.Errorf("package %s makes metrics, and the reference does not gather them", path)
+		t.Errorf("package %s defines metrics that are not in the reference", path)
 	}
 }
 
-func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
+func TestAgentCountersAreExportedFromStart(t *testing.T) {
 	r := observe.NewRegistry()
 	agent.NewMetrics(r)
 	answer := httptest.NewRecorder()
@@ -90,7 +89,7 @@ func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
 		}
 		want := []string{""}
 		for _, name := range d.Labels {
-			l, _ := labelOf(known, d.Name, name)
+			l, _ := findLabelDoc(known, d.Name, name)
 			var longer []string
 			for _, before := range want {
 				for _, value := range l.values {
@@ -106,12 +105,12 @@ func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
 			}
 			series++
 			if !strings.Contains(answer.Body.String(), line) {
-				t.Errorf("not told from the start: %s", line)
+				t.Errorf("not exported from the start: %s", line)
 			}
 		}
 	}
 	if series < 50 {
-		t.Errorf("%d series were looked for: there are more", series)
+		t.Errorf("only %d series were checked", series)
 	}
 }
 
@@ -120,18 +119,18 @@ var (
 	matching  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"`)
 )
 
-// impossible says what an expression selects that no process can tell: metrics that there are not, labels that they have not, and
-// values that the code does not give them.
-func impossible(expr string, known map[string]observe.Definition, of map[string]labelSays) (errs []string, looked int) {
+// findImpossible returns errors for the parts of an expression that match nothing: unknown metrics, unknown labels, and
+// label values that the code never sets. It also returns the number of checked values.
+func findImpossible(expr string, known map[string]observe.Definition, of map[string]labelDoc) (errs []string, looked int) {
 	for _, s := range selection.FindAllStringSubmatch(expr, -1) {
-		d, is := known[s[1]]
+		d, ok := known[s[1]]
 		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
-			if h, histogram := known[strings.TrimSuffix(s[1], suffix)]; !is && histogram && h.Type == "histogram" {
-				d, is = h, true
+			if h, histogram := known[strings.TrimSuffix(s[1], suffix)]; !ok && histogram && h.Type == "histogram" {
+				d, ok = h, true
 			}
 		}
-		if !is {
-			errs = append(errs, "there is no metric "+s[1])
+		if !ok {
+			errs = append(errs, "unknown metric "+s[1])
 			continue
 		}
 		for _, m := range matching.FindAllStringSubmatch(s[2], -1) {
@@ -143,7 +142,7 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 				errs = append(errs, fmt.Sprintf("%s has no label %s", s[1], name))
 				continue
 			}
-			l, _ := labelOf(of, d.Name, name)
+			l, _ := findLabelDoc(of, d.Name, name)
 			if l.values == nil || l.more != "" || strings.HasPrefix(value, "$") {
 				continue
 			}
@@ -155,7 +154,7 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 				looked++
 				of, err := regexp.Compile("^(?:" + want + ")$")
 				if err != nil || !slices.ContainsFunc(l.values, of.MatchString) {
-					errs = append(errs, fmt.Sprintf("%s is never told with %s=%q: want one of %s", s[1], name, want, strings.Join(l.values, ", ")))
+					errs = append(errs, fmt.Sprintf("%s never has %s=%q: must be one of %s", s[1], name, want, strings.Join(l.values, ", ")))
 				}
 			}
 		}
@@ -163,18 +162,18 @@ func impossible(expr string, known map[string]observe.Definition, of map[string]
 	return errs, looked
 }
 
-func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
+func TestPanelsAndRulesSelectExistingMetrics(t *testing.T) {
 	known, of := ownMetrics(t), labelValues()
 	looked := 0
 	check := func(by, expr string) {
-		errs, n := impossible(expr, known, of)
+		errs, n := findImpossible(expr, known, of)
 		looked += n
 		for _, err := range errs {
 			t.Errorf("%s: %s", by, err)
 		}
 	}
 	for _, file := range []string{"dashboard.json", "slipway.rules.yaml", "slipway.rules.test.yaml"} {
-		raw, err := os.ReadFile(repository("deploy/monitoring/" + file))
+		raw, err := os.ReadFile(repositoryPath("deploy/monitoring/" + file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,33 +181,33 @@ func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
 		if err := yaml.Unmarshal(raw, &all); err != nil {
 			t.Fatal(err)
 		}
-		everyText(all, func(text string) { check(file+": "+text, text) })
+		visitStrings(all, func(text string) { check(file+": "+text, text) })
 	}
 	if looked < 20 {
-		t.Errorf("%d values were looked at: there are more", looked)
+		t.Errorf("only %d values were checked", looked)
 	}
 	for _, wrong := range []string{
 		`slipway_retirements{phase="Gone"}`, `rate(slipway_drains_total{outcome=~"drained|lost"}[5m])`, `slipway_drain_seconds_bucket{phase="x"}`,
 		`slipway_no_such_metric{a="b"}`, `slipway_retirement_phase_oldest_seconds{phase="Succeeded"}`,
 	} {
-		if errs, _ := impossible(wrong, known, of); len(errs) != 1 {
+		if errs, _ := findImpossible(wrong, known, of); len(errs) != 1 {
 			t.Errorf("%s: %q, want one error", wrong, errs)
 		}
 	}
 }
 
-// everyText visits each text of a document.
-func everyText(v any, visit func(string)) {
+// visitStrings visits each string of a document.
+func visitStrings(v any, visit func(string)) {
 	switch v := v.(type) {
 	case string:
 		visit(v)
 	case []any:
 		for _, e := range v {
-			everyText(e, visit)
+			visitStrings(e, visit)
 		}
 	case map[string]any:
 		for _, e := range v {
-			everyText(e, visit)
+			visitStrings(e, visit)
 		}
 	}
 }

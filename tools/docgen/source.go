@@ -16,18 +16,18 @@ import (
 
 const modulePath = "github.com/slipway-dev/slipway/"
 
-// source is a package of the module as it is written, without its tests.
+// source is the parsed source of a package, without tests.
 type source struct {
-	path  string // within the module
-	files []*ast.File
-	known []constant // what constants has found
+	path   string // within the module
+	files  []*ast.File
+	cached []constant // result of constants
 }
 
-// everySource is the packages that programs are made of, by their paths. What serves tests and pages alone is no part of them.
-var everySource = sync.OnceValue(func() map[string]*source {
+// allSources returns all packages of the programs by path, without packages that only serve tests and pages.
+var allSources = sync.OnceValue(func() map[string]*source {
 	all := map[string]*source{}
 	for _, root := range []string{"api", "cmd", "internal", "plugin"} {
-		must(filepath.WalkDir(repository(root), func(file string, entry fs.DirEntry, err error) error {
+		must(filepath.WalkDir(repositoryPath(root), func(file string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 				return err
 			}
@@ -51,16 +51,16 @@ var everySource = sync.OnceValue(func() map[string]*source {
 	return all
 })
 
-func sourceOf(path string) *source {
-	s := everySource()[path]
+func findSource(path string) *source {
+	s := allSources()[path]
 	if s == nil {
 		failf("there is no package %s", path)
 	}
 	return s
 }
 
-// each visits every node of every file.
-func (s *source) each(visit func(ast.Node)) {
+// visitNodes visits every node of every file.
+func (s *source) visitNodes(visit func(ast.Node)) {
 	for _, f := range s.files {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if n != nil {
@@ -71,42 +71,42 @@ func (s *source) each(visit func(ast.Node)) {
 	}
 }
 
-// constant is a constant text, and what its comment says.
+// constant is a string constant with its comment.
 type constant struct {
-	name, of, value, doc string
-	group                string // the comment of the block that it is in
-	from                 string // another package's constant whose value it has, instead of its own
+	name, typeName, value, doc string
+	group                      string // comment of its block
+	from                       string // the constant of another package that defines the value
 }
 
-// constants are those whose value is written as a text, also as a conversion of one, in the order in which they are. It is for one
-// goroutine at a time.
+// constants returns the constants with a literal string value or a conversion of one, in source order. It is not safe
+// for concurrent use.
 func (s *source) constants() []constant {
-	if s.known != nil {
-		return s.known
+	if s.cached != nil {
+		return s.cached
 	}
 	all := []constant{}
-	s.each(func(n ast.Node) {
-		block, is := n.(*ast.GenDecl)
-		if !is || block.Tok != token.CONST {
+	s.visitNodes(func(n ast.Node) {
+		block, ok := n.(*ast.GenDecl)
+		if !ok || block.Tok != token.CONST {
 			return
 		}
 		for _, spec := range block.Specs {
-			v, is := spec.(*ast.ValueSpec)
-			if !is {
+			v, ok := spec.(*ast.ValueSpec)
+			if !ok {
 				continue
 			}
 			for i, name := range v.Names {
 				if i >= len(v.Values) {
 					continue
 				}
-				c := constant{name: name.Name, doc: comment(v.Doc, v.Comment), group: comment(block.Doc)}
-				if of, is := v.Type.(*ast.Ident); is {
-					c.of = of.Name
+				c := constant{name: name.Name, doc: firstComment(v.Doc, v.Comment), group: firstComment(block.Doc)}
+				if of, ok := v.Type.(*ast.Ident); ok {
+					c.typeName = of.Name
 				}
-				if text, is := textOf(v.Values[i]); is {
+				if text, ok := stringValue(v.Values[i]); ok {
 					c.value = text
-				} else if of, is := v.Values[i].(*ast.SelectorExpr); is {
-					c.from = spelt(of)
+				} else if of, ok := v.Values[i].(*ast.SelectorExpr); ok {
+					c.from = formatCallee(of)
 				} else {
 					continue
 				}
@@ -114,14 +114,14 @@ func (s *source) constants() []constant {
 			}
 		}
 	})
-	s.known = all
+	s.cached = all
 	return all
 }
 
-// namedConstants are the values of constants by their names, in the order in which they are asked for.
+// namedConstants returns the values of constants in the order of the names.
 func namedConstants(path string, names ...string) []string {
 	byName := map[string]string{}
-	for _, c := range sourceOf(path).constants() {
+	for _, c := range findSource(path).constants() {
 		byName[c.name] = c.value
 	}
 	var values []string
@@ -134,10 +134,10 @@ func namedConstants(path string, names ...string) []string {
 	return values
 }
 
-// blockOf are the constants of a block, by how its comment begins.
-func blockOf(path, begins string) []constant {
+// constantBlock returns the constants of a block, found by the beginning of its comment.
+func constantBlock(path, begins string) []constant {
 	var all []constant
-	for _, c := range sourceOf(path).constants() {
+	for _, c := range findSource(path).constants() {
 		if strings.HasPrefix(c.group, begins) {
 			all = append(all, c)
 		}
@@ -148,25 +148,25 @@ func blockOf(path, begins string) []constant {
 	return all
 }
 
-// functions are the declarations of functions or methods by their names.
-func (s *source) functions(names ...string) (found []ast.Node) {
-	s.each(func(n ast.Node) {
-		if f, is := n.(*ast.FuncDecl); is && slices.Contains(names, f.Name.Name) && f.Body != nil {
+// findFunctions returns the declarations of functions or methods by name.
+func (s *source) findFunctions(names ...string) (found []ast.Node) {
+	s.visitNodes(func(n ast.Node) {
+		if f, ok := n.(*ast.FuncDecl); ok && slices.Contains(names, f.Name.Name) && f.Body != nil {
 			found = append(found, f)
 		}
 	})
 	if len(found) < len(names) {
-		failf("package %s has not all functions %v", s.path, names)
+		failf("package %s lacks some of the functions %v", s.path, names)
 	}
 	return found
 }
 
-// textsBelow are the texts among the expressions that pick chooses of the nodes below some nodes.
-func textsBelow(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []string) {
+// findStrings returns the strings among the expressions that pick selects below nodes.
+func findStrings(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []string) {
 	for _, below := range nodes {
 		ast.Inspect(below, func(n ast.Node) bool {
 			for _, e := range pick(n) {
-				if text, is := textOf(e); is {
+				if text, ok := stringValue(e); ok {
 					values = append(values, text)
 				}
 			}
@@ -174,27 +174,27 @@ func textsBelow(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []stri
 		})
 	}
 	if len(values) == 0 {
-		failf("no texts are where they were")
+		failf("no strings found at the expected place")
 	}
-	return sorted(values)
+	return sortUnique(values)
 }
 
-// returned are the texts that functions return as their last result.
-func returned(path string, functions ...string) []string {
-	return textsBelow(sourceOf(path).functions(functions...), func(n ast.Node) []ast.Expr {
-		if r, is := n.(*ast.ReturnStmt); is && len(r.Results) > 0 {
+// returnedStrings returns the strings that functions return as their last result.
+func returnedStrings(path string, functions ...string) []string {
+	return findStrings(findSource(path).findFunctions(functions...), func(n ast.Node) []ast.Expr {
+		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) > 0 {
 			return r.Results[len(r.Results)-1:]
 		}
 		return nil
 	})
 }
 
-// assigned are the texts that a function assigns to a variable.
-func assigned(path, function, variable string) []string {
-	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (values []ast.Expr) {
-		if a, is := n.(*ast.AssignStmt); is && len(a.Lhs) == len(a.Rhs) {
+// assignedStrings returns the strings that a function assigns to a variable.
+func assignedStrings(path, function, variable string) []string {
+	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (values []ast.Expr) {
+		if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == len(a.Rhs) {
 			for i, to := range a.Lhs {
-				if spelt(to) == variable {
+				if formatCallee(to) == variable {
 					values = append(values, a.Rhs[i])
 				}
 			}
@@ -203,32 +203,32 @@ func assigned(path, function, variable string) []string {
 	})
 }
 
-// given are the texts that a package gives to functions and methods of a name, at a place.
-func given(path, called string, at int) []string {
+// argumentStrings returns the strings that a package passes to functions or methods of a name, at an argument position.
+func argumentStrings(path, called string, at int) []string {
 	var files []ast.Node
-	for _, f := range sourceOf(path).files {
+	for _, f := range findSource(path).files {
 		files = append(files, f)
 	}
-	return textsBelow(files, func(n ast.Node) []ast.Expr {
-		if c, is := n.(*ast.CallExpr); is && at < len(c.Args) && strings.HasSuffix("."+spelt(c.Fun), "."+called) {
+	return findStrings(files, func(n ast.Node) []ast.Expr {
+		if c, ok := n.(*ast.CallExpr); ok && at < len(c.Args) && strings.HasSuffix("."+formatCallee(c.Fun), "."+called) {
 			return c.Args[at : at+1]
 		}
 		return nil
 	})
 }
 
-// mapKeys are the texts that are keys of maps in a function.
-func mapKeys(path, function string) []string {
-	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (keys []ast.Expr) {
-		literal, is := n.(*ast.CompositeLit)
-		if !is {
+// stringMapKeys returns the string keys of maps in a function.
+func stringMapKeys(path, function string) []string {
+	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (keys []ast.Expr) {
+		literal, ok := n.(*ast.CompositeLit)
+		if !ok {
 			return nil
 		}
-		if _, is := literal.Type.(*ast.MapType); !is {
-			return nil // such as prometheus.Labels, whose keys are no values
+		if _, ok := literal.Type.(*ast.MapType); !ok {
+			return nil // such as prometheus.Labels, with keys that are not values
 		}
 		for _, e := range literal.Elts {
-			if kv, is := e.(*ast.KeyValueExpr); is {
+			if kv, ok := e.(*ast.KeyValueExpr); ok {
 				keys = append(keys, kv.Key)
 			}
 		}
@@ -236,11 +236,11 @@ func mapKeys(path, function string) []string {
 	})
 }
 
-// listIn are the elements of the list that a variable of a package is declared with.
-func listIn(path, variable string) (elements []ast.Expr) {
-	sourceOf(path).each(func(n ast.Node) {
-		if v, is := n.(*ast.ValueSpec); is && v.Names[0].Name == variable && len(v.Values) == 1 {
-			if list, is := v.Values[0].(*ast.CompositeLit); is {
+// listElements returns the elements of the list that initializes a package variable.
+func listElements(path, variable string) (elements []ast.Expr) {
+	findSource(path).visitNodes(func(n ast.Node) {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == variable && len(v.Values) == 1 {
+			if list, ok := v.Values[0].(*ast.CompositeLit); ok {
 				elements = list.Elts
 			}
 		}
@@ -251,22 +251,22 @@ func listIn(path, variable string) (elements []ast.Expr) {
 	return elements
 }
 
-// spelt is how a function is called, such as m.pods.With.
-func spelt(e ast.Expr) string {
+// formatCallee returns the call expression of a function, such as m.pods.With.
+func formatCallee(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
 		return e.Name
 	case *ast.SelectorExpr:
-		return spelt(e.X) + "." + e.Sel.Name
+		return formatCallee(e.X) + "." + e.Sel.Name
 	}
 	return ""
 }
 
-// constantsOf are the values of the constants of a type.
+// constantsOf returns the values of the constants of a type.
 func constantsOf(path, name string) []string {
 	var values []string
-	for _, c := range sourceOf(path).constants() {
-		if c.of == name && c.value != "" {
+	for _, c := range findSource(path).constants() {
+		if c.typeName == name && c.value != "" {
 			values = append(values, c.value)
 		}
 	}
@@ -276,8 +276,8 @@ func constantsOf(path, name string) []string {
 	return values
 }
 
-// textOf is the text that an expression is written as.
-func textOf(e ast.Expr) (string, bool) {
+// stringValue returns the string value of an expression.
+func stringValue(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		if e.Kind == token.STRING {
@@ -285,14 +285,14 @@ func textOf(e ast.Expr) (string, bool) {
 			return text, err == nil
 		}
 	case *ast.CallExpr:
-		if of, is := e.Fun.(*ast.Ident); is && len(e.Args) == 1 && ast.IsExported(of.Name) {
-			return textOf(e.Args[0])
+		if of, ok := e.Fun.(*ast.Ident); ok && len(e.Args) == 1 && ast.IsExported(of.Name) {
+			return stringValue(e.Args[0])
 		}
 	}
 	return "", false
 }
 
-func comment(groups ...*ast.CommentGroup) string {
+func firstComment(groups ...*ast.CommentGroup) string {
 	for _, g := range groups {
 		if text := strings.TrimSpace(g.Text()); text != "" {
 			return text
@@ -301,41 +301,41 @@ func comment(groups ...*ast.CommentGroup) string {
 	return ""
 }
 
-// declared is where a type is declared, and its comment.
-func declared(of reflect.Type) (found *ast.TypeSpec, doc string) {
-	sourceOf(strings.TrimPrefix(of.PkgPath(), modulePath)).each(func(n ast.Node) {
-		block, is := n.(*ast.GenDecl)
-		if !is {
+// findDeclaration returns the declaration of a type, and its comment.
+func findDeclaration(of reflect.Type) (found *ast.TypeSpec, doc string) {
+	findSource(strings.TrimPrefix(of.PkgPath(), modulePath)).visitNodes(func(n ast.Node) {
+		block, ok := n.(*ast.GenDecl)
+		if !ok {
 			return
 		}
 		for _, spec := range block.Specs {
-			if spec, is := spec.(*ast.TypeSpec); is && spec.Name.Name == of.Name() {
-				found, doc = spec, comment(spec.Doc, block.Doc)
+			if spec, ok := spec.(*ast.TypeSpec); ok && spec.Name.Name == of.Name() {
+				found, doc = spec, firstComment(spec.Doc, block.Doc)
 			}
 		}
 	})
 	return found, doc
 }
 
-// docsOf are the comments of a struct's fields, by their names.
-func docsOf(of reflect.Type) map[string]string {
+// fieldDocs returns the comments of a struct's fields by name.
+func fieldDocs(of reflect.Type) map[string]string {
 	docs := map[string]string{}
-	spec, _ := declared(of)
-	if body, is := spec.Type.(*ast.StructType); is {
+	spec, _ := findDeclaration(of)
+	if body, ok := spec.Type.(*ast.StructType); ok {
 		for _, f := range body.Fields.List {
 			for _, name := range f.Names {
-				docs[name.Name] = comment(f.Doc, f.Comment)
+				docs[name.Name] = firstComment(f.Doc, f.Comment)
 			}
 		}
 	}
 	return docs
 }
 
-// inText makes the comment of a field one for people who write a file: of fields it has their keys, and no brackets of Go's. A
-// word that is the name of a field and of something else is taken for the field's where no other word would stand in capitals.
-func inText(doc, field string, keys map[string]string) string {
-	doc = aside.ReplaceAllString(strings.Join(strings.Fields(doc), " "), "")
-	doc = linkOfGo.ReplaceAllString(doc, "$1")
+// adaptComment adapts a field's comment for users of the file: it replaces field names by keys, and removes Go's brackets. A
+// word that is also a field name is replaced only if no other word would be capitalized there.
+func adaptComment(doc, field string, keys map[string]string) string {
+	doc = goReference.ReplaceAllString(strings.Join(strings.Fields(doc), " "), "")
+	doc = goLink.ReplaceAllString(doc, "$1")
 	doc = strings.ReplaceAll(doc, "Config.", "")
 	var b strings.Builder
 	at := 0
@@ -344,7 +344,7 @@ func inText(doc, field string, keys map[string]string) string {
 		b.WriteString(doc[at:w[0]])
 		at = w[1]
 		begins := w[0] == 0 || strings.HasSuffix(before, ". ") && word == field
-		if key := keys[word]; key != "" && !strings.HasSuffix(before, ".") && (begins || humped.MatchString(word)) {
+		if key := keys[word]; key != "" && !strings.HasSuffix(before, ".") && (begins || camelCase.MatchString(word)) {
 			word = "`" + key + "`"
 		}
 		b.WriteString(word)
@@ -353,15 +353,15 @@ func inText(doc, field string, keys map[string]string) string {
 }
 
 var (
-	// aside is what leads a reader of Go elsewhere.
-	aside    = regexp.MustCompile(`; see \[[A-Za-z.]+\]| \(\[[A-Za-z.]+\]\)`)
-	linkOfGo = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
-	words    = regexp.MustCompile(`[A-Za-z]+`)
-	humped   = regexp.MustCompile(`[a-zA-Z][A-Z]`)
+	// goReference matches references for readers of the Go code.
+	goReference = regexp.MustCompile(`; see \[[A-Za-z.]+\]| \(\[[A-Za-z.]+\]\)`)
+	goLink      = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
+	words       = regexp.MustCompile(`[A-Za-z]+`)
+	camelCase   = regexp.MustCompile(`[a-zA-Z][A-Z]`)
 )
 
-// listed are some values, for a cell.
-func listed(values []string) string {
+// formatList formats values for a table cell.
+func formatList(values []string) string {
 	quoted := make([]string, 0, len(values))
 	for _, v := range values {
 		if v == "" {
@@ -373,8 +373,10 @@ func listed(values []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// sorted are some values, each once.
-func sorted(values []string) []string { return slices.Compact(slices.Sorted(slices.Values(values))) }
+// sortUnique returns the values sorted and without duplicates.
+func sortUnique(values []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(values)))
+}
 
-// inCell keeps a text within the cell of a table, and what looks like HTML visible.
-var inCell = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")
+// cellEscaper escapes text for a table cell, and keeps text that looks like HTML visible.
+var cellEscaper = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")

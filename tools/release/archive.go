@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// entry is one file or folder of an archive or an image's layer. Its name has slashes; a folder's ends in one.
-type entry struct {
+// archiveEntry is a file or folder of an archive or an image layer. Its name has slashes, and a folder's name ends in one.
+type archiveEntry struct {
 	Name string
 	Mode int64
 	Data []byte
-	Path string // where the content is, if not in Data
+	Path string // source file if Data is empty
 }
 
-func (e entry) isDir() bool { return e.Name[len(e.Name)-1] == '/' }
+func (e archiveEntry) isDir() bool { return e.Name[len(e.Name)-1] == '/' }
 
-func (e entry) open() (io.ReadCloser, int64, error) {
+func (e archiveEntry) open() (io.ReadCloser, int64, error) {
 	if e.Path == "" {
 		return io.NopCloser(bytes.NewReader(e.Data)), int64(len(e.Data)), nil
 	}
@@ -40,8 +40,8 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// writeTar writes entries in their order, owned by root and all of one time.
-func writeTar(w io.Writer, entries []entry, at time.Time) error {
+// writeTar writes entries in order, owned by root and with the same time.
+func writeTar(w io.Writer, entries []archiveEntry, at time.Time) error {
 	tw := tar.NewWriter(w)
 	for _, e := range entries {
 		h := &tar.Header{Name: e.Name, Mode: e.Mode, ModTime: at, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
@@ -59,8 +59,8 @@ func writeTar(w io.Writer, entries []entry, at time.Time) error {
 	return tw.Close()
 }
 
-// writeZip is writeTar for those who have Windows.
-func writeZip(w io.Writer, entries []entry, at time.Time) error {
+// writeZip is writeTar for Windows.
+func writeZip(w io.Writer, entries []archiveEntry, at time.Time) error {
 	zw := zip.NewWriter(w)
 	for _, e := range entries {
 		if e.isDir() {
@@ -75,8 +75,8 @@ func writeZip(w io.Writer, entries []entry, at time.Time) error {
 	return zw.Close()
 }
 
-// copyTo writes the content to what begin gives for its size.
-func (e entry) copyTo(begin func(size int64) (io.Writer, error)) error {
+// copyTo writes the content to the writer that begin returns for its size.
+func (e archiveEntry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	r, size, err := e.open()
 	if err != nil {
 		return err
@@ -90,8 +90,8 @@ func (e entry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	return err
 }
 
-// writeArchive writes entries to a file whose name says the format: .zip, .tar.gz or .tgz.
-func writeArchive(file string, entries []entry, at time.Time) (err error) {
+// writeArchive writes entries to a file in the format of its extension: .zip, .tar.gz or .tgz.
+func writeArchive(file string, entries []archiveEntry, at time.Time) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
@@ -111,40 +111,40 @@ func writeArchive(file string, entries []entry, at time.Time) (err error) {
 	return gz.Close()
 }
 
-// archiveName is the file that holds a product for a target.
+// archiveName returns the name of a product's archive for a target.
 func (r *release) archiveName(product string, t target) string {
 	ext := ".tar.gz"
 	if t.OS == "windows" {
 		ext = ".zip"
 	}
-	return r.name(product, t.file()) + ext
+	return r.fileName(product, t.fileSuffix()) + ext
 }
 
-// kubectlPlugin is the name under which kubectl finds slipway. It is in an archive of its own, since krew unpacks no links.
+// kubectlPlugin is the name by which kubectl finds slipway. It has its own archive, because krew unpacks no links.
 const kubectlPlugin = "kubectl-slipway"
 
-// writeArchives writes for each target one archive of everything to be installed, and one of the kubectl plugin alone.
+// writeArchives writes two archives for each target: one with everything, and one with only the kubectl plugin.
 func (r *release) writeArchives(_ context.Context, binaries []executable) error {
-	docs, err := tree(r.path(docsFolder), "", 0o644)
+	docs, err := listTree(r.filePath(docsFolder), "", 0o644)
 	if err != nil {
 		return err
 	}
-	license := entry{Name: "LICENSE", Mode: 0o644, Path: filepath.Join(r.source.Root, "LICENSE")}
+	license := archiveEntry{Name: "LICENSE", Mode: 0o644, Path: filepath.Join(r.source.Root, "LICENSE")}
 	for _, t := range r.targets {
-		all := []entry{license}
-		plugin := []entry{license}
+		all := []archiveEntry{license}
+		plugin := []archiveEntry{license}
 		for _, b := range binaries {
 			if b.Target != t {
 				continue
 			}
-			all = append(all, entry{Name: t.exe(b.Command), Mode: 0o755, Path: b.Path})
+			all = append(all, archiveEntry{Name: t.exeName(b.Command), Mode: 0o755, Path: b.Path})
 			if b.Command == "slipway" {
-				plugin = append(plugin, entry{Name: t.exe(kubectlPlugin), Mode: 0o755, Path: b.Path})
+				plugin = append(plugin, archiveEntry{Name: t.exeName(kubectlPlugin), Mode: 0o755, Path: b.Path})
 			}
 		}
-		for product, entries := range map[string][]entry{"slipway": append(all, docs...), kubectlPlugin: plugin} {
+		for product, entries := range map[string][]archiveEntry{"slipway": append(all, docs...), kubectlPlugin: plugin} {
 			r.log.Info("packing", "product", product, "target", t.String())
-			if err := writeArchive(r.path(r.archiveName(product, t)), entries, r.source.Time); err != nil {
+			if err := writeArchive(r.filePath(r.archiveName(product, t)), entries, r.source.Time); err != nil {
 				return err
 			}
 		}
@@ -152,14 +152,14 @@ func (r *release) writeArchives(_ context.Context, binaries []executable) error 
 	return nil
 }
 
-// tree is every file under a folder, in the order of their names, to be packed under prefix. It follows symbolic links: charts share
-// a library by them.
-func tree(folder, prefix string, mode int64) ([]entry, error) {
+// listTree returns every file under a folder with the prefix, sorted by name. It follows symbolic links, because charts
+// share a library by links.
+func listTree(folder, prefix string, mode int64) ([]archiveEntry, error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
-	var entries []entry
+	var entries []archiveEntry
 	for _, f := range files {
 		name, file := path.Join(prefix, f.Name()), filepath.Join(folder, f.Name())
 		info, err := os.Stat(file)
@@ -167,7 +167,7 @@ func tree(folder, prefix string, mode int64) ([]entry, error) {
 			return nil, err
 		}
 		if info.IsDir() {
-			below, err := tree(file, name, mode)
+			below, err := listTree(file, name, mode)
 			if err != nil {
 				return nil, err
 			}
@@ -178,7 +178,7 @@ func tree(folder, prefix string, mode int64) ([]entry, error) {
 		if info.Mode()&0o100 != 0 {
 			m = 0o755
 		}
-		entries = append(entries, entry{Name: name, Mode: m, Path: file})
+		entries = append(entries, archiveEntry{Name: name, Mode: m, Path: file})
 	}
 	return entries, nil
 }

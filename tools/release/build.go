@@ -13,36 +13,36 @@ import (
 	"strings"
 )
 
-// target is a platform that binaries are built for.
+// target is a platform of binaries.
 type target struct{ OS, Arch string }
 
 func (t target) String() string { return t.OS + "/" + t.Arch }
 
-// file is the target as a part of a file's name.
-func (t target) file() string { return t.OS + "_" + t.Arch }
+// fileSuffix returns the target as part of a file name.
+func (t target) fileSuffix() string { return t.OS + "_" + t.Arch }
 
-// exe is the name of a program on the target.
-func (t target) exe(name string) string {
+// exeName returns the file name of a program on the target.
+func (t target) exeName(name string) string {
 	if t.OS == "windows" {
 		return name + ".exe"
 	}
 	return name
 }
 
-// supported are the platforms that nodes have.
-var supported = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
+// supportedTargets are the platforms of nodes.
+var supportedTargets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
 
-// parseTargets reads a list such as "linux/amd64,windows/amd64".
+// parseTargets parses a list such as "linux/amd64,windows/amd64".
 func parseTargets(list string) ([]target, error) {
 	var targets []target
 	for _, s := range strings.Split(list, ",") {
 		goos, arch, _ := strings.Cut(strings.TrimSpace(s), "/")
 		t := target{goos, arch}
-		if !slices.Contains(supported, t) {
-			return nil, fmt.Errorf("targets: %q: want some of %v, with commas between", s, supported)
+		if !slices.Contains(supportedTargets, t) {
+			return nil, fmt.Errorf("targets: %q: must be a comma-separated list of %v", s, supportedTargets)
 		}
 		if slices.Contains(targets, t) {
-			return nil, fmt.Errorf("targets: %q is there twice", s)
+			return nil, fmt.Errorf("targets: %q is listed twice", s)
 		}
 		targets = append(targets, t)
 	}
@@ -56,18 +56,18 @@ type executable struct {
 	Path    string
 }
 
-// versionVariable is what Slipway prints as its version.
+// versionVariable is the Go variable with the version that Slipway prints.
 const versionVariable = "github.com/slipway-dev/slipway/cmd/internal/start.version"
 
-// build compiles every command for every target into dir, and one of the first command for this machine too if the targets
-// do not have it, since it writes the documentation.
-func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
+// buildAll compiles every command for every target into dir. It also compiles the first command for this machine, because
+// that writes the documentation.
+func (r *release) buildAll(ctx context.Context, dir string) ([]executable, error) {
 	var binaries []executable
 	for _, t := range r.targets {
 		for _, command := range r.commands {
-			b := executable{Command: command, Target: t, Path: filepath.Join(dir, t.file(), t.exe(command))}
+			b := executable{Command: command, Target: t, Path: filepath.Join(dir, t.fileSuffix(), t.exeName(command))}
 			r.log.Info("building", "command", command, "target", t.String())
-			if err := r.compile(ctx, b); err != nil {
+			if err := r.compileBinary(ctx, b); err != nil {
 				return nil, err
 			}
 			binaries = append(binaries, b)
@@ -76,9 +76,9 @@ func (r *release) build(ctx context.Context, dir string) ([]executable, error) {
 	return binaries, nil
 }
 
-// compile builds one binary that says nothing of the machine it was built on: no C compiler takes part, paths are trimmed,
-// and whatever the environment could change is set. Of git it holds the commit and its time.
-func (r *release) compile(ctx context.Context, b executable) error {
+// compileBinary builds one reproducible binary: without C compiler, with trimmed paths, and with all environment settings
+// fixed. It contains the git commit and its time.
+func (r *release) compileBinary(ctx context.Context, b executable) error {
 	path, err := filepath.Abs(b.Path)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (r *release) compile(ctx context.Context, b executable) error {
 	if r.jobs > 0 {
 		args = append(args, "-p", strconv.Itoa(r.jobs))
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+b.Command)...) //nolint:gosec // the commands are a list of our own
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+b.Command)...) //nolint:gosec // the commands are a fixed list
 	cmd.Dir = r.source.Root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+b.Target.OS, "GOARCH="+b.Target.Arch, "GOWORK=off", "GOFLAGS=",
 		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GODEBUG=")
@@ -102,14 +102,14 @@ func (r *release) compile(ctx context.Context, b executable) error {
 	return nil
 }
 
-// host is the binary of a command that this machine can run, built next to the others if none of them is.
-func (r *release) host(ctx context.Context, command string, binaries []executable) (executable, error) {
+// ensureHostBinary returns the binary of a command for this machine. It builds the binary if there is none.
+func (r *release) ensureHostBinary(ctx context.Context, command string, binaries []executable) (executable, error) {
 	t := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range binaries {
 		if b.Command == command && b.Target == t {
 			return b, nil
 		}
 	}
-	b := executable{Command: command, Target: t, Path: filepath.Join(r.out, "bin", t.file(), t.exe(command))}
-	return b, r.compile(ctx, b)
+	b := executable{Command: command, Target: t, Path: filepath.Join(r.out, "bin", t.fileSuffix(), t.exeName(command))}
+	return b, r.compileBinary(ctx, b)
 }

@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// charts are the folders of the charts in the module, by name. The version of one that takes the place of another tool's
-// chart is as many majors ahead of the release's as that tool's last one was, so that it is always an upgrade.
+// charts are the charts of the module. The version of a chart that replaces another tool's chart has a higher major
+// version, so that it is always an upgrade. ahead is the difference.
 var charts = []struct {
 	name  string
 	ahead int
 }{
 	{"slipway", 0},
-	{"aks-node-termination-handler", 2}, // whose last was 1.2.0
+	{"aks-node-termination-handler", 2}, // its last version was 1.2.0
 }
 
 const chartsFolder = "charts"
@@ -33,8 +33,8 @@ var (
 	chartAppVersion = regexp.MustCompile(`(?m)^appVersion:.*$`)
 )
 
-// writeCharts packages the charts as `helm package --version --app-version` does, apart from the times that Helm leaves in
-// the packages. Of a chart that is not in the module there is no package.
+// writeCharts packages the charts as `helm package --version --app-version` does, but with reproducible times. It skips
+// missing charts.
 func (r *release) writeCharts(context.Context, []executable) error {
 	for _, c := range charts {
 		dir := filepath.Join(r.source.Root, chartsFolder, c.name)
@@ -42,7 +42,7 @@ func (r *release) writeCharts(context.Context, []executable) error {
 			r.log.Warn("no chart is packaged", "chart", c.name, "reason", dir+" does not exist")
 			continue
 		}
-		version, err := aheadOf(r.source.Version, c.ahead)
+		version, err := raiseMajor(r.source.Version, c.ahead)
 		if err != nil {
 			return err
 		}
@@ -52,57 +52,57 @@ func (r *release) writeCharts(context.Context, []executable) error {
 		}
 		file := c.name + "-" + version + ".tgz"
 		r.log.Info("packing", "product", "chart", "file", file)
-		if err := writeArchive(r.path(file), entries, r.source.Time); err != nil {
+		if err := writeArchive(r.filePath(file), entries, r.source.Time); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// aheadOf is a version without its v, so many majors ahead.
-func aheadOf(version string, majors int) (string, error) {
+// raiseMajor returns a version without its v, with the major version increased.
+func raiseMajor(version string, majors int) (string, error) {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	major, err := strconv.Atoi(first)
 	if err != nil {
-		return "", fmt.Errorf("version %q: want a semantic version with its v, such as v0.1.0", version)
+		return "", fmt.Errorf("version %q: must be a semantic version with v, such as v0.1.0", version)
 	}
 	return fmt.Sprintf("%d.%s", major+majors, rest), nil
 }
 
-// chartEntries are a chart's files with its version in Chart.yaml, which comes first, without those that .helmignore names.
-// The chart's version has no v; the application's is the release's, and the tag of its images.
-func chartEntries(dir, name, version, app string) ([]entry, error) {
+// chartEntries returns a chart's files without those in .helmignore. Chart.yaml comes first, with the version set. The
+// chart's version has no v; the app version is the release's version and the tag of its images.
+func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
 	description, err := os.ReadFile(filepath.Join(dir, "Chart.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	if !chartVersion.Match(description) || !chartAppVersion.Match(description) {
-		return nil, errors.New("its Chart.yaml has to have version and appVersion, each on a line of its own")
+		return nil, errors.New("Chart.yaml must have version and appVersion, each on its own line")
 	}
 	description = chartVersion.ReplaceAll(description, []byte("version: "+version))
 	description = chartAppVersion.ReplaceAll(description, []byte("appVersion: "+app))
 	var chart struct{ Name string }
 	if err := yaml.Unmarshal(description, &chart); err != nil {
-		return nil, fmt.Errorf("its Chart.yaml: %w", err)
+		return nil, fmt.Errorf("Chart.yaml: %w", err)
 	}
 	if chart.Name != name {
-		return nil, fmt.Errorf("its Chart.yaml: name %q: the package is called %s, as its folder is", chart.Name, name)
+		return nil, fmt.Errorf("Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
 	}
-	rules, err := chartIgnores(dir)
+	rules, err := readChartIgnores(dir)
 	if err != nil {
 		return nil, err
 	}
-	files, err := tree(dir, chart.Name, 0o644)
+	files, err := listTree(dir, chart.Name, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	head := entry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
-	files = slices.DeleteFunc(files, func(e entry) bool { return e.Name == head.Name || rules(e) })
-	return append([]entry{head}, files...), nil
+	head := archiveEntry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
+	files = slices.DeleteFunc(files, func(e archiveEntry) bool { return e.Name == head.Name || rules(e) })
+	return append([]archiveEntry{head}, files...), nil
 }
 
-// chartIgnores says which files of a chart Helm would leave out: those that a rule names, or one of the folders they are in.
-func chartIgnores(dir string) (func(entry) bool, error) {
+// readChartIgnores returns a predicate for the files that Helm omits: files or parent folders that match a rule.
+func readChartIgnores(dir string) (func(archiveEntry) bool, error) {
 	dir = filepath.Clean(dir)
 	rules := ignore.Empty()
 	file := filepath.Join(dir, ignore.HelmIgnore)
@@ -113,7 +113,7 @@ func chartIgnores(dir string) (func(entry) bool, error) {
 		return nil, fmt.Errorf("%s: %w", ignore.HelmIgnore, err)
 	}
 	rules.AddDefaults()
-	return func(e entry) bool {
+	return func(e archiveEntry) bool {
 		for path := e.Path; path != dir; path = filepath.Dir(path) {
 			rel, err := filepath.Rel(dir, path)
 			if err != nil {

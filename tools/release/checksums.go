@@ -11,15 +11,15 @@ import (
 
 const checksumsFile = "checksums.txt"
 
-// subject is something that the release consists of, known by its SHA-256.
+// subject is a file of the release with its SHA-256.
 type subject struct {
 	Name   string
 	SHA256 string // hex
 }
 
-// files are the files right under the release's folder, in the order of their names. Folders have what was packed into
-// them.
-func (r *release) files() ([]subject, error) {
+// listFiles returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
+// into them.
+func (r *release) listFiles() ([]subject, error) {
 	dir, err := os.ReadDir(r.out)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (r *release) files() ([]subject, error) {
 		if d.IsDir() || d.Name() == checksumsFile {
 			continue
 		}
-		sum, err := sha256File(r.path(d.Name()))
+		sum, err := sha256File(r.filePath(d.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -38,9 +38,9 @@ func (r *release) files() ([]subject, error) {
 	return files, nil
 }
 
-// writeChecksums writes what `sha256sum --check` reads.
+// writeChecksums writes the input of `sha256sum --check`.
 func (r *release) writeChecksums() error {
-	files, err := r.files()
+	files, err := r.listFiles()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (r *release) writeChecksums() error {
 	for _, f := range files {
 		fmt.Fprintf(&b, "%s  %s\n", f.SHA256, f.Name)
 	}
-	return os.WriteFile(r.path(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // to be read by everybody
+	return os.WriteFile(r.filePath(checksumsFile), []byte(b.String()), 0o644) //nolint:gosec // public
 }
 
 func sha256File(path string) (string, error) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestBaseImagesCanBeGivenByDigest reads the Dockerfiles, which a container engine builds and the tests have none of, and runs the
-// command by which they refuse a base image without a digest.
-func TestBaseImagesCanBeGivenByDigest(t *testing.T) {
+// TestBaseImagesCanBeSetByDigest reads the Dockerfiles, because tests have no container engine. It runs the command
+// that refuses a base image without a digest.
+func TestBaseImagesCanBeSetByDigest(t *testing.T) {
 	const digest = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 	for file, images := range map[string][]string{"Dockerfile": {"GO_IMAGE"}, "Dockerfile.windows": {"GO_IMAGE", "BASE"}} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", file))
@@ -22,7 +22,7 @@ func TestBaseImagesCanBeGivenByDigest(t *testing.T) {
 		stages := map[string]bool{"scratch": true}
 		for _, from := range regexp.MustCompile(`(?m)^FROM (?:--platform=\S+ )?(\S+) AS (\S+)$`).FindAllStringSubmatch(text, -1) {
 			if name, isArgument := strings.CutPrefix(from[1], "${"); !stages[from[1]] && (!isArgument || !strings.Contains(text, "ARG "+strings.TrimSuffix(name, "}")+"=")) {
-				t.Errorf("%s: FROM %s: want an argument with a default, or a stage", file, from[1])
+				t.Errorf("%s: FROM %s: must be an argument with a default, or a stage", file, from[1])
 			}
 			stages[from[2]] = true
 		}
@@ -48,11 +48,11 @@ func TestBaseImagesCanBeGivenByDigest(t *testing.T) {
 			without := append([]string(nil), all...)
 			without[i] = ""
 			if builds("true", without...) {
-				t.Errorf("%s: it builds on %s without a digest", file, images[i])
+				t.Errorf("%s: accepts %s without a digest", file, images[i])
 			}
 		}
 		if !builds("true", all...) || !builds("false", none...) || builds("yes", all...) {
-			t.Errorf("%s: with digests it builds: %t; with none, as none is wanted: %t; with REQUIRE_DIGESTS=yes: %t", file,
+			t.Errorf("%s: builds with digests: %t; without digests: %t; without digests and REQUIRE_DIGESTS=yes: %t", file,
 				builds("true", all...), builds("false", none...), builds("yes", all...))
 		}
 	}

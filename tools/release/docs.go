@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 )
 
-// docsFolder has what goes into the archives besides the programs.
+// docsFolder holds the documentation for the archives.
 const docsFolder = "docs"
 
-// kubectlCompletion is what kubectl runs to complete the words after `kubectl slipway`.
+// kubectlCompletion is the program that kubectl runs to complete `kubectl slipway`.
 const kubectlCompletion = "#!/bin/sh\nexec kubectl-slipway __complete \"$@\"\n"
 
-// writeDocs has slipway itself write its man pages and shell completions.
+// writeDocs lets slipway write its man pages and shell completions.
 func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
-	b, err := r.host(ctx, "slipway", binaries)
+	b, err := r.ensureHostBinary(ctx, "slipway", binaries)
 	if err != nil {
 		return err
 	}
@@ -23,28 +23,28 @@ func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 	if err != nil {
 		return err
 	}
-	// Defaults of flags come from the environment too. Windows starts nothing without SystemRoot.
-	bare := []string{"SystemRoot=" + os.Getenv("SystemRoot")}
+	// Flag defaults may come from the environment, so it is empty. Windows needs SystemRoot to start a program.
+	minimalEnv := []string{"SystemRoot=" + os.Getenv("SystemRoot")}
 	man, completions := filepath.Join(r.out, docsFolder, "man"), filepath.Join(r.out, docsFolder, "completions")
 	for _, dir := range []string{man, completions} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // to be read by everybody
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // public
 			return err
 		}
 	}
-	if _, err := outputWith(ctx, bare, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
+	if _, err := runCommandWith(ctx, minimalEnv, man, program, "man", ".", "--date="+r.source.Time.Format("2006-01-02")); err != nil {
 		return err
 	}
 	for shell, file := range map[string]string{
 		"bash": "slipway.bash", "zsh": "_slipway", "fish": "slipway.fish", "powershell": "slipway.ps1",
 	} {
-		script, err := outputWith(ctx, bare, completions, program, "completion", shell)
+		script, err := runCommandWith(ctx, minimalEnv, completions, program, "completion", shell)
 		if err != nil {
 			return err
 		}
 		if script == "" {
 			return fmt.Errorf("slipway completion %s printed nothing", shell)
 		}
-		if err := os.WriteFile(filepath.Join(completions, file), []byte(script+"\n"), 0o644); err != nil { //nolint:gosec // to be read by everybody
+		if err := os.WriteFile(filepath.Join(completions, file), []byte(script+"\n"), 0o644); err != nil { //nolint:gosec // public
 			return err
 		}
 	}

@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	hiveBase = 4096 // the base block, and the size of the one bin behind it
-	noCell   = 0xFFFFFFFF
+	hiveBlockSize = 4096 // size of the base block, and of the only bin after it
+	noCell        = 0xFFFFFFFF
 )
 
-// emptyHive is a Windows registry hive that has a root key and nothing in it. Format:
+// newEmptyHive returns a Windows registry hive with only a root key. Format:
 // https://github.com/msuhanov/regf/blob/master/Windows%20registry%20file%20format%20specification.md
-func emptyHive(name string) []byte {
+func newEmptyHive(name string) []byte {
 	le := binary.LittleEndian
-	hive := make([]byte, 2*hiveBase)
-	base, bin := hive[:hiveBase], hive[hiveBase:]
+	hive := make([]byte, 2*hiveBlockSize)
+	base, bin := hive[:hiveBlockSize], hive[hiveBlockSize:]
 
-	key := keyNode(name)
-	security := hiveSecurity()
+	key := newKeyNode(name)
+	security := newHiveSecurity()
 	keyAt := 32
 	securityAt := keyAt + cellSize(len(key))
 	le.PutUint32(key[44:], uint32(securityAt))
@@ -26,20 +26,20 @@ func emptyHive(name string) []byte {
 	le.PutUint32(security[8:], uint32(securityAt))
 
 	copy(bin, "hbin")
-	le.PutUint32(bin[8:], hiveBase)
-	putCell(bin, keyAt, key)
-	putCell(bin, securityAt, security)
+	le.PutUint32(bin[8:], hiveBlockSize)
+	writeCell(bin, keyAt, key)
+	writeCell(bin, securityAt, security)
 	free := securityAt + cellSize(len(security))
-	le.PutUint32(bin[free:], uint32(hiveBase-free))
+	le.PutUint32(bin[free:], uint32(hiveBlockSize-free))
 
 	copy(base, "regf")
-	le.PutUint32(base[4:], 1) // written as often ...
-	le.PutUint32(base[8:], 1) // ... as begun: nothing is to be recovered from a log
+	le.PutUint32(base[4:], 1) // equal sequence numbers ...
+	le.PutUint32(base[8:], 1) // ... mean that no recovery is needed
 	le.PutUint32(base[20:], 1)
-	le.PutUint32(base[24:], 3) // version 1.3, that of a hive saved with RegSaveKey
+	le.PutUint32(base[24:], 3) // version 1.3, as RegSaveKey writes
 	le.PutUint32(base[32:], 1)
 	le.PutUint32(base[36:], uint32(keyAt))
-	le.PutUint32(base[40:], hiveBase)
+	le.PutUint32(base[40:], hiveBlockSize)
 	le.PutUint32(base[44:], 1)
 	for i, c := range utf16.Encode([]rune(name)) {
 		le.PutUint16(base[48+2*i:], c)
@@ -48,7 +48,7 @@ func emptyHive(name string) []byte {
 	return hive
 }
 
-// hiveChecksum is the exclusive or of the first 127 words, which is never 0 nor all ones.
+// hiveChecksum returns the XOR of the first 127 words, changed so that it is neither 0 nor all ones.
 func hiveChecksum(base []byte) uint32 {
 	var sum uint32
 	for i := 0; i < 508; i += 4 {
@@ -63,31 +63,31 @@ func hiveChecksum(base []byte) uint32 {
 	return sum
 }
 
-// cellSize is the room of a cell with its length in front, in steps of 8 bytes.
+// cellSize returns the size of a cell with its length field, rounded up to 8 bytes.
 func cellSize(data int) int { return (4 + data + 7) &^ 7 }
 
-func putCell(bin []byte, at int, data []byte) {
-	binary.LittleEndian.PutUint32(bin[at:], uint32(-int32(cellSize(len(data))))) // negative: in use
+func writeCell(bin []byte, at int, data []byte) {
+	binary.LittleEndian.PutUint32(bin[at:], uint32(-int32(cellSize(len(data))))) // negative means in use
 	copy(bin[at+4:], data)
 }
 
-// keyNode is a root key without values and subkeys. The caller enters where its security is.
-func keyNode(name string) []byte {
+// newKeyNode returns a root key without values and subkeys. The caller sets the position of its security cell.
+func newKeyNode(name string) []byte {
 	le := binary.LittleEndian
 	const root, noDelete, asciiName = 0x4, 0x8, 0x20
 	b := make([]byte, 76, 76+len(name))
 	copy(b, "nk")
 	le.PutUint16(b[2:], root|noDelete|asciiName)
-	for _, none := range []int{16, 28, 32, 40, 48} { // parent, lists of subkeys, of volatile ones, of values; class name
+	for _, none := range []int{16, 28, 32, 40, 48} { // parent, lists of subkeys, volatile subkeys and values; class name
 		le.PutUint32(b[none:], noCell)
 	}
 	le.PutUint16(b[72:], uint16(len(name)))
 	return append(b, name...)
 }
 
-// hiveSecurity gives all rights to the system and its administrators, on the key and what is made under it. The caller
-// enters its own place.
-func hiveSecurity() []byte {
+// newHiveSecurity returns a security cell with all rights for the system and administrators, inherited by subkeys. The
+// caller sets its own position.
+func newHiveSecurity() []byte {
 	le := binary.LittleEndian
 	system := []byte{1, 1, 0, 0, 0, 0, 0, 5, 18, 0, 0, 0}                           // S-1-5-18
 	administrators := []byte{1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 0x02, 0, 0} // S-1-5-32-544
@@ -109,7 +109,7 @@ func hiveSecurity() []byte {
 	le.PutUint16(descriptor[2:], selfRelative|hasACL)
 	le.PutUint32(descriptor[4:], 20)                                          // owner: administrators
 	le.PutUint32(descriptor[8:], uint32(20+len(administrators)))              // group: system
-	le.PutUint32(descriptor[16:], uint32(20+len(administrators)+len(system))) // who may what
+	le.PutUint32(descriptor[16:], uint32(20+len(administrators)+len(system))) // access control list
 	for _, part := range [][]byte{administrators, system, acl} {
 		descriptor = append(descriptor, part...)
 	}

@@ -8,15 +8,15 @@ import (
 	"www.velocidex.com/golang/regparser"
 )
 
-func TestEmptyHiveIsReadByAnother(t *testing.T) {
+func TestEmptyHiveIsReadableByAnotherLibrary(t *testing.T) {
 	for _, name := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
-		hive := emptyHive(name)
+		hive := newEmptyHive(name)
 		registry, err := regparser.NewRegistry(bytes.NewReader(hive))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		base := registry.BaseBlock
-		if base.Major() != 1 || base.Minor() != 3 || base.Length() != 4096 || base.CheckSum() != hiveChecksum(hive[:hiveBase]) {
+		if base.Major() != 1 || base.Minor() != 3 || base.Length() != 4096 || base.CheckSum() != hiveChecksum(hive[:hiveBlockSize]) {
 			t.Errorf("%s: version %d.%d, length %d, checksum %x", name, base.Major(), base.Minor(), base.Length(), base.CheckSum())
 		}
 		root := registry.OpenKey("")
@@ -29,9 +29,9 @@ func TestEmptyHiveIsReadByAnother(t *testing.T) {
 	}
 }
 
-// Windows refuses a hive whose cells do not fill their bin to the byte.
-func TestCellsFillTheBinOfAHive(t *testing.T) {
-	bin := emptyHive("SOFTWARE")[hiveBase:]
+// Windows refuses a hive with cells that do not fill their bin exactly.
+func TestHiveCellsFillTheirBin(t *testing.T) {
+	bin := newEmptyHive("SOFTWARE")[hiveBlockSize:]
 	at, kinds := 32, ""
 	for at < len(bin) {
 		size := int(int32(binary.LittleEndian.Uint32(bin[at:])))
@@ -51,6 +51,6 @@ func TestCellsFillTheBinOfAHive(t *testing.T) {
 	root := bin[32+4:]
 	security := int(binary.LittleEndian.Uint32(root[44:]))
 	if string(bin[security+4:security+6]) != "sk" {
-		t.Errorf("the root key's security is said to be at %d, and is not there", security)
+		t.Errorf("the root key has its security at %d, but it is not there", security)
 	}
 }

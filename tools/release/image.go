@@ -26,21 +26,21 @@ const (
 	nonRoot      = "65532:65532" // user and group, as in the manifests' securityContext
 )
 
-// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares the build
-// number alone.
+// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares only
+// the build number.
 var windowsVersions = []string{"10.0.17763", "10.0.20348", "10.0.26100"}
 
-// epoch is the time of the files that do not change from release to release, so that their layers do not either.
-var epoch = time.Unix(0, 0).UTC()
+// fixedTime is the time of files that are equal in all releases, so that their layers are equal too.
+var fixedTime = time.Unix(0, 0).UTC()
 
-// writeImages writes one OCI layout for each command, which holds an index of all its platforms, and gives the digests of
-// these indexes.
+// writeImages writes one OCI layout for each command, with an index of all platforms, and returns the digests of the
+// indexes.
 func (r *release) writeImages(binaries []executable) ([]subject, error) {
 	var subjects []subject
 	var list strings.Builder
 	for _, command := range r.commands {
 		r.log.Info("laying out the image", "image", command)
-		index, err := r.index(command, binaries)
+		index, err := r.newIndex(command, binaries)
 		if err != nil {
 			return nil, fmt.Errorf("image %s: %w", command, err)
 		}
@@ -60,27 +60,27 @@ func (r *release) writeImages(binaries []executable) ([]subject, error) {
 		fmt.Fprintf(&list, "%s@%s\n", name, digest)
 		subjects = append(subjects, subject{Name: name, SHA256: digest.Hex})
 	}
-	return subjects, os.WriteFile(r.path(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // to be read by everybody
+	return subjects, os.WriteFile(r.filePath(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // public
 }
 
-// index is the image of one command for every target.
-func (r *release) index(command string, binaries []executable) (v1.ImageIndex, error) {
+// newIndex returns the image index of one command for every target.
+func (r *release) newIndex(command string, binaries []executable) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
 		if b.Command != command {
 			continue
 		}
 		versions := []string{""}
-		build := linuxLayers
+		build := newLinuxLayers
 		if b.Target.OS == "windows" {
-			versions, build = windowsVersions, windowsLayers
+			versions, build = windowsVersions, newWindowsLayers
 		}
 		layers, err := build(b, r.source.Time)
 		if err != nil {
 			return nil, err
 		}
 		for _, version := range versions {
-			image, err := r.image(b, version, layers)
+			image, err := r.newImage(b, version, layers)
 			if err != nil {
 				return nil, err
 			}
@@ -89,14 +89,15 @@ func (r *release) index(command string, binaries []executable) (v1.ImageIndex, e
 			}})
 		}
 	}
-	return mutate.Annotations(index, r.labels(command)).(v1.ImageIndex), nil
+	return mutate.Annotations(index, r.imageLabels(command)).(v1.ImageIndex), nil
 }
 
-// labels are what https://github.com/opencontainers/image-spec/blob/main/annotations.md has names for.
-func (r *release) labels(command string) map[string]string {
+// imageLabels returns the annotations of
+// https://github.com/opencontainers/image-spec/blob/main/annotations.md.
+func (r *release) imageLabels(command string) map[string]string {
 	description := "Takes Kubernetes nodes into and out of service without dropping work"
 	if command == "slipway-agent" {
-		description = "Slipway's agent: sees a node's end coming and moves its pods off safely and in time"
+		description = "Slipway's agent: detects that a node is going away and evicts its pods safely and in time"
 	}
 	const prefix = "org.opencontainers.image."
 	return map[string]string{
@@ -113,8 +114,8 @@ func (r *release) labels(command string) map[string]string {
 	}
 }
 
-// image is the image of one binary.
-func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.Image, error) {
+// newImage returns the image of one binary.
+func (r *release) newImage(b executable, osVersion string, layers []v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	config, err := base.ConfigFile()
 	if err != nil {
@@ -123,11 +124,11 @@ func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.I
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.OSVersion = b.Target.OS, b.Target.Arch, osVersion
 	config.Created = v1.Time{Time: r.source.Time}
-	config.Config.Labels = r.labels(b.Command)
+	config.Config.Labels = r.imageLabels(b.Command)
 	if b.Target.OS == "windows" {
-		// The user is the pod's to choose (runAsUserName): a host process runs as an account of the node. A program that is
-		// named without a folder is looked for where the image's files are, and then in the path.
-		config.Config.Entrypoint = []string{b.Target.exe(b.Command)}
+		// The pod selects the user (runAsUserName), because a host process runs with an account of the node. A program
+		// without folder is searched first in the image's files, and then in the path.
+		config.Config.Entrypoint = []string{b.Target.exeName(b.Command)}
 		config.Config.Env = []string{`PATH=C:\Windows\system32;C:\Windows`}
 	} else {
 		config.Config.Entrypoint = []string{"/" + linuxFolder + b.Command}
@@ -147,27 +148,27 @@ func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.I
 			return nil, err
 		}
 	}
-	return mutate.Annotations(image, r.labels(b.Command)).(v1.Image), nil
+	return mutate.Annotations(image, r.imageLabels(b.Command)).(v1.Image), nil
 }
 
 const linuxFolder = "usr/local/bin/"
 
-// linuxLayers are what a static binary needs around itself (the names of its user, authorities to trust in TLS, a folder
-// for temporary files), and the binary.
-func linuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
-	base, err := newLayer([]entry{
+// newLinuxLayers returns the environment of a static binary (user names, TLS root certificates, a temporary folder), and
+// the binary.
+func newLinuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
+	base, err := newLayer([]archiveEntry{
 		{Name: "etc/", Mode: 0o755},
 		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
 		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
 		{Name: "etc/ssl/", Mode: 0o755},
 		{Name: "etc/ssl/certs/", Mode: 0o755},
-		{Name: "etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Data: authorities()},
+		{Name: "etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Data: rootCertificates()},
 		{Name: "tmp/", Mode: 0o1777},
-	}, epoch)
+	}, fixedTime)
 	if err != nil {
 		return nil, err
 	}
-	program, err := newLayer([]entry{
+	program, err := newLayer([]archiveEntry{
 		{Name: "usr/", Mode: 0o755},
 		{Name: "usr/local/", Mode: 0o755},
 		{Name: linuxFolder, Mode: 0o755},
@@ -176,47 +177,47 @@ func linuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	return []v1.Layer{base, program}, err
 }
 
-// authorities are Mozilla's root certificates in the edition of the Go project. Those that are trusted under conditions
-// only are left out, since a file of certificates cannot say the condition.
-func authorities() []byte {
+// rootCertificates returns Mozilla's root certificates from the Go project's bundle. It omits conditionally trusted
+// certificates, because a certificate file cannot express conditions.
+func rootCertificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
 			continue
 		}
-		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer never fails
 	}
 	return b.Bytes()
 }
 
-// windowsLayers are a base for host-process containers, and the binary. Such a container has the host's Windows to run on,
-// so that its base needs nothing but the five hives that a runtime wants to see in any base layer: files of any content up
-// to Windows Server 2022, and registry hives from 2025 on
-// (https://github.com/microsoft/windows-host-process-containers-base-image). The base of any other Windows container is
-// Microsoft's and may be had from Microsoft alone; Dockerfile.windows builds on it.
-func windowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
-	entries := []entry{
+// newWindowsLayers returns a base for host-process containers, and the binary. Such a container runs on the host's Windows.
+// So its base needs only the five hives that a runtime expects in a base layer. Their content is irrelevant up to
+// Windows Server 2022, and must be registry hives from 2025 on
+// (https://github.com/microsoft/windows-host-process-containers-base-image). Other Windows containers need a base image
+// that only Microsoft may distribute; Dockerfile.windows builds on it.
+func newWindowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
+	entries := []archiveEntry{
 		{Name: "Files/", Mode: 0o755},
 		{Name: "Files/Windows/", Mode: 0o755},
 		{Name: "Files/Windows/System32/", Mode: 0o755},
 		{Name: "Files/Windows/System32/config/", Mode: 0o755},
 	}
 	for _, name := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
-		entries = append(entries, entry{Name: "Files/Windows/System32/config/" + name, Mode: 0o644, Data: emptyHive(name)})
+		entries = append(entries, archiveEntry{Name: "Files/Windows/System32/config/" + name, Mode: 0o644, Data: newEmptyHive(name)})
 	}
-	base, err := newLayer(entries, epoch)
+	base, err := newLayer(entries, fixedTime)
 	if err != nil {
 		return nil, err
 	}
-	program, err := newLayer([]entry{
+	program, err := newLayer([]archiveEntry{
 		{Name: "Files/", Mode: 0o755},
-		{Name: "Files/" + b.Target.exe(b.Command), Mode: 0o755, Path: b.Path},
+		{Name: "Files/" + b.Target.exeName(b.Command), Mode: 0o755, Path: b.Path},
 	}, at)
 	return []v1.Layer{base, program}, err
 }
 
-// newLayer is a layer of entries, which are read again whenever it is.
-func newLayer(entries []entry, at time.Time) (v1.Layer, error) {
+// newLayer returns a layer of entries. It reads the files again on each use.
+func newLayer(entries []archiveEntry, at time.Time) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) {
 		r, w := io.Pipe()
 		go func() { w.CloseWithError(writeTar(w, entries, at)) }()

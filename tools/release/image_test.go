@@ -29,24 +29,24 @@ import (
 	"github.com/spdx/tools-golang/spdxlib"
 )
 
-// fixture is a release of version v0.1.0 into a folder of the test.
-func fixture(t *testing.T, commands ...string) *release {
+// newTestRelease returns a release of version v0.1.0 into a temporary folder.
+func newTestRelease(t *testing.T, commands ...string) *release {
 	t.Helper()
 	return &release{
 		source: source{
 			Root: filepath.Join("..", ".."), Version: "v0.1.0", Commit: strings.Repeat("0123456789", 4),
 			Time: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC), Toolchain: "go1.26.0",
 		},
-		commands: commands, targets: supported, out: t.TempDir(), log: slog.New(slog.DiscardHandler),
+		commands: commands, targets: supportedTargets, out: t.TempDir(), log: slog.New(slog.DiscardHandler),
 	}
 }
 
 func TestIndexNamesEveryPlatformOnce(t *testing.T) {
-	r := fixture(t, "slipway-agent")
+	r := newTestRelease(t, "slipway-agent")
 	var binaries []executable
-	for _, target := range supported {
-		b := executable{Command: "slipway-agent", Target: target, Path: filepath.Join(r.out, target.file())}
-		write(t, b.Path, "program for "+target.String())
+	for _, target := range supportedTargets {
+		b := executable{Command: "slipway-agent", Target: target, Path: filepath.Join(r.out, target.fileSuffix())}
+		writeTestFile(t, b.Path, "program for "+target.String())
 		binaries = append(binaries, b)
 	}
 	if _, err := r.writeImages(binaries); err != nil {
@@ -60,7 +60,7 @@ func TestIndexNamesEveryPlatformOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(r.labels("slipway-agent"), manifest.Annotations); diff != "" {
+	if diff := cmp.Diff(r.imageLabels("slipway-agent"), manifest.Annotations); diff != "" {
 		t.Errorf("annotations of the index: %s", diff)
 	}
 	var platforms, bases []string
@@ -110,7 +110,7 @@ func TestIndexNamesEveryPlatformOnce(t *testing.T) {
 	}
 }
 
-// windowsFiles is what containerd's importer of Windows layers wants to find, and the program.
+// windowsFiles are the files that containerd's importer of Windows layers expects, and the program.
 var windowsFiles = []string{
 	"Files/", "Files/Windows/", "Files/Windows/System32/", "Files/Windows/System32/config/",
 	"Files/Windows/System32/config/DEFAULT", "Files/Windows/System32/config/SAM", "Files/Windows/System32/config/SECURITY",
@@ -118,7 +118,7 @@ var windowsFiles = []string{
 	"Files/", "Files/slipway-agent.exe",
 }
 
-// readIndex reads back the one index of a command's layout.
+// readIndex reads the only index of a command's layout.
 func readIndex(t *testing.T, r *release, command string) v1.ImageIndex {
 	t.Helper()
 	path, err := layout.FromPath(filepath.Join(r.out, imagesFolder, command))
@@ -155,13 +155,13 @@ func layerNames(t *testing.T, image v1.Image) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, unpack(t, rc, "")...)
+		list = append(list, unpackTar(t, rc, "")...)
 	}
 	return list
 }
 
-// unpack writes a tar's files under a folder, if one is given, and says their names.
-func unpack(t *testing.T, rc io.ReadCloser, dir string) []string {
+// unpackTar writes a tar's files under a folder, if one is given, and returns their names.
+func unpackTar(t *testing.T, rc io.ReadCloser, dir string) []string {
 	t.Helper()
 	defer func() { _ = rc.Close() }()
 	var list []string
@@ -198,22 +198,22 @@ func unpack(t *testing.T, rc io.ReadCloser, dir string) []string {
 	}
 }
 
-// TestAgentFromItsImage builds Slipway's real agent for this machine, and goes the way of a node: reads the layout,
-// unpacks the image, and starts what the image's configuration says.
+// TestAgentFromItsImage builds the real agent for this machine and does what a node does: it reads the layout, unpacks
+// the image, and starts the image's command.
 func TestAgentFromItsImage(t *testing.T) {
-	h := host(t)
-	r := fixture(t, "slipway-agent")
-	if _, err := output(t.Context(), r.source.Root, "git", "rev-parse", "HEAD"); err != nil {
-		t.Skipf("release is made from a git work tree: %v", err)
+	h := hostTarget(t)
+	r := newTestRelease(t, "slipway-agent")
+	if _, err := runCommand(t.Context(), r.source.Root, "git", "rev-parse", "HEAD"); err != nil {
+		t.Skipf("release needs a git work tree: %v", err)
 	}
 	r.targets = []target{h}
-	binaries, err := r.build(t.Context(), filepath.Join(r.out, "bin"))
+	binaries, err := r.buildAll(t.Context(), filepath.Join(r.out, "bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Run("the image runs and prints its version", func(t *testing.T) {
 		if h.OS != "linux" {
-			t.Skip("an image for Windows takes Windows to unpack")
+			t.Skip("only Windows can unpack an image for Windows")
 		}
 		if _, err := r.writeImages(binaries); err != nil {
 			t.Fatal(err)
@@ -228,7 +228,7 @@ func TestAgentFromItsImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		root := filepath.Join(t.TempDir(), "rootfs")
-		unpack(t, mutate.Extract(image), root)
+		unpackTar(t, mutate.Extract(image), root)
 		config, err := image.ConfigFile()
 		if err != nil {
 			t.Fatal(err)
@@ -239,14 +239,14 @@ func TestAgentFromItsImage(t *testing.T) {
 			t.Fatalf("%v: %v: %s", cmd.Args, err, out)
 		}
 		if got := string(out); got != "slipway-agent version v0.1.0\n" {
-			t.Errorf("it printed %q", got)
+			t.Errorf("printed %q", got)
 		}
 	})
 	t.Run("the SBOM lists the modules of the binary and nothing else", func(t *testing.T) {
 		if err := r.writeSBOMs(t.Context(), binaries); err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.Open(r.path("slipway-agent_v0.1.0_" + h.file() + ".spdx.json"))
+		f, err := os.Open(r.filePath("slipway-agent_v0.1.0_" + h.fileSuffix() + ".spdx.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,19 +268,19 @@ func TestAgentFromItsImage(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if diff := cmp.Diff(linked(t, binaries[0].Path), got); diff != "" {
+		if diff := cmp.Diff(linkedPackageURLs(t, binaries[0].Path), got); diff != "" {
 			t.Error(diff)
 		}
 		if n := len(doc.Relationships); n != len(doc.Packages) {
-			t.Errorf("%d packages and %d relationships: want one each", len(doc.Packages), n)
+			t.Errorf("%d packages and %d relationships: want equal numbers", len(doc.Packages), n)
 		}
 	})
 }
 
-// linked asks the go command what a binary was linked from, and gives it as package URLs.
-func linked(t *testing.T, path string) []string {
+// linkedPackageURLs returns the modules of a binary from the go command, as package URLs.
+func linkedPackageURLs(t *testing.T, path string) []string {
 	t.Helper()
-	out, err := output(t.Context(), ".", "go", "version", "-m", path)
+	out, err := runCommand(t.Context(), ".", "go", "version", "-m", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,15 +297,15 @@ func linked(t *testing.T, path string) []string {
 		}
 	}
 	if len(list) < 10 {
-		t.Fatalf("the agent is linked from %v alone?", list)
+		t.Fatalf("the agent has only the modules %v", list)
 	}
 	slices.Sort(list)
 	return list
 }
 
-func TestAuthoritiesAreRootCertificates(t *testing.T) {
+func TestRootCertificatesAreAuthorities(t *testing.T) {
 	n := 0
-	for rest := authorities(); len(rest) > 0; n++ {
+	for rest := rootCertificates(); len(rest) > 0; n++ {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			t.Fatal("not PEM")
@@ -315,7 +315,7 @@ func TestAuthoritiesAreRootCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Version == 3 && !c.IsCA {
-			t.Errorf("%s is no authority", c.Subject)
+			t.Errorf("%s is not a certificate authority", c.Subject)
 		}
 	}
 	if n < 50 {
@@ -323,8 +323,8 @@ func TestAuthoritiesAreRootCertificates(t *testing.T) {
 	}
 }
 
-func TestUserOfTheImageHasAName(t *testing.T) {
-	image, err := fixture(t).index("slipway", []executable{{Command: "slipway", Target: supported[0], Path: os.DevNull}})
+func TestImageUserHasName(t *testing.T) {
+	image, err := newTestRelease(t).newIndex("slipway", []executable{{Command: "slipway", Target: supportedTargets[0], Path: os.DevNull}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestUserOfTheImageHasAName(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	unpack(t, mutate.Extract(linux), dir)
+	unpackTar(t, mutate.Extract(linux), dir)
 	f, err := os.Open(filepath.Join(dir, "etc", "passwd"))
 	if err != nil {
 		t.Fatal(err)
@@ -351,12 +351,12 @@ func TestUserOfTheImageHasAName(t *testing.T) {
 	t.Errorf("no user %s in etc/passwd", nonRoot)
 }
 
-func TestImageGoesThroughARegistryByPlatform(t *testing.T) {
-	r := fixture(t, "slipway")
+func TestImageIsPulledByPlatform(t *testing.T) {
+	r := newTestRelease(t, "slipway")
 	var binaries []executable
-	for _, target := range supported {
-		b := executable{Command: "slipway", Target: target, Path: filepath.Join(r.out, target.file())}
-		write(t, b.Path, "program for "+target.String())
+	for _, target := range supportedTargets {
+		b := executable{Command: "slipway", Target: target, Path: filepath.Join(r.out, target.fileSuffix())}
+		writeTestFile(t, b.Path, "program for "+target.String())
 		binaries = append(binaries, b)
 	}
 	if _, err := r.writeImages(binaries); err != nil {
@@ -384,7 +384,7 @@ func TestImageGoesThroughARegistryByPlatform(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := (v1.Platform{OS: config.OS, Architecture: config.Architecture, OSVersion: config.OSVersion}); !got.Equals(platform) {
-			t.Errorf("asked for %v, got %v", platform, got)
+			t.Errorf("requested %v, got %v", platform, got)
 		}
 	}
 }

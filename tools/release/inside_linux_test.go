@@ -9,8 +9,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// inside starts what an image's configuration says. Where the test may, that has the image's files alone to see and is
-// the image's user, so that a library or a right that it lacks is noticed.
+// inside starts an image's command. As root it runs in a chroot with the image's files and the image's user, so that a
+// missing library or permission is detected.
 func inside(root string, config v1.Config, args ...string) *exec.Cmd {
 	program := config.Entrypoint[0]
 	if os.Geteuid() != 0 {

@@ -23,7 +23,7 @@ type krewMetadata struct {
 type krewSpec struct {
 	Version          string         `json:"version"`
 	Homepage         string         `json:"homepage"`
-	ShortDescription string         `json:"shortDescription"` // 50 characters at most
+	ShortDescription string         `json:"shortDescription"` // at most 50 characters
 	Description      string         `json:"description"`
 	Platforms        []krewPlatform `json:"platforms"`
 }
@@ -41,7 +41,7 @@ type krewSelector struct {
 
 const krewFile = "krew-slipway.yaml"
 
-// writeKrew writes the manifest that krew's index takes. It names the archives by their checksums.
+// writeKrew writes the manifest for krew's index, with the checksums of the archives.
 func (r *release) writeKrew(context.Context, []executable) error {
 	p := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",
@@ -51,13 +51,13 @@ func (r *release) writeKrew(context.Context, []executable) error {
 			Version:          r.source.Version,
 			Homepage:         homepage,
 			ShortDescription: "Take nodes out of service without dropping work",
-			Description: "Drains and retires nodes, says what a drain would do and why a node stays, and shows what Slipway's\n" +
-				"agents and manager are doing. Draining needs nothing installed in the cluster.\n",
+			Description: "Drains and retires nodes, predicts a drain, explains why a node stays, and shows what Slipway's\n" +
+				"agents and manager are doing. Draining needs no installation in the cluster.\n",
 		},
 	}
 	for _, t := range r.targets {
 		name := r.archiveName(kubectlPlugin, t)
-		sum, err := sha256File(r.path(name))
+		sum, err := sha256File(r.filePath(name))
 		if err != nil {
 			return err
 		}
@@ -65,12 +65,12 @@ func (r *release) writeKrew(context.Context, []executable) error {
 			Selector: krewSelector{MatchLabels: map[string]string{"os": t.OS, "arch": t.Arch}},
 			URI:      fmt.Sprintf("%s/%s/%s", r.download, r.source.Version, name),
 			SHA256:   sum,
-			Bin:      t.exe(kubectlPlugin),
+			Bin:      t.exeName(kubectlPlugin),
 		})
 	}
 	text, err := yaml.Marshal(p)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(krewFile), text, 0o644) //nolint:gosec // to be read by everybody
+	return os.WriteFile(r.filePath(krewFile), text, 0o644) //nolint:gosec // public
 }

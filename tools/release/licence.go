@@ -17,9 +17,9 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// Licences by the words with which they grant their rights, as SPDX names them (https://spdx.org/licenses/). The words are in
-// small letters, with single spaces. A text may have several.
-var grants = []struct{ id, words, without string }{
+// licenceTexts maps the words of a licence's grant to its SPDX ID (https://spdx.org/licenses/). The words are in lower case
+// with single spaces. A text may have several.
+var licenceTexts = []struct{ id, words, without string }{
 	{id: "Apache-2.0", words: "apache license version 2.0, january 2004"},
 	{id: "Apache-2.0", words: "licensed under the apache license, version 2.0"},
 	{id: "MIT", words: "permission is hereby granted, free of charge, to any person obtaining a copy of this software"},
@@ -31,7 +31,7 @@ var grants = []struct{ id, words, without string }{
 	{id: "MPL-2.0", words: "mozilla public license version 2.0"},
 	{id: "CC0-1.0", words: "cc0 1.0 universal"},
 	{id: "Unlicense", words: "this is free and unencumbered software released into the public domain"},
-	// By their headings: the MPL names all three.
+	// By their headings, because the MPL mentions all three.
 	{id: "GPL-2.0", words: "gnu general public license version 2, june 1991"},
 	{id: "GPL-3.0", words: "gnu general public license version 3, 29 june 2007"},
 	{id: "LGPL-2.1", words: "gnu lesser general public license version 2.1, february 1999"},
@@ -40,23 +40,24 @@ var grants = []struct{ id, words, without string }{
 	{id: "BUSL-1.1", words: "business source license 1.1"},
 }
 
-// The second part of a BSD licence's words is found after the first, however much is between them.
+// The second part of a BSD licence's words may follow at any distance.
 const (
 	bsdWords = "redistribution and use in source and binary forms, with or without modification, are permitted"
 	bsdThird = "\x00may be used to endorse or promote products derived from this software without specific prior written permission"
 )
 
-// allowed are the licences that what is linked may have: none of them asks anything of the source of a program that links it.
-var allowed = []string{"Apache-2.0", "MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "CC0-1.0", "Unlicense"}
+// allowedLicences are the licences that linked modules may have. None of them has requirements for the source of the linking
+// program.
+var allowedLicences = []string{"Apache-2.0", "MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "CC0-1.0", "Unlicense"}
 
-// licenceFile matches the names of files with a module's licence.
+// licenceFile matches the names of licence files.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*)?$`)
 
-// errNoLicence is a module in whose folder no licence is known.
-var errNoLicence = errors.New("no licence that is known")
+// errNoLicence means that a module's folder has no known licence.
+var errNoLicence = errors.New("no known licence")
 
-// licencesIn returns the licences of the files in a module's folder, in order, as an SPDX expression.
-func licencesIn(dir string) (string, error) {
+// licencesOfDir returns the licences of the files in a module's folder as an SPDX expression, sorted.
+func licencesOfDir(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -70,7 +71,7 @@ func licencesIn(dir string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, id := range licencesOf(string(text)) {
+		for _, id := range detectLicences(string(text)) {
 			found[id] = true
 		}
 	}
@@ -80,14 +81,14 @@ func licencesIn(dir string) (string, error) {
 	return strings.Join(slices.Sorted(maps.Keys(found)), " AND "), nil
 }
 
-// withoutMarks removes what is put around a text as a comment or a list.
+// withoutMarks removes the marks of comments and lists.
 var withoutMarks = strings.NewReplacer("//", " ", "*", " ", "#", " ", "`", " ", "\"", " ", "“", " ", "”", " ", ">", " ")
 
-// licencesOf returns the licences whose words a text has.
-func licencesOf(text string) []string {
+// detectLicences returns the licences with words in a text.
+func detectLicences(text string) []string {
 	text = strings.Join(strings.Fields(withoutMarks.Replace(strings.ToLower(text))), " ")
 	var ids []string
-	for _, g := range grants {
+	for _, g := range licenceTexts {
 		if hasInOrder(text, g.words) && (g.without == "" || !hasInOrder(text, strings.TrimPrefix(g.without, "\x00"))) && !slices.Contains(ids, g.id) {
 			ids = append(ids, g.id)
 		}
@@ -95,7 +96,7 @@ func licencesOf(text string) []string {
 	return ids
 }
 
-// hasInOrder reports whether a text has all parts of some words, which a zero byte separates, one after the other.
+// hasInOrder reports whether a text contains all parts of words, separated by zero bytes, in order.
 func hasInOrder(text, words string) bool {
 	for part := range strings.SplitSeq(words, "\x00") {
 		at := strings.Index(text, part)
@@ -107,16 +108,16 @@ func hasInOrder(text, words string) bool {
 	return true
 }
 
-// licences finds the licences of modules in the cache of modules.
-type licences struct{ cache string }
+// licenceCache reads the licences of modules in the module cache.
+type licenceCache struct{ cache string }
 
-func newLicences(ctx context.Context, root string) (*licences, error) {
-	cache, err := output(ctx, root, "go", "env", "GOMODCACHE")
-	return &licences{cache}, err
+func newLicenceCache(ctx context.Context, root string) (*licenceCache, error) {
+	cache, err := runCommand(ctx, root, "go", "env", "GOMODCACHE")
+	return &licenceCache{cache}, err
 }
 
-// of returns the licence of a module that was linked, which is in the cache of modules then.
-func (l *licences) of(path, version string) (string, error) {
+// licenceOfModule returns the licence of a linked module, which is therefore in the module cache.
+func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 	escaped, err := module.EscapePath(path)
 	if err != nil {
 		return "", err
@@ -125,22 +126,22 @@ func (l *licences) of(path, version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := licencesIn(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
+	id, err := licencesOfDir(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
 	if err != nil {
 		return "", fmt.Errorf("licence of %s %s: %w", path, version, err)
 	}
 	return id, nil
 }
 
-// linkedModules are the modules that the commands have on some target, beside their own, by path.
-func linkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
+// listLinkedModules returns the modules that the commands link on any target, except their own, with versions by path.
+func listLinkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
 	modules := map[string]string{}
 	args := []string{"list", "-mod=readonly", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}"}
 	for _, command := range commands {
 		args = append(args, "./cmd/"+command)
 	}
 	for _, t := range targets {
-		cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the commands are a list of our own
+		cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the commands are a fixed list
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=")
 		var stderr bytes.Buffer
@@ -158,31 +159,32 @@ func linkedModules(ctx context.Context, root string, commands []string, targets 
 	return modules, nil
 }
 
-// auditLicences prints how many linked modules have which licence. It fails on one whose licence is not known or not allowed.
-func auditLicences(ctx context.Context, root string, commands []string, out io.Writer) error {
-	modules, err := linkedModules(ctx, root, commands, supported)
+// checkLicences prints the number of linked modules per licence. It returns an error for an unknown or forbidden
+// licence.
+func checkLicences(ctx context.Context, root string, commands []string, out io.Writer) error {
+	modules, err := listLinkedModules(ctx, root, commands, supportedTargets)
 	if err != nil {
 		return err
 	}
-	l, err := newLicences(ctx, root)
+	l, err := newLicenceCache(ctx, root)
 	if err != nil {
 		return err
 	}
 	count, wrong := map[string]int{}, []error(nil)
 	for _, path := range slices.Sorted(maps.Keys(modules)) {
-		id, err := l.of(path, modules[path])
+		id, err := l.licenceOfModule(path, modules[path])
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%w: read its files, and add the words to grants in tools/release/licence.go", err))
 			continue
 		}
 		count[id]++
 		for one := range strings.SplitSeq(id, " AND ") {
-			if !slices.Contains(allowed, one) {
-				wrong = append(wrong, fmt.Errorf("%s %s has the licence %s: want one of %s", path, modules[path], one, strings.Join(allowed, ", ")))
+			if !slices.Contains(allowedLicences, one) {
+				wrong = append(wrong, fmt.Errorf("%s %s has the licence %s: must be one of %s", path, modules[path], one, strings.Join(allowedLicences, ", ")))
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(out, "licences of the %d modules that are linked:\n", len(modules))
+	_, _ = fmt.Fprintf(out, "licences of the %d linked modules:\n", len(modules))
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		_, _ = fmt.Fprintf(out, "%5d  %s\n", count[id], id)
 	}

@@ -18,19 +18,19 @@ const (
 	mpl  = "Mozilla Public License, version 2.0\n\n1.12. “Secondary License” means either the GNU General Public License, Version 2.0, the GNU Lesser General Public License, Version 2.1"
 )
 
-func TestALicenceIsKnownByTheWordsOfItsGrant(t *testing.T) {
+func TestLicenceIsDetectedByGrantText(t *testing.T) {
 	for text, want := range map[string][]string{
 		mit: {"MIT"}, bsd2: {"BSD-2-Clause"}, bsd3: {"BSD-3-Clause"}, gpl3: {"GPL-3.0"}, mpl: {"MPL-2.0"},
 		strings.ToUpper(mit): {"MIT"}, mit + "\n" + bsd3: {"MIT", "BSD-3-Clause"}, "All rights reserved.": nil, "": nil,
 	} {
-		got := licencesOf(text)
+		got := detectLicences(text)
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", text[:min(len(text), 40)], got, want)
 		}
 	}
-	goroot, err := output(t.Context(), ".", "go", "env", "GOROOT")
+	goroot, err := runCommand(t.Context(), ".", "go", "env", "GOROOT")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,13 +41,13 @@ func TestALicenceIsKnownByTheWordsOfItsGrant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := licencesOf(string(text)); !slices.Equal(got, []string{want}) {
+		if got := detectLicences(string(text)); !slices.Equal(got, []string{want}) {
 			t.Errorf("%s: %q, want %s", file, got, want)
 		}
 	}
 }
 
-func TestAModulesLicencesAreThoseOfItsFiles(t *testing.T) {
+func TestModuleLicencesAreThoseOfItsFiles(t *testing.T) {
 	cache := t.TempDir()
 	for file, text := range map[string]string{
 		"example.com/!both@v1.0.0/LICENSE.md":    mit,
@@ -56,33 +56,33 @@ func TestAModulesLicencesAreThoseOfItsFiles(t *testing.T) {
 		"example.com/none@v1.0.0/README.md":      mit,
 		"example.com/unknown@v1.0.0/LICENSE.txt": "Ask us.",
 	} {
-		write(t, filepath.Join(cache, file), text)
+		writeTestFile(t, filepath.Join(cache, file), text)
 	}
-	l := &licences{cache}
-	if got, err := l.of("example.com/Both", "v1.0.0"); err != nil || got != "BSD-3-Clause AND MIT" {
+	l := &licenceCache{cache}
+	if got, err := l.licenceOfModule("example.com/Both", "v1.0.0"); err != nil || got != "BSD-3-Clause AND MIT" {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, path := range []string{"example.com/none", "example.com/unknown"} {
-		if got, err := l.of(path, "v1.0.0"); !errors.Is(err, errNoLicence) || !strings.Contains(err.Error(), path+" v1.0.0") {
+		if got, err := l.licenceOfModule(path, "v1.0.0"); !errors.Is(err, errNoLicence) || !strings.Contains(err.Error(), path+" v1.0.0") {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}
-	if _, err := l.of("example.com/absent", "v1.0.0"); err == nil {
-		t.Error("a module that is not there has a licence")
+	if _, err := l.licenceOfModule("example.com/absent", "v1.0.0"); err == nil {
+		t.Error("a missing module has a licence")
 	}
 }
 
-// TestEverythingThatIsLinkedHasALicenceThatIsAllowed is what `make audit` asks of Slipway itself.
-func TestEverythingThatIsLinkedHasALicenceThatIsAllowed(t *testing.T) {
+// TestLinkedModulesHaveAllowedLicences does the same as `make audit`.
+func TestLinkedModulesHaveAllowedLicences(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := auditLicences(t.Context(), root, []string{"slipway", "slipway-agent"}, &out); err != nil {
+	if err := checkLicences(t.Context(), root, []string{"slipway", "slipway-agent"}, &out); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(out.String(), "Apache-2.0") {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("output %q", out.String())
 	}
 }

@@ -1,8 +1,8 @@
-// Command release makes everything that a release of Slipway consists of, without a container engine: binaries, archives,
-// images as OCI layouts, the chart's package, a krew manifest, software bills of materials, provenance and checksums.
+// Command release makes all parts of a release of Slipway, without a container engine: binaries, archives, images as OCI
+// layouts, chart packages, a krew manifest, software bills of materials, provenance and checksums.
 //
-// What it writes depends on the commit, the version and the Go toolchain alone: not on the time, the folder, the user or
-// the machine. docs/release.md says what each file is for.
+// The result depends only on the commit, the version and the Go toolchain, not on time, folder, user or machine.
+// docs/release.md describes each file.
 package main
 
 import (
@@ -39,21 +39,21 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.StringVar(&version, "version", "", "version to release, such as v0.1.0")
 	flags.StringVar(&root, "source", ".", "folder of Slipway's module, in a git work tree")
-	flags.StringVar(&r.out, "out", "dist", "folder to write to; what was there is removed")
+	flags.StringVar(&r.out, "out", "dist", "output folder; its content is removed first")
 	flags.StringVar(&targets, "targets", "linux/amd64,linux/arm64,windows/amd64", "platforms to build for")
 	flags.StringVar(&r.download, "download-url", "https://github.com/slipway-dev/slipway/releases/download",
-		"where the archives will be found, for the krew manifest; the version and the file are appended")
-	flags.BoolVar(&r.allowModified, "allow-modified", false, "release from a work tree that differs from its commit, for trying out")
-	flags.BoolVar(&audit, "audit-licences", false, "only say which licences the linked modules have, and fail on one that is not allowed")
-	flags.IntVar(&r.jobs, "p", 0, "packages that are compiled at once; 0 is one for each core")
+		"base URL of the archives for the krew manifest; version and file name are appended")
+	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, for experiments")
+	flags.BoolVar(&audit, "audit-licences", false, "only list the licences of the linked modules, and fail on a forbidden one")
+	flags.IntVar(&r.jobs, "p", 0, "number of parallel compilations; 0 means one per core")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("argument %q: release takes flags only", flags.Arg(0))
+		return fmt.Errorf("argument %q: release has only flags", flags.Arg(0))
 	}
 	if audit {
-		return auditLicences(ctx, root, r.commands, os.Stdout)
+		return checkLicences(ctx, root, r.commands, os.Stdout)
 	}
 	var err error
 	if r.targets, err = parseTargets(targets); err != nil {
@@ -62,13 +62,13 @@ func run(ctx context.Context, args []string) error {
 	if r.source, err = readSource(ctx, root, version); err != nil {
 		return err
 	}
-	return r.make(ctx)
+	return r.makeRelease(ctx)
 }
 
-// release is what is being made, and from what.
+// release is the release to make, with its source.
 type release struct {
 	source        source
-	commands      []string // names of folders under cmd
+	commands      []string // names of folders in cmd
 	targets       []target
 	out           string
 	download      string
@@ -77,20 +77,20 @@ type release struct {
 	log           *slog.Logger
 }
 
-// make writes the whole release.
-func (r *release) make(ctx context.Context) error {
+// makeRelease writes the whole release.
+func (r *release) makeRelease(ctx context.Context) error {
 	if r.source.Modified && !r.allowModified {
-		return fmt.Errorf("%s differs from its commit %.12s, or has files that git does not know: commit or remove them, "+
-			"or try out with -allow-modified", r.source.Root, r.source.Commit)
+		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
+			"or use -allow-modified for experiments", r.source.Root, r.source.Commit)
 	}
-	if err := r.empty(); err != nil {
+	if err := r.removeEarlier(); err != nil {
 		return err
 	}
 	work := filepath.Join(r.out, "bin")
-	if err := os.MkdirAll(work, 0o755); err != nil { //nolint:gosec // what is released is for everybody to read
+	if err := os.MkdirAll(work, 0o755); err != nil { //nolint:gosec // public
 		return err
 	}
-	binaries, err := r.build(ctx, work)
+	binaries, err := r.buildAll(ctx, work)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *release) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.files()
+	files, err := r.listFiles()
 	if err != nil {
 		return err
 	}
@@ -115,15 +115,15 @@ func (r *release) make(ctx context.Context) error {
 	if err := r.writeChecksums(); err != nil {
 		return err
 	}
-	return r.unchanged(ctx)
+	return r.checkUnchanged(ctx)
 }
 
-// unchanged refuses what was made of a work tree that somebody has changed meanwhile.
-func (r *release) unchanged(ctx context.Context) error {
+// checkUnchanged returns an error if the work tree has changed during the release.
+func (r *release) checkUnchanged(ctx context.Context) error {
 	if r.source.Modified {
 		return nil
 	}
-	commit, err := output(ctx, r.source.Root, "git", "rev-parse", "HEAD")
+	commit, err := runCommand(ctx, r.source.Root, "git", "rev-parse", "HEAD")
 	if err != nil {
 		return err
 	}
@@ -135,19 +135,19 @@ func (r *release) unchanged(ctx context.Context) error {
 	if rel, err := filepath.Rel(r.source.Root, out); err == nil && filepath.IsLocal(rel) {
 		args = append(args, ":(exclude)"+filepath.ToSlash(rel))
 	}
-	status, err := output(ctx, r.source.Root, "git", args...)
+	status, err := runCommand(ctx, r.source.Root, "git", args...)
 	if err != nil {
 		return err
 	}
 	if commit != r.source.Commit || status != "" {
-		return fmt.Errorf("%s was changed while the release was made, so that what is in %s is not of one commit: make it again",
+		return fmt.Errorf("%s was changed during the release, so %s is not of one commit: repeat the release",
 			r.source.Root, r.out)
 	}
 	return nil
 }
 
-// empty removes what an earlier release left in the folder to write to. It refuses a folder that the source is in.
-func (r *release) empty() error {
+// removeEarlier removes an earlier release from the output folder. It refuses a folder that contains the source.
+func (r *release) removeEarlier() error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
 		return err
@@ -157,14 +157,14 @@ func (r *release) empty() error {
 		return err
 	}
 	if rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-		return fmt.Errorf("out: %s has the source in it, and would be emptied: want a folder of its own, such as dist", out)
+		return fmt.Errorf("out: %s contains the source and would be emptied: use a separate folder, such as dist", out)
 	}
 	return os.RemoveAll(out)
 }
 
-// name is the name of a file of the release.
-func (r *release) name(parts ...string) string {
+// fileName returns the name of a file of the release.
+func (r *release) fileName(parts ...string) string {
 	return strings.Join(append([]string{parts[0], r.source.Version}, parts[1:]...), "_")
 }
 
-func (r *release) path(name string) string { return filepath.Join(r.out, name) }
+func (r *release) filePath(name string) string { return filepath.Join(r.out, name) }

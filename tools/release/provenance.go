@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// buildType says how to read the parameters below.
+	// buildType is the documentation of the parameters.
 	buildType = homepage + "/blob/main/docs/release.md#provenance"
-	// unsignedBuilder is the builder of a statement that nobody vouches for.
+	// unsignedBuilder is the builder of an unsigned statement.
 	unsignedBuilder = homepage + "/blob/main/docs/release.md#unsigned"
 )
 
-func (r *release) provenanceName() string { return r.name("slipway") + ".provenance.json" }
+func (r *release) provenanceName() string { return r.fileName("slipway") + ".provenance.json" }
 
-// writeProvenance writes how the subjects came about, as an in-toto statement with SLSA's provenance v1
-// (https://slsa.dev/spec/v1.0/provenance). It is not signed, and says so. It has no times of its own, to be reproducible.
+// writeProvenance writes the provenance of the subjects as an in-toto statement with SLSA's provenance v1
+// (https://slsa.dev/spec/v1.0/provenance). It states that it is unsigned. It has no times, so that it is reproducible.
 func (r *release) writeProvenance(subjects []subject) error {
 	external, err := structpb.NewStruct(map[string]any{
 		"version": r.source.Version,
@@ -70,12 +70,12 @@ func (r *release) writeProvenance(subjects []subject) error {
 	if text, err = protojson.Marshal(statement); err != nil {
 		return err
 	}
-	// protojson puts spaces in at random, lest anybody rely on them.
+	// protojson adds random spaces, so that the output is formatted again.
 	var pretty bytes.Buffer
 	if err := json.Indent(&pretty, text, "", "  "); err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(r.provenanceName()), append(pretty.Bytes(), '\n'), 0o644) //nolint:gosec // to be read by everybody
+	return os.WriteFile(r.filePath(r.provenanceName()), append(pretty.Bytes(), '\n'), 0o644) //nolint:gosec // public
 }
 
 func targetNames(targets []target) []any {

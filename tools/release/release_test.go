@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// project is a small module that has what a release is made of in the same places as Slipway has it.
-func project(t *testing.T) string {
+// newTestProject creates a small module with the same layout as Slipway, for releases.
+func newTestProject(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	program := `package main
@@ -66,7 +66,7 @@ func main() {
 
 		"charts/aks-node-termination-handler/Chart.yaml": "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
 	} {
-		write(t, filepath.Join(dir, file), text)
+		writeTestFile(t, filepath.Join(dir, file), text)
 	}
 	shared := filepath.Join(dir, "charts/aks-node-termination-handler/charts/library")
 	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
@@ -75,13 +75,13 @@ func main() {
 	if err := os.Symlink("../../slipway/charts/library", shared); err != nil {
 		t.Fatal(err)
 	}
-	git(t, dir, "init", "--quiet")
-	git(t, dir, "add", ".")
-	git(t, dir, "commit", "--quiet", "--message", "first")
+	runGit(t, dir, "init", "--quiet")
+	runGit(t, dir, "add", ".")
+	runGit(t, dir, "commit", "--quiet", "--message", "first")
 	return dir
 }
 
-func write(t *testing.T, file, text string) {
+func writeTestFile(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
@@ -91,8 +91,8 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// git runs git as somebody who is nobody in particular.
-func git(t *testing.T, dir string, args ...string) string {
+// runGit runs git with a neutral identity.
+func runGit(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{
 		"-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null",
@@ -105,18 +105,18 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// host is the platform that tests build for, as an option's value.
-func host(t *testing.T) target {
+// hostTarget returns this machine's platform as a target.
+func hostTarget(t *testing.T) target {
 	t.Helper()
 	h := target{runtime.GOOS, runtime.GOARCH}
-	if !slices.Contains(supported, h) {
+	if !slices.Contains(supportedTargets, h) {
 		t.Skipf("nothing is released for %s", h)
 	}
 	return h
 }
 
-// digests has the checksum of every file under a folder.
-func digests(t *testing.T, dir string) map[string]string {
+// fileDigests returns the checksum of every file under a folder.
+func fileDigests(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
@@ -137,13 +137,13 @@ func digests(t *testing.T, dir string) map[string]string {
 }
 
 func TestRelease(t *testing.T) {
-	h := host(t)
-	origin := project(t)
+	h := hostTarget(t)
+	origin := newTestProject(t)
 	clone := filepath.Join(t.TempDir(), "elsewhere", "clone")
 	if err := os.MkdirAll(filepath.Dir(clone), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	git(t, origin, "clone", "--quiet", origin, clone)
+	runGit(t, origin, "clone", "--quiet", origin, clone)
 	dist := filepath.Join(origin, "dist")
 	for _, dir := range []string{origin, clone} {
 		args := []string{"-version=v0.1.0", "-source=" + dir, "-out=" + filepath.Join(dir, "dist"), "-targets=" + h.String()}
@@ -156,8 +156,8 @@ func TestRelease(t *testing.T) {
 		return filepath.Join(dist, r.archiveName(product, h))
 	}
 
-	t.Run("is the same from two clones of one commit", func(t *testing.T) {
-		first, second := digests(t, dist), digests(t, filepath.Join(clone, "dist"))
+	t.Run("is equal for two clones of a commit", func(t *testing.T) {
+		first, second := fileDigests(t, dist), fileDigests(t, filepath.Join(clone, "dist"))
 		if len(first) < 20 {
 			t.Errorf("only %d files", len(first))
 		}
@@ -165,7 +165,7 @@ func TestRelease(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("has checksums of every file", func(t *testing.T) { checksumsMatch(t, dist) })
+	t.Run("has checksums of every file", func(t *testing.T) { checkChecksums(t, dist) })
 	t.Run("has layouts that are valid and named in the provenance", func(t *testing.T) {
 		statement := readStatement(t, dist)
 		for _, command := range []string{"slipway", "slipway-agent"} {
@@ -187,45 +187,45 @@ func TestRelease(t *testing.T) {
 			if n := len(manifest.Manifests); n != 1 {
 				t.Fatalf("%s has %d images at its top, want one index", command, n)
 			}
-			if got := statement.digests()[command+":v0.1.0"]; got != manifest.Manifests[0].Digest.Hex {
-				t.Errorf("the provenance says %q of %s, which is %s", got, command, manifest.Manifests[0].Digest)
+			if got := statement.subjectDigests()[command+":v0.1.0"]; got != manifest.Manifests[0].Digest.Hex {
+				t.Errorf("the provenance has %q for %s, want %s", got, command, manifest.Manifests[0].Digest)
 			}
 		}
 	})
 	t.Run("has provenance of every file, of the commit, and unsigned", func(t *testing.T) {
 		statement := readStatement(t, dist)
-		subjects := statement.digests()
-		for name, sum := range topFiles(t, dist) {
+		subjects := statement.subjectDigests()
+		for name, sum := range topFileDigests(t, dist) {
 			if name == checksumsFile || strings.HasSuffix(name, ".provenance.json") {
 				continue
 			}
 			if subjects[name] != sum {
-				t.Errorf("%s: provenance says %q, it is %s", name, subjects[name], sum)
+				t.Errorf("%s: the provenance has %q, want %s", name, subjects[name], sum)
 			}
 		}
 		definition := statement.Predicate.BuildDefinition
-		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], git(t, origin, "rev-parse", "HEAD"); got != want {
+		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], runGit(t, origin, "rev-parse", "HEAD"); got != want {
 			t.Errorf("made from commit %q, want %q", got, want)
 		}
-		if signed, said := definition.InternalParameters["signed"]; !said || signed != false {
-			t.Errorf("internalParameters %v do not say that it is not signed", definition.InternalParameters)
+		if signed, found := definition.InternalParameters["signed"]; !found || signed != false {
+			t.Errorf("internalParameters %v do not state that it is unsigned", definition.InternalParameters)
 		}
 	})
-	t.Run("has archives with everything, and the kubectl plugin by its own", func(t *testing.T) {
+	t.Run("has archives with everything, and with only the kubectl plugin", func(t *testing.T) {
 		want := []string{
-			"LICENSE", h.exe("slipway"), h.exe("slipway-agent"), "completions/_slipway", "completions/kubectl_complete-slipway",
+			"LICENSE", h.exeName("slipway"), h.exeName("slipway-agent"), "completions/_slipway", "completions/kubectl_complete-slipway",
 			"completions/slipway.bash", "completions/slipway.fish", "completions/slipway.ps1", "man/slipway.1",
 		}
-		if diff := cmp.Diff(want, names(t, archive("slipway"))); diff != "" {
+		if diff := cmp.Diff(want, archiveNames(t, archive("slipway"))); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]string{"LICENSE", h.exe(kubectlPlugin)}, names(t, archive(kubectlPlugin))); diff != "" {
+		if diff := cmp.Diff([]string{"LICENSE", h.exeName(kubectlPlugin)}, archiveNames(t, archive(kubectlPlugin))); diff != "" {
 			t.Error(diff)
 		}
 	})
-	t.Run("has a krew manifest whose checksum is the archive's", func(t *testing.T) {
+	t.Run("has a krew manifest with the archive's checksum", func(t *testing.T) {
 		var plugin krewPlugin
-		if err := yaml.UnmarshalStrict(read(t, filepath.Join(dist, krewFile)), &plugin); err != nil {
+		if err := yaml.UnmarshalStrict(readTestFile(t, filepath.Join(dist, krewFile)), &plugin); err != nil {
 			t.Fatal(err)
 		}
 		sum, err := sha256File(archive(kubectlPlugin))
@@ -235,63 +235,63 @@ func TestRelease(t *testing.T) {
 		want := []krewPlatform{{
 			Selector: krewSelector{MatchLabels: map[string]string{"os": h.OS, "arch": h.Arch}},
 			URI:      homepage + "/releases/download/v0.1.0/" + filepath.Base(archive(kubectlPlugin)),
-			SHA256:   sum, Bin: h.exe(kubectlPlugin),
+			SHA256:   sum, Bin: h.exeName(kubectlPlugin),
 		}}
 		if diff := cmp.Diff(want, plugin.Spec.Platforms); diff != "" {
 			t.Error(diff)
 		}
 		if n := len(plugin.Spec.ShortDescription); n > 50 {
-			t.Errorf("krew takes short descriptions of 50 characters, this one has %d", n)
+			t.Errorf("the short description has %d characters, krew allows 50", n)
 		}
 	})
-	t.Run("has a chart of the release's version, without what Helm leaves out", func(t *testing.T) {
+	t.Run("has a chart of the release's version, without ignored files", func(t *testing.T) {
 		file := filepath.Join(dist, "slipway-0.1.0.tgz")
 		want := []string{
 			"slipway/Chart.yaml", "slipway/.helmignore", "slipway/charts/library/config.yaml", "slipway/values.yaml",
 		}
-		if diff := cmp.Diff(want, names(t, file)); diff != "" {
+		if diff := cmp.Diff(want, archiveNames(t, file)); diff != "" {
 			t.Error(diff)
 		}
 		var chart struct{ APIVersion, Name, Version, AppVersion string }
-		if err := yaml.Unmarshal([]byte(packed(t, file, "slipway/Chart.yaml")[1]), &chart); err != nil {
+		if err := yaml.Unmarshal([]byte(archivedFile(t, file, "slipway/Chart.yaml")[1]), &chart); err != nil {
 			t.Fatal(err)
 		}
 		if chart.Version != "0.1.0" || chart.AppVersion != "v0.1.0" || chart.APIVersion != "v2" {
 			t.Errorf("%+v", chart)
 		}
 	})
-	t.Run("has a chart that upgrades the one whose place it takes", func(t *testing.T) {
+	t.Run("has a chart that upgrades the replaced tool's chart", func(t *testing.T) {
 		var chart struct{ Version, AppVersion string }
-		if err := yaml.Unmarshal([]byte(packed(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/Chart.yaml")[1]), &chart); err != nil {
+		if err := yaml.Unmarshal([]byte(archivedFile(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/Chart.yaml")[1]), &chart); err != nil {
 			t.Fatal(err)
 		}
 		if chart.Version != "2.1.0" || chart.AppVersion != "v0.1.0" {
 			t.Errorf("%+v", chart)
 		}
 	})
-	t.Run("has in each chart the files that charts share", func(t *testing.T) {
+	t.Run("has the shared files in each chart", func(t *testing.T) {
 		want := [2]string{"-rw-r--r--", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n"}
 		for chart, file := range map[string]string{"slipway": "slipway-0.1.0.tgz", "aks-node-termination-handler": "aks-node-termination-handler-2.1.0.tgz"} {
-			if diff := cmp.Diff(want, packed(t, filepath.Join(dist, file), chart+"/charts/library/config.yaml")); diff != "" {
+			if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, file), chart+"/charts/library/config.yaml")); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", file, diff)
 			}
 		}
 	})
 	t.Run("prints its version", func(t *testing.T) {
-		out, err := exec.Command(filepath.Join(dist, "bin", h.file(), h.exe("slipway"))).Output()
+		out, err := exec.Command(filepath.Join(dist, "bin", h.fileSuffix(), h.exeName("slipway"))).Output()
 		if err != nil || string(out) != "version v0.1.0\n" {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
 }
 
-// checksumsMatch compares checksums.txt with the files that are there.
-func checksumsMatch(t *testing.T, dist string) {
+// checkChecksums compares checksums.txt with the files.
+func checkChecksums(t *testing.T, dist string) {
 	t.Helper()
-	want := topFiles(t, dist)
+	want := topFileDigests(t, dist)
 	delete(want, checksumsFile)
 	got := map[string]string{}
-	for line := range strings.Lines(string(read(t, filepath.Join(dist, checksumsFile)))) {
+	for line := range strings.Lines(string(readTestFile(t, filepath.Join(dist, checksumsFile)))) {
 		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		if !ok {
 			t.Fatalf("line %q", line)
@@ -303,10 +303,10 @@ func checksumsMatch(t *testing.T, dist string) {
 	}
 }
 
-// topFiles has the checksums of the files that are uploaded as they are.
-func topFiles(t *testing.T, dist string) map[string]string {
+// topFileDigests returns the checksums of the files at the top of the release.
+func topFileDigests(t *testing.T, dist string) map[string]string {
 	t.Helper()
-	files := digests(t, dist)
+	files := fileDigests(t, dist)
 	for name := range files {
 		if strings.ContainsRune(name, filepath.Separator) {
 			delete(files, name)
@@ -318,8 +318,8 @@ func topFiles(t *testing.T, dist string) map[string]string {
 	return files
 }
 
-// statement is what the tests read of the provenance, apart from the library that wrote it.
-type statement struct {
+// provenanceStatement is the provenance as the tests read it, independent of the library that wrote it.
+type provenanceStatement struct {
 	Type          string `json:"_type"`
 	PredicateType string
 	Subject       []struct {
@@ -336,7 +336,7 @@ type statement struct {
 	}
 }
 
-func (s statement) digests() map[string]string {
+func (s provenanceStatement) subjectDigests() map[string]string {
 	m := map[string]string{}
 	for _, subject := range s.Subject {
 		m[subject.Name] = subject.Digest["sha256"]
@@ -344,10 +344,10 @@ func (s statement) digests() map[string]string {
 	return m
 }
 
-func readStatement(t *testing.T, dist string) statement {
+func readStatement(t *testing.T, dist string) provenanceStatement {
 	t.Helper()
-	var s statement
-	if err := json.Unmarshal(read(t, filepath.Join(dist, "slipway_v0.1.0.provenance.json")), &s); err != nil {
+	var s provenanceStatement
+	if err := json.Unmarshal(readTestFile(t, filepath.Join(dist, "slipway_v0.1.0.provenance.json")), &s); err != nil {
 		t.Fatal(err)
 	}
 	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" ||
@@ -357,7 +357,7 @@ func readStatement(t *testing.T, dist string) statement {
 	return s
 }
 
-func read(t *testing.T, file string) []byte {
+func readTestFile(t *testing.T, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -366,8 +366,8 @@ func read(t *testing.T, file string) []byte {
 	return b
 }
 
-// names are the files in an archive.
-func names(t *testing.T, file string) []string {
+// archiveNames returns the files in an archive.
+func archiveNames(t *testing.T, file string) []string {
 	t.Helper()
 	var list []string
 	if filepath.Ext(file) == ".zip" {
@@ -381,7 +381,7 @@ func names(t *testing.T, file string) []string {
 		}
 		return list
 	}
-	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
+	gz, err := gzip.NewReader(bytes.NewReader(readTestFile(t, file)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,10 +398,10 @@ func names(t *testing.T, file string) []string {
 	}
 }
 
-// packed is the mode and the text of a file in an archive.
-func packed(t *testing.T, file, name string) [2]string {
+// archivedFile returns the mode and the text of a file in an archive.
+func archivedFile(t *testing.T, file, name string) [2]string {
 	t.Helper()
-	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
+	gz, err := gzip.NewReader(bytes.NewReader(readTestFile(t, file)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,21 +421,21 @@ func packed(t *testing.T, file, name string) [2]string {
 	}
 }
 
-func TestZipHoldsWhatTarHolds(t *testing.T) {
+func TestZipAndTarHaveSameContent(t *testing.T) {
 	dir := t.TempDir()
-	entries := []entry{{Name: "man/", Mode: 0o755}, {Name: "man/slipway.1", Mode: 0o644, Data: []byte("x")}, {Name: "slipway.exe", Mode: 0o755, Data: []byte("y")}}
+	entries := []archiveEntry{{Name: "man/", Mode: 0o755}, {Name: "man/slipway.1", Mode: 0o644, Data: []byte("x")}, {Name: "slipway.exe", Mode: 0o755, Data: []byte("y")}}
 	for _, file := range []string{"a.zip", "a.tar.gz"} {
-		if err := writeArchive(filepath.Join(dir, file), entries, epoch.AddDate(30, 0, 0)); err != nil {
+		if err := writeArchive(filepath.Join(dir, file), entries, fixedTime.AddDate(30, 0, 0)); err != nil {
 			t.Fatal(err)
 		}
-		files := slices.DeleteFunc(names(t, filepath.Join(dir, file)), func(n string) bool { return strings.HasSuffix(n, "/") })
+		files := slices.DeleteFunc(archiveNames(t, filepath.Join(dir, file)), func(n string) bool { return strings.HasSuffix(n, "/") })
 		if diff := cmp.Diff([]string{"man/slipway.1", "slipway.exe"}, files); diff != "" {
 			t.Errorf("%s: %s", file, diff)
 		}
 	}
 }
 
-func TestReleaseWithoutAChartIsMade(t *testing.T) {
+func TestReleaseWithoutChartSucceeds(t *testing.T) {
 	r := &release{source: source{Root: t.TempDir(), Version: "v0.1.0"}, out: t.TempDir(), log: slog.New(slog.DiscardHandler)}
 	if err := r.writeCharts(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -447,50 +447,50 @@ func TestReleaseWithoutAChartIsMade(t *testing.T) {
 
 func TestChartWithoutAppVersionIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: slipway\nversion: 0.0.0\n")
+	writeTestFile(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: slipway\nversion: 0.0.0\n")
 	if _, err := chartEntries(dir, "slipway", "0.1.0", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "appVersion") {
 		t.Errorf("want an error about appVersion, got %v", err)
 	}
 }
 
-func TestAWorkTreeThatChangesMeanwhileIsNoticed(t *testing.T) {
-	dir := project(t)
+func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
+	dir := newTestProject(t)
 	was, err := readSource(t.Context(), dir, "v0.1.0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &release{source: was, out: filepath.Join(dir, "out")}
-	write(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
-	if err := r.unchanged(t.Context()); err != nil {
-		t.Errorf("nothing was changed, and it says: %v", err)
+	writeTestFile(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
+	if err := r.checkUnchanged(t.Context()); err != nil {
+		t.Errorf("unchanged work tree: %v", err)
 	}
-	write(t, filepath.Join(dir, "LICENSE"), "Mine.\n")
-	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
-		t.Errorf("a file was changed, and it says: %v", err)
+	writeTestFile(t, filepath.Join(dir, "LICENSE"), "Mine.\n")
+	if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+		t.Errorf("changed file: %v", err)
 	}
-	git(t, dir, "commit", "--quiet", "--all", "--message", "second")
-	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
-		t.Errorf("a commit was made, and it says: %v", err)
+	runGit(t, dir, "commit", "--quiet", "--all", "--message", "second")
+	if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+		t.Errorf("new commit: %v", err)
 	}
 }
 
-func TestBadOptionsAreRefusedWithWhatIsAllowed(t *testing.T) {
-	dir := project(t)
-	git(t, dir, "tag", "v0.2.0")
-	git(t, dir, "commit", "--quiet", "--allow-empty", "--message", "second")
+func TestInvalidOptionsAreRefused(t *testing.T) {
+	dir := newTestProject(t)
+	runGit(t, dir, "tag", "v0.2.0")
+	runGit(t, dir, "commit", "--quiet", "--allow-empty", "--message", "second")
 	out := filepath.Join(t.TempDir(), "dist")
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no version":                   {nil, `version "": want a semantic version`},
-		"version without its v":        {[]string{"-version=0.1.0"}, `version "0.1.0": want a semantic version with its v`},
-		"version with two numbers":     {[]string{"-version=v0.1"}, `version "v0.1"`},
-		"version with build metadata":  {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
-		"tag at another commit":        {[]string{"-version=v0.2.0"}, "check the tag out first"},
-		"platform that nodes have not": {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": want some of [linux/amd64`},
-		"platform twice":               {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
-		"an argument":                  {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
+		"no version":                  {nil, `version "": must be a semantic version`},
+		"version without its v":       {[]string{"-version=0.1.0"}, `version "0.1.0": must be a semantic version with v`},
+		"version with two numbers":    {[]string{"-version=v0.1"}, `version "v0.1"`},
+		"version with build metadata": {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
+		"tag at another commit":       {[]string{"-version=v0.2.0"}, "check out the tag first"},
+		"unsupported platform":        {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": must be a comma-separated list of [linux/amd64`},
+		"platform twice":              {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
+		"an argument":                 {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
 	} {
 		err := run(t.Context(), append([]string{"-source=" + dir, "-out=" + out}, c.args...))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -499,20 +499,20 @@ func TestBadOptionsAreRefusedWithWhatIsAllowed(t *testing.T) {
 	}
 	for _, above := range []string{dir, filepath.Dir(dir)} {
 		err := run(t.Context(), []string{"-source=" + dir, "-out=" + above, "-version=v0.1.0"})
-		if err == nil || !strings.Contains(err.Error(), "has the source in it") {
+		if err == nil || !strings.Contains(err.Error(), "contains the source") {
 			t.Errorf("out above the source: got %v", err)
 		}
 	}
-	write(t, filepath.Join(dir, "new.txt"), "new")
+	writeTestFile(t, filepath.Join(dir, "new.txt"), "new")
 	err := run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
-	if err == nil || !strings.Contains(err.Error(), "files that git does not know") {
+	if err == nil || !strings.Contains(err.Error(), "untracked files") {
 		t.Errorf("modified work tree: got %v", err)
 	}
 	err = run(t.Context(), []string{"-source=" + t.TempDir(), "-out=" + out, "-version=v0.1.0"})
-	if err == nil || !strings.Contains(err.Error(), "release is made from a git work tree") {
+	if err == nil || !strings.Contains(err.Error(), "release needs a git work tree") {
 		t.Errorf("no work tree: got %v", err)
 	}
 	if _, err := os.Stat(out); !os.IsNotExist(err) {
-		t.Error(fmt.Errorf("something was written: %w", err))
+		t.Error(fmt.Errorf("files were written: %w", err))
 	}
 }

@@ -19,17 +19,17 @@ import (
 const (
 	homepage    = "https://github.com/slipway-dev/slipway"
 	noAssertion = "NOASSERTION"
-	stdlib      = "stdlib" // Go's standard library, as a package of an SBOM
+	stdlib      = "stdlib" // Go's standard library as a package of an SBOM
 )
 
-// writeSBOMs writes for each binary what it is made of, as SPDX 2.3 in JSON.
+// writeSBOMs writes the modules of each binary as SPDX 2.3 in JSON.
 func (r *release) writeSBOMs(ctx context.Context, binaries []executable) error {
-	l, err := newLicences(ctx, r.source.Root)
+	l, err := newLicenceCache(ctx, r.source.Root)
 	if err != nil {
 		return err
 	}
 	for _, b := range binaries {
-		doc, err := r.sbom(b, l)
+		doc, err := r.newSBOM(b, l)
 		if err != nil {
 			return err
 		}
@@ -37,17 +37,17 @@ func (r *release) writeSBOMs(ctx context.Context, binaries []executable) error {
 		if err := spdxjson.Write(doc, &text, spdxjson.Indent("  ")); err != nil {
 			return fmt.Errorf("SBOM of %s: %w", b.Path, err)
 		}
-		file := r.path(r.name(b.Command, b.Target.file()) + ".spdx.json")
-		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil { //nolint:gosec // to be read by everybody
+		file := r.filePath(r.fileName(b.Command, b.Target.fileSuffix()) + ".spdx.json")
+		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil { //nolint:gosec // public
 			return err
 		}
 	}
 	return nil
 }
 
-// sbom lists the modules that the linker put into the binary, as the binary itself says, and the standard library. go.mod
-// would name more: what only tests and other platforms need.
-func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
+// newSBOM lists the modules that the linker put into the binary, as recorded there, and the standard library. go.mod lists
+// more: modules for tests and other platforms.
+func (r *release) newSBOM(b executable, l *licenceCache) (*v2_3.Document, error) {
 	info, err := buildinfo.ReadFile(b.Path)
 	if err != nil {
 		return nil, fmt.Errorf("SBOM: %w", err)
@@ -56,7 +56,7 @@ func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := r.name(b.Command, b.Target.file())
+	name := r.fileName(b.Command, b.Target.fileSuffix())
 	program := &v2_3.Package{
 		PackageName:               b.Command,
 		PackageSPDXIdentifier:     "Package-binary",
@@ -81,7 +81,7 @@ func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
 		CreationInfo: &v2_3.CreationInfo{
 			Creators: []common.Creator{{CreatorType: "Tool", Creator: "slipway-release-" + r.source.Version}},
 			Created:  r.source.Time.Format("2006-01-02T15:04:05Z"),
-			CreatorComment: "Modules are those that the binary was linked from. Their licences are read from the words of the " +
+			CreatorComment: "The packages are the modules linked into the binary. Their licences are detected from the text of the " +
 				"files in the root of each module. created is the time of the commit.",
 		},
 		Packages: []*v2_3.Package{program},
@@ -90,7 +90,7 @@ func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
 			Relationship: common.TypeRelationshipDescribe,
 		}},
 	}
-	packages, err := modules(info, r.source.Version, l)
+	packages, err := sbomPackages(info, r.source.Version, l)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +104,9 @@ func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
 	return doc, nil
 }
 
-// modules are the packages of the SBOM for a binary's modules: its own at the version released, the standard library, and
-// those that it depends on, replacements in place of what they replace.
-func modules(info *buildinfo.BuildInfo, version string, l *licences) ([]*v2_3.Package, error) {
+// sbomPackages returns the packages of an SBOM: the binary's own module at the released version, the standard library, and
+// the dependencies with replacements applied.
+func sbomPackages(info *buildinfo.BuildInfo, version string, l *licenceCache) ([]*v2_3.Package, error) {
 	own := info.Main
 	own.Version, own.Sum = version, ""
 	list := []debug.Module{own, {Path: stdlib, Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go")}}
@@ -118,7 +118,7 @@ func modules(info *buildinfo.BuildInfo, version string, l *licences) ([]*v2_3.Pa
 	}
 	packages := make([]*v2_3.Package, 0, len(list))
 	for i, m := range list {
-		licence, err := licenceOf(m, own.Path, l)
+		licence, err := sbomLicence(m, own.Path, l)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func modules(info *buildinfo.BuildInfo, version string, l *licences) ([]*v2_3.Pa
 			PrimaryPackagePurpose:     "LIBRARY",
 			IsFilesAnalyzedTagPresent: true,
 			PackageExternalReferences: []*v2_3.PackageExternalReference{{
-				Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: purl(m),
+				Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: packageURL(m),
 			}},
 		}
 		if m.Sum != "" {
@@ -144,23 +144,25 @@ func modules(info *buildinfo.BuildInfo, version string, l *licences) ([]*v2_3.Pa
 	return packages, nil
 }
 
-// licenceOf returns the licence of a module of the SBOM: ours, Go's, or the one of its files.
-func licenceOf(m debug.Module, own string, l *licences) (string, error) {
+// sbomLicence returns the licence of a module: Slipway's, Go's, or the licence of its files.
+func sbomLicence(m debug.Module, own string, l *licenceCache) (string, error) {
 	switch m.Path {
 	case own:
 		return "Apache-2.0", nil
 	case stdlib:
 		return "BSD-3-Clause", nil
 	}
-	return l.of(m.Path, m.Version)
+	return l.licenceOfModule(m.Path, m.Version)
 }
 
-// purl names a module as https://github.com/package-url/purl-spec does: the path in lower case, and + in a version escaped.
-func purl(m debug.Module) string {
+// packageURL returns a module's package URL (https://github.com/package-url/purl-spec): the path in lower case, and + in a
+// version escaped.
+func packageURL(m debug.Module) string {
 	return "pkg:golang/" + strings.ToLower(m.Path) + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 }
 
-// downloadLocation is where the module's proxy protocol finds it. Our own and the standard library are no dependencies.
+// downloadLocation returns the module proxy address of a dependency. Slipway's module and the standard library have
+// none.
 func downloadLocation(m debug.Module) string {
 	if m.Sum == "" {
 		return noAssertion

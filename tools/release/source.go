@@ -13,62 +13,62 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// source is the commit that a release is made from.
+// source is the commit of a release.
 type source struct {
 	Root      string    // absolute path of the module
-	Version   string    // with its v, as "v0.1.0"
+	Version   string    // with v, such as "v0.1.0"
 	Commit    string    // 40 hex digits
-	Time      time.Time // of the commit, in UTC: the time of every file in the release
+	Time      time.Time // of the commit, in UTC; the time of every file in the release
 	Modified  bool      // the work tree differs from the commit
 	Toolchain string    // "go1.26.0"
 }
 
-// readSource reads what git and Go say of the work tree at root. It refuses a version that is not a semantic one, and one
-// whose tag is at another commit.
+// readSource reads the state of the work tree at root from git and Go. It returns an error for a version that is not
+// semantic, or with a tag at another commit.
 func readSource(ctx context.Context, root, version string) (source, error) {
 	s := source{Version: version}
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
-		return s, fmt.Errorf("version %q: want a semantic version with its v, such as v0.1.0 or v0.2.0-rc.1 (make release VERSION=v0.1.0)",
+		return s, fmt.Errorf("version %q: must be a semantic version with v, such as v0.1.0 or v0.2.0-rc.1 (make release VERSION=v0.1.0)",
 			version)
 	}
 	var err error
 	if s.Root, err = filepath.Abs(root); err != nil {
 		return s, err
 	}
-	if s.Commit, err = output(ctx, s.Root, "git", "rev-parse", "HEAD"); err != nil {
-		return s, fmt.Errorf("release is made from a git work tree: %w", err)
+	if s.Commit, err = runCommand(ctx, s.Root, "git", "rev-parse", "HEAD"); err != nil {
+		return s, fmt.Errorf("release needs a git work tree: %w", err)
 	}
-	if tagged, err := output(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}"); err == nil &&
+	if tagged, err := runCommand(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}"); err == nil &&
 		tagged != s.Commit {
-		return s, fmt.Errorf("version %s: its tag is at commit %.12s, and the work tree at %.12s: check the tag out first",
+		return s, fmt.Errorf("version %s: its tag is at commit %.12s, and the work tree at %.12s: check out the tag first",
 			version, tagged, s.Commit)
 	}
-	seconds, err := output(ctx, s.Root, "git", "show", "--no-patch", "--format=%ct", "HEAD")
+	seconds, err := runCommand(ctx, s.Root, "git", "show", "--no-patch", "--format=%ct", "HEAD")
 	if err != nil {
 		return s, err
 	}
 	unix, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil {
-		return s, fmt.Errorf("git's time of commit %.12s: %w", s.Commit, err)
+		return s, fmt.Errorf("parse the time of commit %.12s: %w", s.Commit, err)
 	}
 	s.Time = time.Unix(unix, 0).UTC()
-	status, err := output(ctx, s.Root, "git", "status", "--porcelain")
+	status, err := runCommand(ctx, s.Root, "git", "status", "--porcelain")
 	if err != nil {
 		return s, err
 	}
 	s.Modified = status != ""
-	s.Toolchain, err = output(ctx, s.Root, "go", "env", "GOVERSION")
+	s.Toolchain, err = runCommand(ctx, s.Root, "go", "env", "GOVERSION")
 	return s, err
 }
 
-// output runs a command in a folder and gives what it prints, without the spaces around.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	return outputWith(ctx, nil, dir, name, args...)
+// runCommand runs a command in a folder and returns its trimmed output.
+func runCommand(ctx context.Context, dir, name string, args ...string) (string, error) {
+	return runCommandWith(ctx, nil, dir, name, args...)
 }
 
-// outputWith is output with an environment of its own; nil is this process's.
-func outputWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git, go and what was just built
+// runCommandWith is runCommand with a given environment; nil means this process's.
+func runCommandWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git, go and the new binaries
 	cmd.Dir, cmd.Env = dir, env
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -1,6 +1,5 @@
-// Package agent measures the agent on a real control plane, as it is shipped: the released binary with its default
-// flags, polling the Azure emulator once a second. Each measure checks that what it timed or weighed was the real
-// thing, and fails where it was not.
+// Package agent measures the agent on a real control plane: the released binary with its default flags, which polls the
+// Azure emulator every second. Each measurement verifies its own conditions, and fails if they do not hold.
 package agent
 
 import (
@@ -22,54 +21,54 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// IdleWindow is for how long the idle agent is watched, which is what its measures are named after.
+// IdleWindow is the measuring time of the idle agent, which is part of the measurements' names.
 const IdleWindow = 10 * time.Minute
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Idle shortens the time for which the idle agent is watched, to try things out; zero is IdleWindow.
+	// Idle shortens the measuring time of the idle agent for experiments. Zero means IdleWindow.
 	Idle time.Duration
-	// Only runs those measures alone that have it in their names; empty is all of them.
+	// Only selects the measurements with this text in their names. Empty selects all.
 	Only string
-	// Seed makes the moments at which notices appear.
+	// Seed determines the times of the notices.
 	Seed uint64
-	// Progress is told what is being measured; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
 }
 
-// What each of the machines of the pool is for.
+// The machines of the pool by use.
 const (
 	idleMachine     = 0
 	firstNoticed    = 1
 	noticedMachines = 5
 	evictedMachine  = firstNoticed + noticedMachines
 	crowdedMachine  = evictedMachine + 1
-	weighedMachine  = crowdedMachine + 1
-	spotMachine     = weighedMachine + 1
+	memoryMachine   = crowdedMachine + 1
+	spotMachine     = memoryMachine + 1
 	hangingMachine  = spotMachine + 1
 	firstRefuge     = hangingMachine + 1
-	refugeMachines  = 4 // take the pods of those that are drained
+	refugeMachines  = 4 // take the pods of drained nodes
 	machines        = firstRefuge + refugeMachines
 )
 
-// approvalDelay is for how long a machine lives on after its agent has let it go, so that the agent's process can be
-// looked at.
+// approvalDelay is the time that a machine lives after its agent's approval, so that the agent's process can be
+// examined.
 const approvalDelay = 2 * time.Second
 
-type bench struct {
+type agentBench struct {
 	*testbed.Testbed
-	o      Options
+	opts   Options
 	pool   controlplane.AKSPool
 	random *rand.Rand
-	idle   *idle // while it is measured
+	idle   *idleAgent // while it is measured
 }
 
-// Run measures. With all measures it takes as long as the idle agent is watched, and a minute to start and stop.
+// Run runs the measurements. With all of them it takes IdleWindow and about a minute to start and stop.
 func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Idle < 0 {
-		return nil, fmt.Errorf("idle: %s: want more than 0", o.Idle)
+		return nil, fmt.Errorf("idle is %s: must be more than 0", o.Idle)
 	}
 	if o.Idle == 0 {
 		o.Idle = IdleWindow
@@ -77,11 +76,11 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	b := &bench{
-		o: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
+	b := &agentBench{
+		opts: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
 		random: rand.New(rand.NewPCG(o.Seed, 0)),
 	}
-	chosen, err := choose(b.measures(), o.Only)
+	chosen, err := selectMeasurements(b.listMeasurements(), o.Only)
 	if err != nil {
 		return nil, err
 	}
@@ -100,34 +99,34 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.AddPool(ctx, b.pool, machines); err != nil {
 		return nil, err
 	}
-	return b.run(ctx, chosen)
+	return b.runMeasurements(ctx, chosen)
 }
 
-// measure is a part of the group that can be run alone.
-type measure struct {
+// measurement is one measurement.
+type measurement struct {
 	name string
 	run  func(context.Context) ([]result.Result, error)
 }
 
-// idleMeasure watches an agent beside all other measures.
-const idleMeasure = "idle agent, until its time is over"
+// idleMeasure measures an idle agent in parallel to all other measurements.
+const idleMeasure = "idle agent, until its measuring time ends"
 
-func (b *bench) measures() []measure {
-	return []measure{
-		{"notice to cordon", b.cordoning},
-		{"notice to evictions, a budget for each app", b.evicting},
-		{"notice to evictions, one budget for all", b.evictingCrowd},
-		{"memory while draining", b.weighing},
-		{"the demo's Spot notice", b.spotNotice},
-		{"a Spot notice while Node requests hang", b.hangingNodes},
-		{idleMeasure, b.idleResults},
-		{"binary", b.binary},
+func (b *agentBench) listMeasurements() []measurement {
+	return []measurement{
+		{"notice to cordon", b.measureCordons},
+		{"notice to evictions, one PDB per app", b.measureEvictionsPerApp},
+		{"notice to evictions, one PDB for all", b.measureEvictionsOnePDB},
+		{"memory while draining", b.measurePeakMemory},
+		{"the demo's Spot notice", b.measureSpotNotice},
+		{"a Spot notice while Node requests hang", b.measureHangingNodes},
+		{idleMeasure, b.measureIdleAgent},
+		{"binary", b.measureBinarySize},
 	}
 }
 
-// choose returns the measures that have a text in their names.
-func choose(all []measure, text string) ([]measure, error) {
-	var chosen []measure
+// selectMeasurements returns the measurements with a text in their names.
+func selectMeasurements(all []measurement, text string) ([]measurement, error) {
+	var chosen []measurement
 	var names []string
 	for _, m := range all {
 		names = append(names, strconv.Quote(m.name))
@@ -136,22 +135,22 @@ func choose(all []measure, text string) ([]measure, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("only: %q: want a part of one of %s", text, strings.Join(names, ", "))
+		return nil, fmt.Errorf("only is %q: must be part of one of %s", text, strings.Join(names, ", "))
 	}
 	return chosen, nil
 }
 
-func (b *bench) run(ctx context.Context, chosen []measure) ([]result.Result, error) {
-	if slices.ContainsFunc(chosen, func(m measure) bool { return m.name == idleMeasure }) {
+func (b *agentBench) runMeasurements(ctx context.Context, chosen []measurement) ([]result.Result, error) {
+	if slices.ContainsFunc(chosen, func(m measurement) bool { return m.name == idleMeasure }) {
 		var err error
-		if b.idle, err = b.watchIdle(ctx); err != nil {
+		if b.idle, err = b.startIdleAgent(ctx); err != nil {
 			return nil, fmt.Errorf("idle agent: %w", err)
 		}
 		defer b.idle.stop()
 	}
 	var results []result.Result
 	for _, m := range chosen {
-		b.say(m.name)
+		b.printProgress(m.name)
 		rows, err := m.run(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
@@ -161,21 +160,21 @@ func (b *bench) run(ctx context.Context, chosen []measure) ([]result.Result, err
 	return results, nil
 }
 
-func (b *bench) say(what string) { fmt.Fprintf(b.o.Progress, "agent: %s\n", what) }
+func (b *agentBench) printProgress(text string) { fmt.Fprintf(b.opts.Progress, "agent: %s\n", text) }
 
-// guard starts the agent of one machine, with the flags that it has by default.
-func (b *bench) guard(ctx context.Context, instance int) (*testbed.Agent, error) {
+// startAgent starts the agent of one machine with default flags.
+func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Agent, error) {
 	return b.StartAgent(ctx, b.pool, instance)
 }
 
-// setup is what a measure was taken on: what is its own, and what all have in common.
-func (b *bench) setup(format string, args ...any) string {
+// describeSetup describes the conditions of a measurement, followed by the common conditions.
+func (b *agentBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
 		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
 }
 
-// binary is the size of what is installed on each node.
-func (b *bench) binary(context.Context) ([]result.Result, error) {
+// measureBinarySize measures the size of the agent's binary.
+func (b *agentBench) measureBinarySize(context.Context) ([]result.Result, error) {
 	path, err := testbed.Binary("slipway-agent")
 	if err != nil {
 		return nil, err
@@ -185,9 +184,9 @@ func (b *bench) binary(context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	return []result.Result{{
-		Name: "size of slipway-agent", Value: mebibytes(info.Size()), Unit: "MiB",
+		Name: "size of slipway-agent", Value: toMebibytes(info.Size()), Unit: "MiB",
 		Setup: fmt.Sprintf("%s/%s, stripped, no cgo, %s", runtime.GOOS, runtime.GOARCH, runtime.Version()),
 	}}, nil
 }
 
-func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+func toMebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }

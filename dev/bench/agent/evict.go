@@ -18,92 +18,92 @@ import (
 
 const evictedPods = 96
 
-// appsOfANode is how many apps a full node is taken to run.
-const appsOfANode = 12
+// appsPerNode is the number of apps on a full node.
+const appsPerNode = 12
 
-// evicting measures a node with several apps, each behind a budget of its own.
-func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
-	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsOfANode, azure.Preempt)
+// measureEvictionsPerApp measures a node with several apps, each with its own PDB.
+func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Result, error) {
+	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsPerNode, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}
 	return []result.Result{
 		{
-			Name:  fmt.Sprintf("notice visible to every eviction of %d pods accepted", evictedPods),
+			Name:  fmt.Sprintf("notice visible to last of %d evictions accepted", evictedPods),
 			Value: t.seconds, Unit: "s", Reach: result.AtMost(2), Setup: t.setup,
 		},
-		{Name: "API requests for each drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
+		{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
 	}, nil
 }
 
-// evictingCrowd measures the same with one budget over all pods of the node. Each eviction writes that budget's status,
-// as the disruption controller does after each, and one that meets a conflict sleeps for half a second in the API server:
-// no order of asking makes this as fast. The notice is a long one, so that none is deleted past the budget meanwhile.
-func (b *bench) evictingCrowd(ctx context.Context) ([]result.Result, error) {
+// measureEvictionsOnePDB measures the same with one PDB for all pods of the node. Each eviction writes the PDB's status, and so
+// does the disruption controller afterwards. An eviction with a conflict sleeps for half a second in the API server. So
+// no order of requests makes this as fast. The notice is long, so that no pod is deleted despite the PDB.
+func (b *agentBench) measureEvictionsOnePDB(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1, azure.Terminate)
 	if err != nil {
 		return nil, err
 	}
 	return []result.Result{{
-		Name:  fmt.Sprintf("the same, one budget over all %d pods", evictedPods),
+		Name:  fmt.Sprintf("the same, one PDB for all %d pods", evictedPods),
 		Value: t.seconds, Unit: "s", Setup: t.setup,
 	}}, nil
 }
 
-// timing is how long it took from a notice to the last eviction.
-type timing struct {
+// evictionTiming is the result of timeEvictions.
+type evictionTiming struct {
 	seconds  float64
 	requests int
 	setup    string
 }
 
-// timeEvictions times a notice from being visible to the API server's having accepted the last eviction. The
-// budgets cover all pods and allow all of it: the API server still counts each one in its budget.
-func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int, how azure.EventType) (timing, error) {
+// timeEvictions measures the time from a visible notice to the last accepted eviction. The PDBs cover all pods and allow
+// all evictions, but the API server still counts each eviction.
+func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (evictionTiming, error) {
 	objects := []runtime.Object{workload.Namespace(name)}
 	for i := range apps {
 		app := workload.App{
-			Namespace: name, Name: fmt.Sprintf("app-%d", i), Replicas: int32(evictedPods / apps), NodeSelector: place(name),
+			Namespace: name, Name: fmt.Sprintf("app-%d", i), Replicas: int32(evictedPods / apps), NodeSelector: podSelector(name),
 			MaxUnavailable: "100%",
 		}
 		objects = append(objects, app.Deployment(), app.Budget())
 	}
-	pods, err := b.settle(ctx, name, machine, evictedPods, objects...)
+	pods, err := b.runWorkload(ctx, name, machine, evictedPods, objects...)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
-	agent, err := b.guard(ctx, machine)
+	agent, err := b.startAgent(ctx, machine)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
 	if err := testbed.Pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
-	event, err := b.takeAway(ctx, machine, how)
+	event, err := b.announceAndAwaitApproval(ctx, machine, eventType)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
 	requests, err := audit.Requests(b.Cluster, event.VisibleAt)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
 	its := requests[agent.Node]
-	last, err := lastEviction(its, pods, event.VisibleAt)
+	last, err := lastEvictionTime(its, pods, event.VisibleAt)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
-	ledger, err := b.gone(ctx, event.EventID)
+	ledger, err := b.awaitLedger(ctx, event.EventID)
 	if err != nil {
-		return timing{}, err
+		return evictionTiming{}, err
 	}
-	setup := b.setup("one %s notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
-		"100%%, replaced on %d others; the end is the audit log's time of the last answer", how, b.o.Seed, apps, evictedPods/apps,
+	setup := b.describeSetup("one %s notice (seed %d); %d Deployments of %d pods on one node, each with a PDB of maxUnavailable "+
+		"100%%, replaced on %d others; the end is the audit log's time of the last response", eventType, b.opts.Seed, apps, evictedPods/apps,
 		refugeMachines)
-	return timing{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, allFinished(ledger, evictedPods)
+	return evictionTiming{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, checkAllFinished(ledger, evictedPods)
 }
 
-// lastEviction is when the last of the pods was accepted to be evicted; one that never was is an error.
-func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
+// lastEvictionTime returns when the last eviction of the pods was accepted. It returns an error if a pod was not evicted.
+func lastEvictionTime(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
 	evicted, err := audit.Evictions(requests)
 	if err != nil {
 		return last, err
@@ -111,7 +111,7 @@ func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (
 	for _, p := range pods {
 		at, ok := evicted[p.UID]
 		if !ok {
-			return last, fmt.Errorf("audit log: %d of %d pods were evicted with their UID as the precondition, and %s (%s) was not",
+			return last, fmt.Errorf("audit log: %d of %d pods were evicted with their UID as precondition; %s (%s) was not",
 				len(evicted), len(pods), p.Name, p.UID)
 		}
 		if at.After(last) {

@@ -25,68 +25,68 @@ import (
 
 const hangingPods = 24
 
-// hangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there was
-// time for them. The node cannot be cordoned, so that pods have to leave after a quarter of the notice at the latest.
-func (b *bench) hangingNodes(ctx context.Context) ([]result.Result, error) {
+// measureHangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there
+// was enough time. The node cannot be cordoned, so the agent must start the evictions after a quarter of the notice at
+// the latest.
+func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, error) {
 	const namespace = "hanging"
 	objects := workload.Namespace(namespace)
 	app := func(name, stop string) workload.App {
-		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: place(namespace), Stop: stop}
+		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: podSelector(namespace), Stop: stop}
 	}
-	if _, err := b.settle(ctx, namespace, hangingMachine, hangingPods, objects, app("quick", "1").Deployment(),
+	if _, err := b.runWorkload(ctx, namespace, hangingMachine, hangingPods, objects, app("quick", "1").Deployment(),
 		app("slow", "8").Deployment(), app("slowest", "16").Deployment()); err != nil {
 		return nil, err
 	}
-	hangs := &hanging{proxy: faultproxy.New(func(r faultproxy.Request) string { return r.Method + " " + r.Path })}
+	hangs := &hangingProxy{proxy: faultproxy.New(func(r faultproxy.Request) string { return r.Method + " " + r.Path })}
 	defer hangs.close()
-	if err := b.guardBehind(ctx, hangs, hangingMachine); err != nil {
+	if err := b.startAgentBehindProxy(ctx, hangs, hangingMachine); err != nil {
 		return nil, err
 	}
 	hangs.on.Store(true)
-	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives whoever announces it
+	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
 		Type: azure.Preempt, Resources: []string{b.pool.Resource(hangingMachine)},
 	})
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := b.gone(ctx, event.EventID)
+	ledger, err := b.awaitLedger(ctx, event.EventID)
 	if err != nil {
 		return nil, err
 	}
-	lost, err := lostInTime(ledger)
+	lost, err := countAvoidableLosses(ledger)
 	if err != nil {
 		return nil, err
 	}
 	if hangs.met.Load() == 0 || hangs.answered.Load() > 0 {
-		return nil, fmt.Errorf("%d requests for Nodes hung and %d did not, want all of them to hang", hangs.met.Load(), hangs.answered.Load())
+		return nil, fmt.Errorf("%d requests for Nodes hung and %d did not; all must hang", hangs.met.Load(), hangs.answered.Load())
 	}
 	return []result.Result{{
-		Name:  "pods lost that time allowed, every PATCH and GET of Nodes hanging",
+		Name:  "pods lost despite enough time, every PATCH and GET of Nodes hanging",
 		Value: float64(lost.pods), Unit: "pods", Reach: result.AtMost(0),
-		Setup: b.setup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; the last of them asked after %.1f s, %d requests hung; "+
-			"time allows what stops within the notice, less a quarter of it, the poll interval and the agent's margin of %s",
+		Setup: b.describeSetup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; last eviction after %.1f s, %d requests hung; "+
+			"the available time is the notice without a quarter of it, the poll interval and the agent's margin of %s",
 			azure.MinimumNotice(azure.Preempt), hangingPods, lost.asked.Seconds(), hangs.met.Load(), agentpkg.DefaultMargin),
 	}}, nil
 }
 
-// losses are the pods that did not finish although there was time, and how long after the notice the last pod that was on
-// the machine was asked.
-type losses struct {
+// avoidableLosses are the pods that did not finish despite enough time, and the time from the notice to the last eviction.
+type avoidableLosses struct {
 	pods  int
 	asked time.Duration
 }
 
-// lostInTime judges the pods of a machine. Each that was there when the notice came must have been asked to leave.
-func lostInTime(l azure.EventLedger) (losses, error) {
-	var found losses
-	there := 0
+// countAvoidableLosses judges the pods of a machine. It returns an error if a pod that existed at the notice was not evicted.
+func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
+	var found avoidableLosses
+	present := 0
 	window := l.NotBefore.Sub(l.VisibleAt)
 	from := l.VisibleAt.Add(window/4 + source.DefaultInterval)
 	for _, p := range l.Pods {
 		if !p.Late {
-			there++
+			present++
 			if p.AskedSeenAt.IsZero() {
-				return found, fmt.Errorf("pod %s/%s was never asked to leave", p.Namespace, p.Name)
+				return found, fmt.Errorf("pod %s/%s was never evicted", p.Namespace, p.Name)
 			}
 			found.asked = max(found.asked, p.AskedSeenAt.Sub(l.VisibleAt))
 		}
@@ -98,34 +98,34 @@ func lostInTime(l azure.EventLedger) (losses, error) {
 		if p.BoundAt.After(begins) {
 			begins = p.BoundAt.Add(time.Second)
 		}
-		ends := begins.Add(time.Duration(stops * float64(time.Second)))
-		if p.Outcome != azure.OutcomeFinished && ends.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
+		stoppedAt := begins.Add(time.Duration(stops * float64(time.Second)))
+		if p.Outcome != azure.OutcomeFinished && stoppedAt.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
 			found.pods++
 		}
 	}
-	if there != hangingPods {
-		return found, fmt.Errorf("the ledger has %d pods that were there, want %d: %s", there, hangingPods, l.Summary(testbed.CutTolerance))
+	if present != hangingPods {
+		return found, fmt.Errorf("the ledger has %d pods from before the notice, want %d: %s", present, hangingPods, l.Summary(testbed.CutTolerance))
 	}
 	return found, nil
 }
 
-// hanging is a proxy before the API server that leaves requests for Nodes without an answer.
-type hanging struct {
+// hangingProxy is a proxy in front of the API server that lets requests for Nodes hang.
+type hangingProxy struct {
 	on            atomic.Bool
-	met, answered atomic.Int64 // requests for Nodes since then
+	met, answered atomic.Int64 // requests for Nodes while it is on
 	proxy         *faultproxy.Proxy
 	dir           string
 }
 
-func (h *hanging) close() {
+func (h *hangingProxy) close() {
 	_ = h.proxy.Close()
 	if h.dir != "" {
 		_ = os.RemoveAll(h.dir)
 	}
 }
 
-// fault has PATCHes and GETs of Nodes wait until their client gives up.
-func (h *hanging) fault(r faultproxy.Request) faultproxy.Fault {
+// fault lets PATCHes and GETs of Nodes hang until the client gives up.
+func (h *hangingProxy) fault(r faultproxy.Request) faultproxy.Fault {
 	if !h.on.Load() || !strings.HasPrefix(r.Path, "/api/v1/nodes") {
 		return faultproxy.Fault{}
 	}
@@ -137,8 +137,8 @@ func (h *hanging) fault(r faultproxy.Request) faultproxy.Fault {
 	return faultproxy.Fault{Delay: time.Hour}
 }
 
-// guardBehind is guard with a proxy between the agent and the API server.
-func (b *bench) guardBehind(ctx context.Context, h *hanging, instance int) (err error) {
+// startAgentBehindProxy is startAgent with a proxy between the agent and the API server.
+func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy, instance int) (err error) {
 	h.proxy.Faults(h.fault)
 	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {
 		return err

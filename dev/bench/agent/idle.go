@@ -11,42 +11,42 @@ import (
 )
 
 const (
-	sampleEvery = time.Second
-	// scrapeEvery is how often Prometheus reads the metrics in many clusters. An agent that nobody looks at would be
-	// smaller than it is in earnest.
-	scrapeEvery = 15 * time.Second
+	sampleInterval = time.Second
+	// scrapeInterval is a common scrape interval of Prometheus. Without scrapes the agent would use less memory than in
+	// production.
+	scrapeInterval = 15 * time.Second
 )
 
-// idle is an agent that no notice is for. It shares the document with the machines that have some, as machines of one
-// scale set do.
-type idle struct {
-	b     *bench
+// idleAgent is an agent without notices. It gets the same document as the machines with notices, because they are in one
+// scale set.
+type idleAgent struct {
+	b     *agentBench
 	agent *testbed.Agent
 	since time.Time
 	stop  context.CancelFunc
 	done  chan struct{}
 
-	// Of the samples; to be read when done is closed.
+	// Results of the samples. Read them after done is closed.
 	largest int64
 	err     error
 }
 
-// watchIdle starts an agent and begins to watch it.
-func (b *bench) watchIdle(ctx context.Context) (*idle, error) {
-	w := &idle{b: b, since: time.Now(), done: make(chan struct{})}
+// startIdleAgent starts an agent and its measurement.
+func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
+	w := &idleAgent{b: b, since: time.Now(), done: make(chan struct{})}
 	var err error
-	if w.agent, err = b.guard(ctx, idleMachine); err != nil {
+	if w.agent, err = b.startAgent(ctx, idleMachine); err != nil {
 		return nil, err
 	}
-	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.o.Idle))
-	go w.sample(ctx)
+	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.opts.Idle))
+	go w.sampleMemory(ctx)
 	return w, nil
 }
 
-// sample weighs the agent again and again until ctx ends.
-func (w *idle) sample(ctx context.Context) {
+// sampleMemory measures the agent's memory periodically until ctx ends.
+func (w *idleAgent) sampleMemory(ctx context.Context) {
 	defer close(w.done)
-	ticker := time.NewTicker(sampleEvery)
+	ticker := time.NewTicker(sampleInterval)
 	defer ticker.Stop()
 	scraped := time.Now()
 	for {
@@ -56,9 +56,9 @@ func (w *idle) sample(ctx context.Context) {
 			return
 		}
 		w.largest = max(w.largest, now)
-		if time.Since(scraped) >= scrapeEvery {
+		if time.Since(scraped) >= scrapeInterval {
 			scraped = time.Now()
-			_ = w.agent.Metrics(ctx) // what it says is of no interest here
+			_ = w.agent.Metrics(ctx) // only the scrape matters, not its result
 		}
 		select {
 		case <-ctx.Done():
@@ -68,10 +68,12 @@ func (w *idle) sample(ctx context.Context) {
 	}
 }
 
-func (b *bench) idleResults(ctx context.Context) ([]result.Result, error) { return b.idle.results(ctx) }
+func (b *agentBench) measureIdleAgent(ctx context.Context) ([]result.Result, error) {
+	return b.idle.awaitResults(ctx)
+}
 
-// results waits for the end of the window.
-func (w *idle) results(ctx context.Context) ([]result.Result, error) {
+// awaitResults waits for the end of the measuring time.
+func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():
@@ -86,41 +88,41 @@ func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("processor time of the agent: %w", err)
 	}
-	requests, err := w.requests()
+	requests, err := w.countRequests()
 	if err != nil {
 		return nil, err
 	}
-	window := w.b.o.Idle.String()
-	if w.b.o.Idle != IdleWindow {
+	window := w.b.opts.Idle.String()
+	if w.b.opts.Idle != IdleWindow {
 		window += " INSTEAD OF " + IdleWindow.String()
 	}
-	setup := w.b.setup("window of %s from the start of the process, metrics read every %s, other machines of its scale set "+
-		"having notices", window, scrapeEvery)
+	setup := w.b.describeSetup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
+		"have notices", window, scrapeInterval)
 	return []result.Result{
 		{
-			Name: "agent memory, idle, resident", Value: mebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
-			Setup: setup + fmt.Sprintf("; the largest of the samples taken every %s", sampleEvery),
+			Name: "agent memory, idle, resident", Value: toMebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
+			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleInterval),
 		},
 		{
-			Name: "API requests by an idle agent in 10 minutes, one watch aside", Value: float64(requests), Unit: "requests",
+			Name: "API requests by an idle agent in 10 minutes, without one watch", Value: float64(requests), Unit: "requests",
 			Reach: result.AtMost(2), Setup: setup,
 		},
 		{Name: "CPU time of an idle agent in 10 minutes", Value: cpu.Seconds(), Unit: "s", Setup: setup},
 	}, nil
 }
 
-// requests counts what the agent asked in the window, but for one watch.
-func (w *idle) requests() (int, error) {
+// countRequests counts the agent's requests in the measuring time, without one watch.
+func (w *idleAgent) countRequests() (int, error) {
 	byNode, err := audit.Requests(w.b.Cluster, w.since)
 	if err != nil {
 		return 0, err
 	}
 	all := byNode[w.agent.Node]
 	if lost := byNode[audit.Nobody]; len(lost) > 0 {
-		return 0, fmt.Errorf("audit log: %d requests are an agent's, and of which node is not known", len(lost))
+		return 0, fmt.Errorf("audit log: %d requests of agents have no node", len(lost))
 	}
 	if len(all) == 0 {
-		return 0, fmt.Errorf("audit log: no request by the agent of %s, which cannot be: it has read its node", w.agent.Node)
+		return 0, fmt.Errorf("audit log: no request by the agent of %s, although it must have read its node", w.agent.Node)
 	}
 	for _, r := range all {
 		if r.Verb == "watch" {

@@ -14,35 +14,35 @@ import (
 )
 
 const (
-	weighedPods = 110 // the kubelet's default limit, with none left for a DaemonSet
-	// annotated is how many bytes of annotations each pod has, which makes it as large as pods with a few containers and
-	// an injected sidecar are.
-	annotated = 4 << 10
+	memoryPods = 110 // the kubelet's default limit; no DaemonSet pod fits
+	// annotationBytes is the size of each pod's annotations in bytes. It makes the pod as large as a pod with a few containers
+	// and a sidecar.
+	annotationBytes = 4 << 10
 )
 
-// weighing takes the most memory that an agent ever had, once it has drained a full node.
-func (b *bench) weighing(ctx context.Context) ([]result.Result, error) {
+// measurePeakMemory measures the peak memory of an agent that has drained a full node.
+func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, error) {
 	app := func(name, maxUnavailable string) workload.App {
 		return workload.App{
-			Namespace: "memory", Name: name, Replicas: weighedPods / 2, NodeSelector: place("memory"), MaxUnavailable: maxUnavailable,
-			Annotations: map[string]string{"bench.slipway.dev/weight": strings.Repeat("slipway ", annotated/8)},
+			Namespace: "memory", Name: name, Replicas: memoryPods / 2, NodeSelector: podSelector("memory"), MaxUnavailable: maxUnavailable,
+			Annotations: map[string]string{"bench.slipway.dev/weight": strings.Repeat("slipway ", annotationBytes/8)},
 		}
 	}
 	guarded, free := app("guarded", "25%"), app("free", "100%")
-	pods, err := b.settle(ctx, "memory", weighedMachine, weighedPods, workload.Namespace("memory"),
+	pods, err := b.runWorkload(ctx, "memory", memoryMachine, memoryPods, workload.Namespace("memory"),
 		guarded.Deployment(), guarded.Budget(), free.Deployment(), free.Budget())
 	if err != nil {
 		return nil, err
 	}
-	size, err := averageSize(pods)
+	size, err := averagePodSize(pods)
 	if err != nil {
 		return nil, err
 	}
-	agent, err := b.guard(ctx, weighedMachine)
+	agent, err := b.startAgent(ctx, memoryMachine)
 	if err != nil {
 		return nil, err
 	}
-	event, err := b.takeAway(ctx, weighedMachine, azure.Preempt)
+	event, err := b.announceAndAwaitApproval(ctx, memoryMachine, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}
@@ -50,23 +50,23 @@ func (b *bench) weighing(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory of the agent after the drain: %w", err)
 	}
-	ledger, err := b.gone(ctx, event.EventID)
+	ledger, err := b.awaitLedger(ctx, event.EventID)
 	if err != nil {
 		return nil, err
 	}
-	if err := allFinished(ledger, weighedPods); err != nil {
+	if err := checkAllFinished(ledger, memoryPods); err != nil {
 		return nil, err
 	}
 	return []result.Result{{
-		Name:  fmt.Sprintf("agent memory while draining %d pods, peak resident", weighedPods),
-		Value: mebibytes(peak), Unit: "MiB", Reach: result.AtMost(30),
-		Setup: b.setup("VmHWM from the start of the process to its acknowledgement of a Spot notice; pods of %.1f KiB of JSON, "+
-			"half of them behind a budget of 25%%", float64(size)/(1<<10)),
+		Name:  fmt.Sprintf("agent memory while draining %d pods, peak resident", memoryPods),
+		Value: toMebibytes(peak), Unit: "MiB", Reach: result.AtMost(30),
+		Setup: b.describeSetup("VmHWM from the start of the process to its approval of a Spot notice; pods of %.1f KiB of JSON, "+
+			"half of them with a PDB of 25%%", float64(size)/(1<<10)),
 	}}, nil
 }
 
-// averageSize is how many bytes of JSON a pod has.
-func averageSize(pods []corev1.Pod) (int, error) {
+// averagePodSize returns the average size of a pod in bytes of JSON.
+func averagePodSize(pods []corev1.Pod) (int, error) {
 	total := 0
 	for _, p := range pods {
 		raw, err := json.Marshal(p)

@@ -17,25 +17,27 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// settleTimeout bounds the wait for pods to run.
+// settleTimeout is the timeout of the wait for running pods.
 const settleTimeout = 2 * time.Minute
 
-// place is the node selector of a workload's pods; see settle.
-func place(name string) map[string]string { return map[string]string{"bench.slipway.dev/" + name: ""} }
+// podSelector returns the node selector of a workload's pods, see runWorkload.
+func podSelector(name string) map[string]string {
+	return map[string]string{"bench.slipway.dev/" + name: ""}
+}
 
-// settle makes a workload, whose pods have the selector of place(name), and waits until all of them run on one machine.
-// From then on the machines of the refuge take them too, so that those that have to leave find a home.
-func (b *bench) settle(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
+// runWorkload creates a workload, which must have the selector podSelector(name), and waits until all pods run on one machine. Then
+// it opens the refuge machines for the evicted pods.
+func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if err := b.label(ctx, instance, name); err != nil {
+	if err := b.labelNode(ctx, instance, name); err != nil {
 		return nil, err
 	}
 	if err := workload.CreateSettled(ctx, b.Client(), objects...); err != nil {
 		return nil, err
 	}
 	for i := range refugeMachines {
-		if err := b.label(ctx, firstRefuge+i, name); err != nil {
+		if err := b.labelNode(ctx, firstRefuge+i, name); err != nil {
 			return nil, err
 		}
 	}
@@ -52,8 +54,8 @@ func (b *bench) settle(ctx context.Context, name string, instance, pods int, obj
 	return list.Items, nil
 }
 
-func (b *bench) label(ctx context.Context, instance int, name string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": place(name)}})
+func (b *agentBench) labelNode(ctx context.Context, instance int, name string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": podSelector(name)}})
 	if err != nil {
 		return err
 	}
@@ -64,11 +66,10 @@ func (b *bench) label(ctx context.Context, instance int, name string) error {
 	return nil
 }
 
-// takeAway announces that a machine is taken away, by a Preempt or with the longer notice of a Terminate, and waits until
-// its agent has let it go.
-func (b *bench) takeAway(ctx context.Context, instance int, how azure.EventType) (azure.Record, error) {
-	what := azure.Announcement{Type: how, Resources: []string{b.pool.Resource(instance)}}
-	announced, err := b.Azure.Announce(what) //nolint:contextcheck // an event outlives whoever announces it
+// announceAndAwaitApproval announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
+func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.Record, error) {
+	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.Resource(instance)}}
+	announced, err := b.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
 	if err != nil {
 		return azure.Record{}, err
 	}
@@ -79,26 +80,26 @@ func (b *bench) takeAway(ctx context.Context, instance int, how azure.EventType)
 		return azure.Record{}, err
 	}
 	if len(record.Approvals) == 0 {
-		return azure.Record{}, fmt.Errorf("event %s began before the node was drained:\n%s", record.EventID,
+		return azure.Record{}, fmt.Errorf("event %s started before the node was drained:\n%s", record.EventID,
 			b.Azure.Ledger().Summary(testbed.CutTolerance))
 	}
 	return record, nil
 }
 
-// awaitEvent waits until an event is as wanted.
-func (b *bench) awaitEvent(ctx context.Context, id string, wanted func(azure.Record) bool) (azure.Record, error) {
+// awaitEvent waits until matches returns true for an event.
+func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azure.Record) bool) (azure.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
 	state, err := b.Azure.Wait(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
-		return ok && wanted(r)
+		return ok && matches(r)
 	})
 	record, _ := state.Event(id)
 	return record, err
 }
 
-// gone waits until a machine has been taken away, and returns what became of its pods.
-func (b *bench) gone(ctx context.Context, id string) (azure.EventLedger, error) {
+// awaitLedger waits until an event has vanished, and returns its ledger.
+func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLedger, error) {
 	if _, err := b.awaitEvent(ctx, id, func(r azure.Record) bool { return !r.Listed() }); err != nil {
 		return azure.EventLedger{}, err
 	}
@@ -109,8 +110,8 @@ func (b *bench) gone(ctx context.Context, id string) (azure.EventLedger, error) 
 	return ledger, nil
 }
 
-// allFinished checks that as many pods were on the machine and all of them ended in peace.
-func allFinished(l azure.EventLedger, pods int) error {
+// checkAllFinished checks that the machine had this number of pods and all of them finished.
+func checkAllFinished(l azure.EventLedger, pods int) error {
 	if len(l.Pods) != pods || l.Count(azure.OutcomeFinished) != pods {
 		return fmt.Errorf("not all of the %d pods finished: %s", pods, l.Summary(testbed.CutTolerance))
 	}

@@ -12,22 +12,21 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// spotNotice counts the pods that were cut short in the story that the demo tells first, although their machine had
-// time left.
-func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
+// measureSpotNotice counts the pods that were cut short although their machine had time left, in the demo's first step.
+func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, error) {
 	const namespace, pods = "spot", workload.SpotPods
-	objects := append([]runtime.Object{workload.Namespace(namespace)}, workload.SpotNode(namespace, place("spot")).Objects()...)
-	if _, err := b.settle(ctx, "spot", spotMachine, pods, objects...); err != nil {
+	objects := append([]runtime.Object{workload.Namespace(namespace)}, workload.SpotNode(namespace, podSelector("spot")).Objects()...)
+	if _, err := b.runWorkload(ctx, "spot", spotMachine, pods, objects...); err != nil {
 		return nil, err
 	}
-	if _, err := b.guard(ctx, spotMachine); err != nil {
+	if _, err := b.startAgent(ctx, spotMachine); err != nil {
 		return nil, err
 	}
-	event, err := b.takeAway(ctx, spotMachine, azure.Preempt)
+	event, err := b.announceAndAwaitApproval(ctx, spotMachine, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := b.gone(ctx, event.EventID)
+	ledger, err := b.awaitLedger(ctx, event.EventID)
 	if err != nil {
 		return nil, err
 	}
@@ -35,14 +34,14 @@ func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
 		return nil, fmt.Errorf("the ledger has %d pods, want %d: %s", len(ledger.Pods), pods,
 			ledger.Summary(testbed.CutTolerance))
 	}
-	setup := b.setup("Spot notice of %s on the demo's apps: 30 pods behind a budget that lets 6 go at a time, 7 without one, a "+
-		"StatefulSet's, one whose budget wants to keep it, one that takes 20 s to stop; drained after %.1f s", azure.MinimumNotice(azure.Preempt),
+	setup := b.describeSetup("Spot notice of %s on the demo's apps: 30 pods with a PDB for 6 at a time, 7 without a PDB, 1 of a "+
+		"StatefulSet, 1 with a PDB that denies eviction, 1 that takes 20 s to stop; drained after %.1f s", azure.MinimumNotice(azure.Preempt),
 		event.Approvals[0].At.Sub(event.VisibleAt).Seconds())
 	return []result.Result{
 		{
-			Name:  fmt.Sprintf("pods cut short while time remained, Spot notice on %d pods", pods),
+			Name:  fmt.Sprintf("pods cut short with time left, Spot notice on %d pods", pods),
 			Value: float64(len(ledger.CutWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Reach: result.AtMost(0),
-			Setup: setup + fmt.Sprintf("; within %s of the end counts as no time", testbed.CutTolerance),
+			Setup: setup + fmt.Sprintf("; the last %s do not count as time left", testbed.CutTolerance),
 		},
 		{
 			Name:  fmt.Sprintf("pods lost with their machine, Spot notice on %d pods", pods),

@@ -1,5 +1,5 @@
-// Package audit tells from the API server's audit log what the agents have asked of it, and when it was carried out.
-// A figure that is read there has no part in what it measures.
+// Package audit reads from the API server's audit log which requests the agents sent and when they were carried out.
+// Reading the log does not affect the measurement.
 package audit
 
 import (
@@ -19,16 +19,15 @@ import (
 const (
 	agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
 	userAgent = "slipway-agent/"
-	// boundNode is where the API server says which node a token is bound to.
+	// boundNode is the audit annotation with the node that a token is bound to.
 	boundNode = "authentication.kubernetes.io/node-name"
 )
 
-// Nobody is the node of the requests that were given up before the API server had found out whose they are.
+// Nobody is the node of requests that ended before the API server had authenticated the client.
 const Nobody = ""
 
-// Requests lists everything that the agents have asked of the API server since then, by their nodes, a watch once. An
-// agent's request that cannot be told to be of one node is an error: it would be missing from somebody's count. Only
-// those of Nobody have no node.
+// Requests lists all requests of the agents since a time by node, a watch once. A request of an agent without a node is
+// an error, because some node's count would miss it. Only the requests of Nobody have no node.
 func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]auditv1.Event, error) {
 	all, err := cluster.Audit(controlplane.AuditFilter{Since: since})
 	if err != nil {
@@ -37,31 +36,31 @@ func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]audi
 	byNode := map[string][]auditv1.Event{}
 	for _, e := range all {
 		by := e.User.Extra[boundNode]
-		switch ours := e.User.Username == agentUser; {
-		case ours && len(by) == 1:
+		switch isAgent := e.User.Username == agentUser; {
+		case isAgent && len(by) == 1:
 			byNode[by[0]] = append(byNode[by[0]], e)
 		case e.User.Username == "" && strings.HasPrefix(e.UserAgent, userAgent):
 			byNode[Nobody] = append(byNode[Nobody], e)
-		case ours, strings.HasPrefix(e.UserAgent, userAgent):
-			return nil, fmt.Errorf("audit log: %s %s by %s (%s) is an agent's, and of which node is not known: %v", e.Verb,
+		case isAgent, strings.HasPrefix(e.UserAgent, userAgent):
+			return nil, fmt.Errorf("audit log: %s %s by %s (%s) is a request of an agent without node: %v", e.Verb,
 				e.RequestURI, e.User.Username, e.UserAgent, e.ResponseStatus)
 		}
 	}
 	return byNode, nil
 }
 
-// Accepted tells when the API server had carried out a request, or that it did not.
+// Accepted returns when a request was carried out, and whether it was.
 func Accepted(e auditv1.Event) (time.Time, bool) {
 	done := e.Stage == auditv1.StageResponseComplete && e.ResponseStatus != nil && e.ResponseStatus.Code/100 == 2
 	return e.StageTimestamp.Time, done
 }
 
-// Is reports whether a request is of a kind.
+// Is reports whether a request has a verb, resource and subresource.
 func Is(e auditv1.Event, verb, resource, subresource string) bool {
 	return e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Subresource == subresource
 }
 
-// Cordons tells when each record on a node, by its annotation, was first written in one request with the cordon.
+// Cordons returns when each cordon claim, by its annotation, was first written together with the cordon.
 func Cordons(requests []auditv1.Event) map[string]time.Time {
 	cordoned := map[string]time.Time{}
 	for _, r := range requests {
@@ -85,7 +84,7 @@ func Cordons(requests []auditv1.Event) map[string]time.Time {
 	return cordoned
 }
 
-// Deletions tells when pods were deleted whose eviction had not been accepted before, by their namespaces and names.
+// Deletions returns when pods were deleted without an accepted eviction, by namespace and name.
 func Deletions(requests []auditv1.Event) map[string]time.Time {
 	evicted, deleted := map[string]bool{}, map[string]time.Time{}
 	name := func(e auditv1.Event) string { return e.ObjectRef.Namespace + "/" + e.ObjectRef.Name }
@@ -102,7 +101,7 @@ func Deletions(requests []auditv1.Event) map[string]time.Time {
 	return deleted
 }
 
-// Evictions tells when each pod's eviction was accepted, by the UID that was its precondition.
+// Evictions returns when each pod's eviction was accepted, by the UID in its precondition.
 func Evictions(requests []auditv1.Event) (map[types.UID]time.Time, error) {
 	evicted := map[types.UID]time.Time{}
 	for _, r := range requests {

@@ -1,5 +1,5 @@
-// Package autoscale measures how fast and how well machines are ordered: the decision by itself, and the way from a pod
-// that finds no room to the call that creates a machine, on a real control plane with the real manager.
+// Package autoscale measures how fast and how well instances are launched: the decision alone, and the time from an
+// unschedulable pod to the call that creates a machine. The latter uses a real control plane and the real manager.
 package autoscale
 
 import (
@@ -23,64 +23,64 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Progress is told what is being done; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
 }
 
 const (
-	pods       = 500
-	perMachine = 15 // pods, beside what the system keeps
-	patience   = 5 * time.Minute
-	namespace  = "autoscale"
+	pods        = 500
+	perMachine  = 15 // pods, next to the system's own use
+	waitTimeout = 5 * time.Minute
+	namespace   = "autoscale"
 )
 
-// market is where machines come from.
-type market struct {
-	// cores are those of its machines, and cpu is what each pod asks for.
+// testCloud is a cloud for the measurement.
+type testCloud struct {
+	// cores is the size of its machines, and cpu the request of each pod.
 	cores int
 	cpu   string
-	// labels are those of its machines.
+	// labels are the labels of its nodes.
 	labels map[string]string
-	// config is the manager's, and group the NodeGroup's.
+	// config is the manager's configuration, and group the NodeGroup's spec.
 	config map[string]any
 	group  string
-	// made is when its machines were made, the first one first, and by says where that is seen.
-	made func() []time.Time
-	by   string
-	// confirm waits until the cloud has machines for all pods, and fails when it has more than that.
-	confirm func(context.Context) error
+	// creationTimes returns the creation times of its machines, first to last. by describes their source.
+	creationTimes func() []time.Time
+	timesSource   string
+	// awaitAllMachines waits until the cloud has machines for all pods, and fails if it has more.
+	awaitAllMachines func(context.Context) error
 }
 
-// Run measures. It takes about a minute.
+// Run runs the measurements. It takes about a minute.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
 	var results []result.Result
-	for _, measure := range []func() (result.Result, error){packed, decided} {
+	for _, measure := range []func() (result.Result, error){measurePacking, measureDecision} {
 		r, err := measure()
 		if err != nil {
 			return nil, err
 		}
 		results = append(results, r)
 	}
-	r, err := reach(ctx, o, scaleSet)
+	r, err := measureLatency(ctx, o, newScaleSetCloud)
 	if err != nil {
 		return nil, err
 	}
 	return append(results, r), nil
 }
 
-// reach measures from the moment in which the API server tells that a pod finds no room to the moment in which the cloud
-// is asked for the machine that has room for it. Machines are not joined, so that no pod takes room that another was
-// ordered for: the nth pod is helped by the machine with the nth place.
-func reach(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (market, error)) (_ result.Result, err error) {
+// measureLatency measures the time from the moment when the API server reports an unschedulable pod to the create call of its
+// machine. The machines never join, so that no pod takes another pod's place. The nth pod belongs to the machine with
+// the nth place.
+func measureLatency(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (testCloud, error)) (_ result.Result, err error) {
 	bed, err := testbed.Start(ctx, testbed.Options{
-		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: patience},
+		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: waitTimeout},
 	})
 	if err != nil {
 		return result.Result{}, err
@@ -90,7 +90,7 @@ func reach(ctx context.Context, o Options, open func(context.Context, *testbed.T
 			err = stopped
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	m, err := open(ctx, bed)
 	if err != nil {
@@ -98,40 +98,40 @@ func reach(ctx context.Context, o Options, open func(context.Context, *testbed.T
 	}
 	for _, prepare := range []func() error{
 		func() error { return workload.Create(ctx, bed.Client(), workload.Namespace(namespace)) },
-		func() error { return manage(ctx, bed, m) },
-		func() error { return settle(ctx, bed, m) },
+		func() error { return startManager(ctx, bed, m) },
+		func() error { return launchFirstMachine(ctx, bed, m) },
 	} {
 		if err := prepare(); err != nil {
 			return result.Result{}, err
 		}
 	}
-	fmt.Fprintf(o.Progress, "autoscale: %d pods find no room\n", pods)
-	noRoom, err := watch(ctx, bed)
+	fmt.Fprintf(o.Progress, "autoscale: %d unschedulable pods\n", pods)
+	noRoom, err := watchUnschedulable(ctx, bed)
 	if err != nil {
 		return result.Result{}, err
 	}
 	objects := make([]runtime.Object, 0, pods)
 	for i := range pods {
-		objects = append(objects, m.app(fmt.Sprintf("web-%d", i)).Pod())
+		objects = append(objects, m.newApp(fmt.Sprintf("web-%d", i)).Pod())
 	}
 	if err := workload.Create(ctx, bed.Client(), objects...); err != nil {
 		return result.Result{}, err
 	}
-	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are made", machines), func() bool { return len(m.made()) >= machines }); err != nil {
-		return result.Result{}, fmt.Errorf("%w: there are %d", err, len(m.made()))
+	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are created", machines), func() bool { return len(m.creationTimes()) >= machines }); err != nil {
+		return result.Result{}, fmt.Errorf("%w: %d machines exist", err, len(m.creationTimes()))
 	}
-	if err := m.confirm(ctx); err != nil {
+	if err := m.awaitAllMachines(ctx); err != nil {
 		return result.Result{}, err
 	}
-	return m.latency(noRoom(), m.made()[1:])
+	return m.computeLatency(noRoom(), m.creationTimes()[1:])
 }
 
-// machines is the least number for the pods, of which one has waited since before.
+// machines is the minimum number for the pods, including the one that waited before.
 const machines = (pods + 1 + perMachine - 1) / perMachine
 
-// latency is the time between the nth pod and the machine with the nth place. The first machine is not among those given,
-// which has room for all but the one pod that it was ordered for.
-func (m market) latency(noRoom, made []time.Time) (result.Result, error) {
+// computeLatency returns the time from the nth pod to the machine with the nth place. The first machine is not in the list. It
+// has room for all pods except the one that it was launched for.
+func (m testCloud) computeLatency(noRoom, made []time.Time) (result.Result, error) {
 	noRoom = noRoom[min(len(noRoom), perMachine-1):]
 	var took []time.Duration
 	for i, at := range noRoom {
@@ -141,39 +141,39 @@ func (m market) latency(noRoom, made []time.Time) (result.Result, error) {
 		took = append(took, made[i/perMachine].Sub(at))
 	}
 	if len(took) == 0 {
-		return result.Result{}, fmt.Errorf("no pod found no room")
+		return result.Result{}, fmt.Errorf("no pod was unschedulable")
 	}
 	slices.Sort(took)
 	at := func(percent int) float64 { return took[(len(took)-1)*percent/100].Seconds() }
 	return result.Result{
-		Name: "pod without room to create call, p99", Value: at(99), Unit: "s", Reach: result.AtMost(2),
-		Setup: fmt.Sprintf("%d pods of %s CPU at once, and machines of %d cores; debounce of 1 s included; from when a watch tells of "+
-			"the pod to when the machine with room for it is asked for, %s; median %.2f s, most %.2f s", pods, m.cpu, m.cores, m.by, at(50), at(100)),
+		Name: "unschedulable pod to create call, p99", Value: at(99), Unit: "s", Reach: result.AtMost(2),
+		Setup: fmt.Sprintf("%d pods of %s CPU at once, machines of %d cores; includes the debounce of 1 s; from the watch event of "+
+			"the pod to the create call of its machine, %s; p50 %.2f s, maximum %.2f s", pods, m.cpu, m.cores, m.timesSource, at(50), at(100)),
 	}, nil
 }
 
-func (m market) app(name string) workload.App {
+func (m testCloud) newApp(name string) workload.App {
 	return workload.App{Namespace: namespace, Name: name, CPU: resource.MustParse(m.cpu), NodeSelector: m.labels}
 }
 
-// asMany fails when there are more or fewer machines than the pods need.
-func asMany(there int) error {
-	if there != machines {
-		return fmt.Errorf("there are %d machines, and %d have room for all pods", there, machines)
+// checkMachineCount returns an error if the number of machines is not the minimum for the pods.
+func checkMachineCount(count int) error {
+	if count != machines {
+		return fmt.Errorf("there are %d machines, want %d for all pods", count, machines)
 	}
 	return nil
 }
 
-// settle has one machine ordered, so that the manager is known to be at work.
-func settle(ctx context.Context, bed *testbed.Testbed, m market) error {
-	if err := workload.Create(ctx, bed.Client(), m.app("first").Pod()); err != nil {
+// launchFirstMachine launches one machine to ensure that the manager works.
+func launchFirstMachine(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
+	if err := workload.Create(ctx, bed.Client(), m.newApp("first").Pod()); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "a first machine is made", func() bool { return len(m.made()) == 1 })
+	return testbed.Poll(ctx, "a first machine is created", func() bool { return len(m.creationTimes()) == 1 })
 }
 
-// watch notes when each pod is first said to find no room. What it returns gives the times, the first one first.
-func watch(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error) {
+// watchUnschedulable records when each pod is first unschedulable. It returns a function that returns the times, first to last.
+func watchUnschedulable(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error) {
 	events, err := bed.Client().CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -208,8 +208,8 @@ func watch(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error
 	}, nil
 }
 
-// manage installs what the manager needs, and starts it with the rights of its shipped manifests.
-func manage(ctx context.Context, bed *testbed.Testbed, m market) error {
+// startManager installs the manager's manifests, and starts it with the permissions of its shipped manifests.
+func startManager(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
 	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
 		return err
 	}

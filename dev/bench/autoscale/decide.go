@@ -30,8 +30,8 @@ const (
 // mix describes the pods.
 const mix = "seed 1; 0.1 to 2 cores and 128 MiB to 6 GiB, in 25 sizes"
 
-// waiting makes pods that wait, of the mix, and the sums of what they request: millicores and bytes.
-func waiting(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, err error) {
+// newPendingPods creates n pending pods of the mix. It returns them with the sums of their requests in millicores and bytes.
+func newPendingPods(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, err error) {
 	dice := rand.New(rand.NewPCG(seed, 7))
 	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
 	for i := range n {
@@ -50,8 +50,8 @@ func waiting(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, e
 	return pods, cpu, memory, nil
 }
 
-// kind is one all of whose capacity pods may take.
-func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
+// newMachineType returns a machine type with its whole capacity available to pods.
+func newMachineType(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
 	}
@@ -59,29 +59,29 @@ func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
 	return plan.Kind{Name: name, Node: plan.NodeOf(g, plan.Source{Template: t, Declared: capacity})}
 }
 
-func world(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.World, cpu, memory int64, err error) {
-	most := int32(5000)
+func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.World, cpu, memory int64, err error) {
+	maxSize := int32(5000)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
-	g.Spec.Maximum, g.Spec.ScaleUp = &most, &v1alpha1.ScaleUp{}
+	g.Spec.Maximum, g.Spec.ScaleUp = &maxSize, &v1alpha1.ScaleUp{}
 	group := plan.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
 	for _, k := range kinds {
 		group.Kinds = append(group.Kinds, k(g))
 	}
 	w = &plan.World{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: time.Now()}
-	w.Pods, cpu, memory, err = waiting(w.Snapshot, pods)
+	w.Pods, cpu, memory, err = newPendingPods(w.Snapshot, pods)
 	return w, cpu, memory, err
 }
 
-// ordered is how many machines a decision orders. It fails when a pod is left out.
-func ordered(d *plan.Decision, pods int) (n int, err error) {
+// countLaunched returns the number of machines in a decision. It returns an error if a pod is left out.
+func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 	for _, p := range d.Pods {
 		if p.Outcome != plan.Ordered {
 			return 0, fmt.Errorf("pod %s is %s: %v", p.Pod, p.Outcome, p.Reasons)
 		}
 	}
 	if len(d.Pods) != pods {
-		return 0, fmt.Errorf("%d of %d pods are decided on", len(d.Pods), pods)
+		return 0, fmt.Errorf("the decision has %d of %d pods", len(d.Pods), pods)
 	}
 	for _, o := range d.Orders {
 		n += o.Count
@@ -89,11 +89,11 @@ func ordered(d *plan.Decision, pods int) (n int, err error) {
 	return n, nil
 }
 
-// packed measures how good the packing is.
-func packed() (result.Result, error) {
+// measurePacking measures the quality of the packing.
+func measurePacking() (result.Result, error) {
 	const pods = 500
-	m8 := func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m8", "8", "32Gi") }
-	w, cpu, memory, err := world(pods, m8)
+	m8 := func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m8", "8", "32Gi") }
+	w, cpu, memory, err := newSnapshot(pods, m8)
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -101,27 +101,27 @@ func packed() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	n, err := ordered(d, pods)
+	n, err := countLaunched(d, pods)
 	if err != nil {
 		return result.Result{}, err
 	}
-	least := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
+	minimum := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
 	return result.Result{
-		Name: "machines for 500 pods, above the least possible", Value: 100 * float64(n-least) / float64(least), Unit: "%",
+		Name: "machines for 500 pods, above the minimum", Value: 100 * float64(n-minimum) / float64(minimum), Unit: "%",
 		Reach: result.AtMost(5),
-		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d ordered in one round, and no fewer than %d can hold the pods", mix, n, least),
+		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, minimum),
 	}, nil
 }
 
-// decided measures how fast ten thousand pods are decided on.
-func decided() (result.Result, error) {
+// measureDecision measures the time of a decision on 10,000 pods.
+func measureDecision() (result.Result, error) {
 	const pods = 10_000
 	kinds := []func(*v1alpha1.NodeGroup) plan.Kind{
-		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m8", "8", "32Gi") },
-		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m16", "16", "64Gi") },
-		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "c16", "16", "32Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m8", "8", "32Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m16", "16", "64Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "c16", "16", "32Gi") },
 	}
-	w, _, _, err := world(pods, kinds...)
+	w, _, _, err := newSnapshot(pods, kinds...)
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -136,7 +136,7 @@ func decided() (result.Result, error) {
 			return result.Result{}, err
 		}
 		cpu, wall = append(cpu, placementtest.CPUTime()-used), append(wall, time.Since(start))
-		if machines, err = ordered(d, pods); err != nil {
+		if machines, err = countLaunched(d, pods); err != nil {
 			return result.Result{}, err
 		}
 	}
@@ -144,7 +144,7 @@ func decided() (result.Result, error) {
 	slices.Sort(wall)
 	return result.Result{
 		Name: "decide on 10,000 pending pods", Value: cpu[runs/2].Seconds() * 1e3, Unit: "ms", Reach: result.AtMost(500),
-		Setup: fmt.Sprintf("%s; three kinds of machines, %d ordered; one core, processor time, median of %d; by the clock %.0f ms", mix,
+		Setup: fmt.Sprintf("%s; three machine types, %d launched; one core, processor time, p50 of %d; elapsed time %.0f ms", mix,
 			machines, runs, wall[runs/2].Seconds()*1e3),
 	}, nil
 }

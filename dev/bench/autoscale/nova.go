@@ -21,16 +21,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// novaMark is the metadata of the servers.
-var novaMark = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
+// novaMetadata is the metadata of the servers.
+var novaMetadata = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
 
-// RunNova measures the way from a pod without room to the call that creates a server, at a real OpenStack. That takes two
-// minutes, and a few more the first time, when it has to be root to install OpenStack.
+// RunNova measures the time from an unschedulable pod to the create call of a server, with a real OpenStack. It takes
+// two minutes, and a few more the first time. Then it must run as root to install OpenStack.
 func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	c, stop, err := openstackdev.Begin(ctx, "bench", novaMark, o.Progress)
+	c, stop, err := openstackdev.Begin(ctx, "bench", novaMetadata, o.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 			err = stopped
 		}
 	}()
-	f, err := newFront(c.IDs.Endpoints["compute"])
+	f, err := newNovaProxy(c.IDs.Endpoints["compute"])
 	if err != nil {
 		return nil, err
 	}
@@ -48,53 +48,53 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m := f.market(c)
-	m.confirm = func(ctx context.Context) error {
+	m := f.newCloud(c)
+	m.awaitAllMachines = func(ctx context.Context) error {
 		var failed error
 		var servers int
-		err := testbed.Poll(ctx, fmt.Sprintf("Nova has made %d servers", machines), func() bool {
-			all, err := openstackdev.Servers(ctx, nova, novaMark)
+		err := testbed.Poll(ctx, fmt.Sprintf("Nova has created %d servers", machines), func() bool {
+			all, err := openstackdev.Servers(ctx, nova, novaMetadata)
 			failed, servers = err, len(all)
 			return err == nil && servers >= machines
 		})
 		if err != nil {
 			return fmt.Errorf("it has %d: %w", servers, errors.Join(err, failed))
 		}
-		return asMany(servers)
+		return checkMachineCount(servers)
 	}
-	r, err := reach(ctx, o, func(context.Context, *testbed.Testbed) (market, error) { return m, nil })
+	r, err := measureLatency(ctx, o, func(context.Context, *testbed.Testbed) (testCloud, error) { return m, nil })
 	if err != nil {
 		return nil, err
 	}
-	return []result.Result{r, f.parallel()}, openstackdev.RemoveServers(ctx, nova, novaMark)
+	return []result.Result{r, f.parallelResult()}, openstackdev.RemoveServers(ctx, nova, novaMetadata)
 }
 
-// front stands before Nova, and notes when it is asked for servers.
-type front struct {
+// novaProxy is a proxy in front of Nova that records the create calls.
+type novaProxy struct {
 	*httptest.Server
 
-	mu    sync.Mutex
-	asked []time.Time
-	// waiting are the calls that Nova has not answered, and most is how many that were at a time.
+	mu        sync.Mutex
+	callTimes []time.Time
+	// waiting is the number of unanswered calls, and most its maximum.
 	waiting, most int
 }
 
-// parallel is how many calls were made side by side.
-func (f *front) parallel() result.Result {
+// parallelResult returns the maximum number of concurrent create calls.
+func (f *novaProxy) parallelResult() result.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return result.Result{
-		Name: "create calls under way at a time, most", Value: float64(f.most), Unit: "calls",
-		Setup: fmt.Sprintf("%d in all, of which one alone at first; the quota allows all of them, and the default of parallelCreates too; some are "+
-			"answered before others are made", len(f.asked)),
+		Name: "maximum concurrent create calls", Value: float64(f.most), Unit: "calls",
+		Setup: fmt.Sprintf("%d in total, the first one alone; the quota and the default of parallelCreates allow all of them; some are "+
+			"answered before others are sent", len(f.callTimes)),
 	}
 }
 
-// ask notes a call that creates a server. What it returns notes that it is answered.
-func (f *front) ask() func() {
+// recordCall records a create call. It returns a function that records the response.
+func (f *novaProxy) recordCall() func() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = append(f.asked, time.Now())
+	f.callTimes = append(f.callTimes, time.Now())
 	f.waiting++
 	f.most = max(f.most, f.waiting)
 	return func() {
@@ -104,46 +104,46 @@ func (f *front) ask() func() {
 	}
 }
 
-func newFront(nova string) (*front, error) {
+func newNovaProxy(nova string) (*novaProxy, error) {
 	u, err := url.Parse(nova)
 	if err != nil {
 		return nil, err
 	}
-	f := &front{}
+	f := &novaProxy{}
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host}) }}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/servers") {
-			defer f.ask()()
+			defer f.recordCall()()
 		}
 		forward.ServeHTTP(w, r)
 	}))
 	return f, nil
 }
 
-func (f *front) made() []time.Time {
+func (f *novaProxy) creationTimes() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.asked)
+	return slices.Clone(f.callTimes)
 }
 
-// market has servers of four cores.
-func (f *front) market(c *openstackdev.Cloud) market {
+// newCloud returns a cloud with servers of four cores.
+func (f *novaProxy) newCloud(c *openstackdev.Cloud) testCloud {
 	const cores = 4
-	labels := map[string]string{"pool": novaMark[openstack.GroupKey]}
-	return market{
+	labels := map[string]string{"pool": novaMetadata[openstack.GroupKey]}
+	return testCloud{
 		cores: cores, cpu: "250m", labels: labels,
 		config: map[string]any{openstack.Name: openstack.Config{
-			Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: novaMark[openstack.ClusterKey],
+			Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: novaMetadata[openstack.ClusterKey],
 			Endpoints: map[string]string{"compute": f.URL + "/v2.1/"},
 			Groups: []openstack.GroupConfig{{
-				Name: novaMark[openstack.GroupKey], Flavors: []string{"m.4c8g"}, Image: openstack.Image{Name: "tiny"},
+				Name: novaMetadata[openstack.GroupKey], Flavors: []string{"m.4c8g"}, Image: openstack.Image{Name: "tiny"},
 				Networks: []string{"demo-net"}, SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair,
 				Nodes: cloud.Shape{Labels: labels},
 			}},
 		}},
 		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+
-			"maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMark[openstack.GroupKey]),
-		by:   "by when it came to a real Nova, which is asked for all of an order at once",
-		made: f.made,
+			"maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMetadata[openstack.GroupKey]),
+		timesSource:   "measured in front of a real Nova, which gets all calls of a launch at once",
+		creationTimes: f.creationTimes,
 	}
 }

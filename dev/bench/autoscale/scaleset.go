@@ -15,12 +15,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// scaleSet is one of the emulated Azure's, of machines that take long to start.
-func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
+// newScaleSetCloud returns a scale set of the emulated Azure with machines that take long to start.
+func newScaleSetCloud(ctx context.Context, bed *testbed.Testbed) (testCloud, error) {
 	const cores = 16
 	pool := controlplane.AKSPool{Name: "bench"}
 	if err := bed.AddPool(ctx, pool, 0); err != nil {
-		return market{}, err
+		return testCloud{}, err
 	}
 	config := bed.AzureConfig()
 	config.Groups = append(config.Groups, azure.GroupConfig{Name: pool.ScaleSet(), ScaleSet: pool.ScaleSet(), Nodes: cloud.Shape{
@@ -35,11 +35,11 @@ func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
 		slices.SortFunc(times, time.Time.Compare)
 		return times
 	}
-	return market{
+	return testCloud{
 		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
-		config: map[string]any{azure.Name: config},
-		group:  testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
-		made:   made, by: "by the emulator's account of when it made the machines",
-		confirm: func(context.Context) error { return asMany(len(made())) },
+		config:        map[string]any{azure.Name: config},
+		group:         testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
+		creationTimes: made, timesSource: "measured by the emulator's creation times",
+		awaitAllMachines: func(context.Context) error { return checkMachineCount(len(made())) },
 	}, nil
 }

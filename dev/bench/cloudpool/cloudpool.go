@@ -1,5 +1,5 @@
-// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane: how long
-// a decision takes, what a machine's way out costs the API server, and what is added to a read meanwhile.
+// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane. It
+// measures the time of a decision, the API requests per removed machine, and the added latency of a read meanwhile.
 package cloudpool
 
 import (
@@ -32,35 +32,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the newest.
+	// Kubernetes is the minor version. Empty means the newest.
 	Kubernetes string
-	// Profile is a directory for a profile of slipway cloudpool while machines go; empty is none.
+	// Profile is a directory for a profile of slipway cloudpool during the removals. Empty means no profile.
 	Profile  string
 	Progress io.Writer
 }
 
-// What is measured, and what it has to reach.
+// The sizes of the measurements and their targets.
 const (
 	small, large   = 30, 100 // nodes
 	podsEach       = 30
 	apps           = 30
-	taken          = 10 // of either pool: what is asked for a node that leaves depends on how many leave with it
+	removedNodes   = 10 // from each pool, because the requests per node depend on the number of nodes removed together
 	decisions      = 30
 	readsPerSecond = 500
-	quietly        = 10 * time.Second
+	quietTime      = 10 * time.Second
 
-	reachDecision = 50 // ms
-	reachAdded    = 1  // ms
-	// reachGrowth is requests per removed node. What is tried again differs by two or three from run to run; a single
-	// request for each of the nodes that the large pool has more would be seven.
-	reachGrowth = 5
+	maxDecisionMillis = 50 // ms
+	maxAddedMillis    = 1  // ms
+	// maxRequestGrowth is the allowed growth in requests per removed node. Retries vary by two or three between runs. One
+	// request per additional node of the large pool would be seven.
+	maxRequestGrowth = 5
 )
 
 const namespace = "slipway"
 
-// frontProcess and bareProcess are the processes that reads go through.
+// frontProcess and bareProcess are the processes of the reads.
 const (
 	frontProcess = "slipway-cloudpool"
 	bareProcess  = "forward"
@@ -68,11 +68,11 @@ const (
 
 // Run measures a small pool and then a large one.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
-	few, err := measure(ctx, o, "few", small, taken)
+	few, err := measurePool(ctx, o, "few", small, removedNodes)
 	if err != nil {
 		return nil, fmt.Errorf("%d nodes: %w", small, err)
 	}
-	many, err := measure(ctx, o, "many", large, taken)
+	many, err := measurePool(ctx, o, "many", large, removedNodes)
 	if err != nil {
 		return nil, fmt.Errorf("%d nodes: %w", large, err)
 	}
@@ -80,125 +80,125 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		large, large*podsEach, apps, many.version, runtime.NumCPU())
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("decision on size %d to %d, median", large, large-taken), Value: ms(percentile(many.decisions, 50)), Unit: "ms",
-			Reach: result.AtMost(reachDecision),
+			Name: fmt.Sprintf("decision on size %d to %d, p50", large, large-removedNodes), Value: toMillis(percentile(many.decisions, 50)), Unit: "ms",
+			Reach: result.AtMost(maxDecisionMillis),
 			Setup: setup + fmt.Sprintf("GET /slipway/v1/pools/…/plan over HTTP with the pool read from its server, %d times; p99 %.0f ms; %d victims each",
-				decisions, ms(percentile(many.decisions, 99)), taken),
+				decisions, toMillis(percentile(many.decisions, 99)), removedNodes),
 		},
 		{
 			Name: "API requests per removed node", Value: many.requests, Unit: "requests",
-			Setup: setup + fmt.Sprintf("from the audit log, of slipway cloudpool and slipway manager, watches and Lease renewals included, from the request to "+
-				"its answer %.0f s later; by verb: %s", many.took.Seconds(), many.kinds),
+			Setup: setup + fmt.Sprintf("from the audit log, by slipway cloudpool and slipway manager, with watches and Lease renewals, from the request to "+
+				"its response %.0f s later; by verb: %s", many.took.Seconds(), many.kinds),
 		},
 		{
-			Name: fmt.Sprintf("the same, more than with %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
-			Reach: result.AtMost(reachGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f, and takes %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
+			Name: fmt.Sprintf("the same, difference to %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
+			Reach: result.AtMost(maxRequestGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
 		},
 		{
-			Name:  fmt.Sprintf("added to a read at p99, %d reads per second while machines go", readsPerSecond),
-			Value: ms(many.busy.added(99)), Unit: "ms", Reach: result.AtMost(reachAdded),
-			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before, while nothing goes: %s", many.busy, many.cores, many.quiet),
+			Name:  fmt.Sprintf("added read latency at p99, %d reads per second during removals", readsPerSecond),
+			Value: toMillis(many.busy.addedLatency(99)), Unit: "ms", Reach: result.AtMost(maxAddedMillis),
+			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before the removals: %s", many.busy, many.cores, many.quiet),
 		},
 		{
-			Name: "of which a proxy adds that does nothing but forward", Value: ms(many.busy.floor(99)), Unit: "ms",
-			Setup: setup + "the standard library's reverse proxy in a process of its own, read in turns with the other two",
+			Name: "the part that a forwarding proxy adds too", Value: toMillis(many.busy.forwardLatency(99)), Unit: "ms",
+			Setup: setup + "the standard library's reverse proxy in its own process, read in turn with the other two",
 		},
 	}, nil
 }
 
-func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+func toMillis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// figures are what was measured of one pool.
-type figures struct {
+// measurements are the measurements of one pool.
+type measurements struct {
 	version   string
 	decisions []time.Duration
 	requests  float64 // per removed node
 	kinds     string
 	took      time.Duration
-	// quiet and busy are the reads before and while machines went, on the cores that are said.
-	quiet, busy reads
+	// quiet and busy are the reads before and during the removals. cores describes the cores that they used.
+	quiet, busy readTimes
 	cores       string
 }
 
-// stage is a pool with a manager and a front.
-type stage struct {
+// testPool is a pool with a manager and slipway cloudpool.
+type testPool struct {
 	*testbed.Testbed
 	pool   *emulator.Pool
 	server *httptest.Server
-	front  string // the URL of Slipway
-	bare   string // and of the proxy that only forwards
+	front  string // the URL of slipway cloudpool
+	bare   string // the URL of the forwarding proxy
 	health string
 	name   string
 }
 
-func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ *figures, err error) {
+func measurePool(ctx context.Context, o Options, name string, nodes, remove int) (_ *measurements, err error) {
 	fmt.Fprintf(o.Progress, "cloudpool: starting a control plane with %d nodes and %d pods\n", nodes, nodes*podsEach)
 	bed, err := testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{Version: o.Kubernetes, Progress: o.Progress}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, bed.Stop()) }()
-	s := &stage{Testbed: bed, name: name}
+	s := &testPool{Testbed: bed, name: name}
 	defer s.close()
 	if err := s.prepare(ctx, nodes); err != nil {
 		return nil, err
 	}
-	f := &figures{version: bed.Version()}
+	f := &measurements{version: bed.Version()}
 	fmt.Fprintf(o.Progress, "cloudpool: %d decisions\n", decisions)
 	for range decisions {
-		took, err := s.decide(ctx, nodes-remove, remove)
+		took, err := s.requestPlan(ctx, nodes-remove, remove)
 		if err != nil {
 			return nil, err
 		}
 		f.decisions = append(f.decisions, took)
 	}
-	// What is asked of the API server is counted before anybody reads: how often a retirement looks depends on how long it
-	// takes, which on so few cores is a matter of what else is going on.
+	// Counts requests before the reads start. The number of polls depends on the duration, which depends on the load of
+	// the few cores.
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d\n", nodes, nodes-remove)
-	if err := s.shrink(ctx, f, nodes-remove, remove); err != nil {
+	if err := s.shrinkAndCount(ctx, f, nodes-remove, remove); err != nil {
 		return nil, err
 	}
 	if nodes == small {
 		return f, nil
 	}
 	nodes -= remove
-	if f.cores, err = s.divide(); err != nil {
+	if f.cores, err = s.splitCores(); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "cloudpool: %s of reads alone, %d per second\n", quietly, readsPerSecond)
-	reading, stop := context.WithTimeout(ctx, quietly)
-	f.quiet, err = s.read(reading)
+	fmt.Fprintf(o.Progress, "cloudpool: %s of reads without removals, %d per second\n", quietTime, readsPerSecond)
+	reading, stop := context.WithTimeout(ctx, quietTime)
+	f.quiet, err = s.readSizes(reading)
 	stop()
 	if err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d, with %d reads per second\n", nodes, nodes-remove, readsPerSecond)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.readMeanwhile(groupCtx, f, nodes-remove) })
-	group.Go(func() error { return s.profile(groupCtx, o.Profile) })
+	group.Go(func() error { return s.shrinkWhileReading(groupCtx, f, nodes-remove) })
+	group.Go(func() error { return s.writeProfile(groupCtx, o.Profile) })
 	return f, group.Wait()
 }
 
-// divide gives what a read goes through cores of its own: the front, the bare proxy, and this process, in which the clients
-// and the pool's server are.
-func (s *stage) divide() (string, error) {
-	scene, measured, err := s.Apart(frontProcess, bareProcess)
-	if scene == 0 {
-		return "everything is on the same cores", err
+// splitCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
+// clients and the pool's server.
+func (s *testPool) splitCores() (string, error) {
+	others, measured, err := s.Apart(frontProcess, bareProcess)
+	if others == 0 {
+		return "everything runs on the same cores", err
 	}
-	return fmt.Sprintf("the control plane and slipway manager are kept to %d of the cores, slipway cloudpool, the bare proxy, the clients and the pool's "+
-		"server to the other %d, since they are on the same machine here and in a cluster are not", scene, measured), err
+	return fmt.Sprintf("the control plane and slipway manager use %d of the cores; slipway cloudpool, the bare proxy, the clients and the pool's "+
+		"server use the other %d, because in a cluster they run on separate machines", others, measured), err
 }
 
-// profiled is for how long slipway cloudpool is watched, in seconds; the whole takes longer.
-const profiled = 20
+// profileSeconds is the duration of a profile in seconds.
+const profileSeconds = 20
 
-// profile writes down what slipway cloudpool is busy with.
-func (s *stage) profile(ctx context.Context, dir string) error {
+// writeProfile writes a CPU profile of slipway cloudpool.
+func (s *testPool) writeProfile(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	raw, code, err := get(ctx, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.health, profiled))
+	raw, code, err := httpGet(ctx, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.health, profileSeconds))
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("profile: %d %s", code, raw)
 	}
@@ -208,7 +208,7 @@ func (s *stage) profile(ctx context.Context, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cloudpool-"+s.name+".pprof"), raw, 0o600)
 }
 
-func (s *stage) close() {
+func (s *testPool) close() {
 	if s.server != nil {
 		s.server.Close()
 	}
@@ -217,7 +217,7 @@ func (s *stage) close() {
 	}
 }
 
-func (s *stage) prepare(ctx context.Context, nodes int) error {
+func (s *testPool) prepare(ctx context.Context, nodes int) error {
 	if err := errors.Join(s.InstallTypes(ctx), s.Deploy(ctx, "manager/rbac.yaml", "cloudpool/rbac.yaml")); err != nil {
 		return err
 	}
@@ -226,14 +226,14 @@ func (s *stage) prepare(ctx context.Context, nodes int) error {
 		return err
 	}
 	s.server = httptest.NewServer(s.pool.Handler())
-	if err := s.populate(ctx, nodes*podsEach); err != nil {
+	if err := s.createPods(ctx, nodes*podsEach); err != nil {
 		return err
 	}
-	return errors.Join(s.start(ctx), s.forward(ctx))
+	return errors.Join(s.startProcesses(ctx), s.startForwardProxy(ctx))
 }
 
-// forward starts the bare proxy.
-func (s *stage) forward(ctx context.Context) error {
+// startForwardProxy starts the bare proxy.
+func (s *testPool) startForwardProxy(ctx context.Context) error {
 	path, err := os.Executable()
 	if err != nil {
 		return err
@@ -249,8 +249,8 @@ func (s *stage) forward(ctx context.Context) error {
 	return err
 }
 
-// populate runs the pods, spread by the scheduler.
-func (s *stage) populate(ctx context.Context, pods int) error {
+// createPods creates the pods; the scheduler spreads them.
+func (s *testPool) createPods(ctx context.Context, pods int) error {
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(s.name)); err != nil {
 		return err
 	}
@@ -265,8 +265,8 @@ func (s *stage) populate(ctx context.Context, pods int) error {
 	return workload.CreateSettled(ctx, s.Client(), objects...)
 }
 
-// start starts the manager and the front.
-func (s *stage) start(ctx context.Context) error {
+// startProcesses starts the manager and slipway cloudpool.
+func (s *testPool) startProcesses(ctx context.Context) error {
 	settle := cloud.Duration(time.Second)
 	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: s.name, URL: s.server.URL}}, SettleTime: &settle,
@@ -311,10 +311,10 @@ func (s *stage) start(ctx context.Context) error {
 	return nil
 }
 
-// decide asks which machines would go, and checks the answer.
-func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, error) {
+// requestPlan requests a plan, checks it, and returns the time.
+func (s *testPool) requestPlan(ctx context.Context, size, victims int) (time.Duration, error) {
 	began := time.Now()
-	raw, code, err := get(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
+	raw, code, err := httpGet(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
 	took := time.Since(began)
 	var d matching.Decision
 	if err == nil {
@@ -326,48 +326,48 @@ func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, e
 	return took, err
 }
 
-// shrink has the pool become smaller, and counts what is asked for that.
-func (s *stage) shrink(ctx context.Context, f *figures, size, removed int) error {
+// shrinkAndCount reduces the pool, and counts the API requests.
+func (s *testPool) shrinkAndCount(ctx context.Context, f *measurements, size, removed int) error {
 	began := time.Now()
-	if err := s.resize(ctx, size); err != nil {
+	if err := s.setSize(ctx, size); err != nil {
 		return err
 	}
 	f.took = time.Since(began)
-	return s.count(f, began, removed)
+	return s.countRequests(f, began, removed)
 }
 
-// readMeanwhile has the pool become smaller, and reads until it is.
-func (s *stage) readMeanwhile(ctx context.Context, f *figures, size int) error {
+// shrinkWhileReading reduces the pool, and reads until it has finished.
+func (s *testPool) shrinkWhileReading(ctx context.Context, f *measurements, size int) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	group, _ := errgroup.WithContext(ctx)
-	group.Go(func() (err error) { f.busy, err = s.read(reading); return err })
-	err := s.resize(ctx, size)
+	group.Go(func() (err error) { f.busy, err = s.readSizes(reading); return err })
+	err := s.setSize(ctx, size)
 	stop()
 	return errors.Join(err, group.Wait())
 }
 
-// resize asks for a size, and checks that the pool has it afterwards.
-func (s *stage) resize(ctx context.Context, size int) error {
+// setSize requests a size, and checks that the pool has it afterwards.
+func (s *testPool) setSize(ctx context.Context, size int) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.front+"/pool/size", strings.NewReader(fmt.Sprintf(`{"desiredSize":%d}`, size)))
 	if err != nil {
 		return err
 	}
-	response, err := client.Do(r)
+	response, err := readClient.Do(r)
 	if err != nil {
 		return err
 	}
 	raw, _ := io.ReadAll(response.Body)
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK || s.pool.Desired() != size || len(s.pool.Machines()) != size {
-		return fmt.Errorf("answered %d %s, with a desired size of %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
+		return fmt.Errorf("status %d %s, desired size %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
 			len(s.pool.Machines()), size)
 	}
 	return nil
 }
 
-// count counts what both have asked of the API server.
-func (s *stage) count(f *figures, since time.Time, removed int) error {
+// countRequests counts the API requests of both processes.
+func (s *testPool) countRequests(f *measurements, since time.Time, removed int) error {
 	kinds := map[string]int{}
 	total := 0
 	for _, agent := range []string{"slipway-cloudpool/", "slipway-manager/"} {
@@ -376,22 +376,22 @@ func (s *stage) count(f *figures, since time.Time, removed int) error {
 			return err
 		}
 		for _, e := range events {
-			what := e.Verb
+			kind := e.Verb
 			if e.ObjectRef != nil {
-				what += " " + e.ObjectRef.Resource
+				kind += " " + e.ObjectRef.Resource
 				if e.ObjectRef.Subresource != "" {
-					what += "/" + e.ObjectRef.Subresource
+					kind += "/" + e.ObjectRef.Subresource
 				}
 			}
-			// What is asked for each pod depends on how many pods there are on a node, and not on the size of the cluster.
-			kinds[what]++
+			// The requests per pod depend on the pods per node, not on the size of the cluster.
+			kinds[kind]++
 			total++
 		}
 	}
 	f.requests = float64(total) / float64(removed)
 	var all []string
-	for what, n := range kinds {
-		all = append(all, fmt.Sprintf("%.1f %s", float64(n)/float64(removed), what))
+	for kind, n := range kinds {
+		all = append(all, fmt.Sprintf("%.1f %s", float64(n)/float64(removed), kind))
 	}
 	slices.SortFunc(all, func(a, b string) int { return strings.Compare(b, a) })
 	f.kinds = strings.Join(all, ", ")

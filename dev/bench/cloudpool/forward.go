@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Forward is the floor that slipway cloudpool is measured against: the standard library's reverse proxy, in a process of
-// its own, that decides nothing. It listens on a loopback address, forwards to a URL, and returns when ctx ends.
+// Forward runs the proxy that slipway cloudpool is compared with: the standard library's reverse proxy in its own
+// process. It listens on a loopback address, forwards to a URL, and returns when ctx ends.
 func Forward(ctx context.Context, listen, to string) error {
 	target, err := url.Parse(to)
 	if err != nil {
 		return err
 	}
 	if host, _, err := net.SplitHostPort(listen); err != nil || !net.ParseIP(host).IsLoopback() {
-		return fmt.Errorf("listening on %q: it is a loopback address with a port", listen)
+		return fmt.Errorf("listen address %q: must be a loopback address with a port", listen)
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },

@@ -11,41 +11,42 @@ import (
 	"time"
 )
 
-// reads are how long requests took, in turns of a tenth of a second: through Slipway, through a proxy that does nothing but forward,
-// and past both.
-type reads struct{ proxied, forwarded, direct []time.Duration }
+// readTimes are the durations of requests, alternating every tenth of a second: through Slipway, through a bare proxy, and
+// direct.
+type readTimes struct{ proxied, forwarded, direct []time.Duration }
 
-// added is by how much a percentile is larger through Slipway, and floor by how much through the bare proxy.
-func (r reads) added(p int) time.Duration { return percentile(r.proxied, p) - percentile(r.direct, p) }
+// addedLatency returns the additional latency of Slipway at a percentile. floor returns that of the bare proxy.
+func (r readTimes) addedLatency(p int) time.Duration {
+	return percentile(r.proxied, p) - percentile(r.direct, p)
+}
 
-func (r reads) floor(p int) time.Duration {
+func (r readTimes) forwardLatency(p int) time.Duration {
 	return percentile(r.forwarded, p) - percentile(r.direct, p)
 }
 
-func (r reads) String() string {
-	said := fmt.Sprintf("%d times through Slipway, as often through a bare proxy and past both, a tenth of a second each in turns", len(r.proxied))
+func (r readTimes) String() string {
+	text := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, alternating every tenth of a second", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
-		said += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, ms(percentile(r.proxied, p)), ms(percentile(r.forwarded, p)), ms(percentile(r.direct, p)))
+		text += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, toMillis(percentile(r.proxied, p)), toMillis(percentile(r.forwarded, p)), toMillis(percentile(r.direct, p)))
 	}
-	return said
+	return text
 }
 
-// readersGC is how seldom this process collects garbage while it reads, as GOGC: what it does on the cores of the front, the
-// front's percentiles show.
-const readersGC = 800
+// readGCPercent is GOGC of this process during the reads. Frequent garbage collection on the same cores would distort the
+// percentiles.
+const readGCPercent = 800
 
-// read reads the size until ctx ends, so many times per second however long it takes. The ways take turns: at any moment there are
-// as many reads as are said, and no more. A turn is short, so that a moment in which the machine itself stands still falls on all
-// ways alike. Which way is first changes each round.
-func (s *stage) read(ctx context.Context) (reads, error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(readersGC))
+// readSizes reads the size at a constant rate until ctx ends. The ways alternate, so that the number of concurrent reads is
+// constant. Turns are short, so that a pause of the machine affects all ways alike. Each round starts with another way.
+func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(readGCPercent))
 	var mu sync.Mutex
-	var got reads
+	var got readTimes
 	var wrong error
 	var all sync.WaitGroup
 	ask := func(base string, into *[]time.Duration) {
 		began := time.Now()
-		_, code, err := get(context.WithoutCancel(ctx), base+"/pool/size")
+		_, code, err := httpGet(context.WithoutCancel(ctx), base+"/pool/size")
 		took := time.Since(began)
 		mu.Lock()
 		defer mu.Unlock()
@@ -63,9 +64,9 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 			return got, wrong
 		case <-ticker.C:
 		}
-		round, turn := n/readsPerTurn/ways, n/readsPerTurn%ways
+		round, turn := n/readsPerTurn/routes, n/readsPerTurn%routes
 		all.Go(func() {
-			switch (round + turn) % ways {
+			switch (round + turn) % routes {
 			case 0:
 				ask(s.front, &got.proxied)
 			case 1:
@@ -77,30 +78,30 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 	}
 }
 
-// client has so many requests under way at a time each way. One that has to wait for others does so on the clock.
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
+// readClient limits the concurrent requests per way. Waiting for a connection counts as part of the duration.
+var readClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
 
 const (
-	ways         = 3
+	routes       = 3
 	readsPerTurn = readsPerSecond / 10
 	connections  = 100
 )
 
-func get(ctx context.Context, url string) ([]byte, int, error) {
+func httpGet(ctx context.Context, url string) ([]byte, int, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	response, err := client.Do(r)
+	response, err := readClient.Do(r)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { _ = response.Body.Close() }() // after a read to the end
+	defer func() { _ = response.Body.Close() }() // after reading to the end
 	raw, err := io.ReadAll(response.Body)
 	return raw, response.StatusCode, err
 }
 
-// percentile is the smallest of which at least p in a hundred are no larger.
+// percentile returns the smallest value that at least p percent of the values do not exceed.
 func percentile(all []time.Duration, p int) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -1,5 +1,5 @@
-// Package placement measures internal/placement on one core. Every answer is carried out in the snapshot and checked,
-// so that a fast wrong one fails.
+// Package placement measures internal/placement on one core. Every answer is applied to the snapshot and verified, so
+// that a fast but wrong answer fails.
 package placement
 
 import (
@@ -18,14 +18,14 @@ import (
 const seed = 1
 
 // mix describes the diverse pods.
-const mix = "seed 1; applications of up to 80 replicas, a third each plain, spread over zones or hosts with skew 1, and with " +
-	"affinity or anti-affinity to their own kind; 0.1 to 1 core, 128 MiB to 2 GiB"
+const mix = "seed 1; applications of up to 80 replicas, one third each plain, spread over zones or hosts with skew 1, and with " +
+	"affinity or anti-affinity to their own pods; 0.1 to 1 core, 128 MiB to 2 GiB"
 
-// Run measures every scenario. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
+// Run runs all measurements. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
 func Run(ctx context.Context) ([]result.Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var results []result.Result
-	for _, scenario := range []func() ([]result.Result, error){victimsUniform, packUniform, packDiverse, rankDiverse, askDiverse} {
+	for _, scenario := range []func() ([]result.Result, error){measureUniformVictims, measureUniformPacking, measureDiversePacking, measureDiverseRanking, measureCommands} {
 		if err := ctx.Err(); err != nil {
 			return results, err
 		}
@@ -39,14 +39,14 @@ func Run(ctx context.Context) ([]result.Result, error) {
 	return results, nil
 }
 
-// figures are the medians over some runs.
-type figures struct {
+// measurements are the medians of several runs.
+type measurements struct {
 	wall, cpu time.Duration
 	allocated float64 // MB
 }
 
-// measure runs fn several times. Processor time is what the process used, collection of garbage included.
-func measure(runs int, fn func() error) (figures, error) {
+// measureRuns runs fn several times. The processor time includes garbage collection.
+func measureRuns(runs int, fn func() error) (measurements, error) {
 	var wall, cpu []time.Duration
 	var allocated []float64
 	for range runs {
@@ -55,7 +55,7 @@ func measure(runs int, fn func() error) (figures, error) {
 		runtime.ReadMemStats(&before)
 		start, used := time.Now(), placementtest.CPUTime()
 		if err := fn(); err != nil {
-			return figures{}, err
+			return measurements{}, err
 		}
 		wall, cpu = append(wall, time.Since(start)), append(cpu, placementtest.CPUTime()-used)
 		runtime.ReadMemStats(&after)
@@ -64,25 +64,25 @@ func measure(runs int, fn func() error) (figures, error) {
 	slices.Sort(wall)
 	slices.Sort(cpu)
 	slices.Sort(allocated)
-	return figures{wall[runs/2], cpu[runs/2], allocated[runs/2]}, nil
+	return measurements{wall[runs/2], cpu[runs/2], allocated[runs/2]}, nil
 }
 
-func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+func toMillis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// setup says how a figure came about. The clock's figure is told beside the processor's: on a machine shared with
-// others it is larger.
-func (f figures) setup(text string) string {
-	return fmt.Sprintf("%s; one core, processor time, median; by the clock %.0f ms; %.0f MB allocated", text,
-		milliseconds(f.wall), f.allocated)
+// describeSetup describes the conditions. It includes the elapsed time, which is longer than the processor time on a shared
+// machine.
+func (f measurements) describeSetup(text string) string {
+	return fmt.Sprintf("%s; one core, processor time, p50; elapsed time %.0f ms; %.0f MB allocated", text,
+		toMillis(f.wall), f.allocated)
 }
 
-func victimsUniform() ([]result.Result, error) {
+func measureUniformVictims() ([]result.Result, error) {
 	s, err := placementtest.Uniform(2000, 40).Snapshot()
 	if err != nil {
 		return nil, err
 	}
 	var selection *planner.Selection
-	f, err := measure(9, func() (err error) {
+	f, err := measureRuns(9, func() (err error) {
 		selection, err = planner.Victims(s, 2000, planner.LeastDisruption, planner.Options{})
 		return err
 	})
@@ -90,72 +90,72 @@ func victimsUniform() ([]result.Result, error) {
 		return nil, err
 	}
 	if len(selection.Victims) != 1200 {
-		return nil, fmt.Errorf("%d victims of 2,000 nodes, 1,200 can go", len(selection.Victims))
+		return nil, fmt.Errorf("%d victims of 2,000 nodes, want 1,200", len(selection.Victims))
 	}
 	if err := placementtest.CarryOut(s, selection.Victims); err != nil {
-		return nil, fmt.Errorf("carry out the victims: %w", err)
+		return nil, fmt.Errorf("apply the victims: %w", err)
 	}
-	setup := f.setup("2,000 nodes with 40 equal pods of 1 % each; asked for as many as can go, 1,200 found and carried out")
+	setup := f.describeSetup("2,000 nodes with 40 equal pods of 1 % each; all removable nodes, 1,200 found and verified")
 	return []result.Result{
-		atMost("choose 1,200 of 2,000 nodes", milliseconds(f.cpu), "ms", 150, setup),
-		atMost("choose 1,200 of 2,000 nodes, allocated", f.allocated, "MB", 100, setup),
+		newMaxResult("choose 1,200 of 2,000 nodes", toMillis(f.cpu), "ms", 150, setup),
+		newMaxResult("choose 1,200 of 2,000 nodes, allocated", f.allocated, "MB", 100, setup),
 	}, nil
 }
 
-func pack(c *placementtest.Cluster) (*planner.Packing, figures, error) {
+func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, error) {
 	s, err := c.Snapshot()
 	if err != nil {
-		return nil, figures{}, err
+		return nil, measurements{}, err
 	}
 	flavours := []planner.Flavour{placementtest.Flavour()}
 	var packing *planner.Packing
-	f, err := measure(9, func() (err error) {
+	f, err := measureRuns(9, func() (err error) {
 		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
 		return err
 	})
 	if err != nil {
-		return nil, figures{}, err
+		return nil, measurements{}, err
 	}
 	if len(packing.Helpless) > 0 {
-		return nil, figures{}, fmt.Errorf("%d pods are not helped, the first %v", len(packing.Helpless), packing.Helpless[0])
+		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Helpless), packing.Helpless[0])
 	}
 	if err := placementtest.LaunchAll(s, flavours, packing); err != nil {
-		return nil, figures{}, fmt.Errorf("carry out the packing: %w", err)
+		return nil, measurements{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil
 }
 
-func packUniform() ([]result.Result, error) {
-	packing, f, err := pack(placementtest.Pending(50_000))
+func measureUniformPacking() ([]result.Result, error) {
+	packing, f, err := measurePacking(placementtest.Pending(50_000))
 	if err != nil {
 		return nil, err
 	}
 	if len(packing.Machines) != 1000 {
-		return nil, fmt.Errorf("%d machines, 1,000 hold the pods", len(packing.Machines))
+		return nil, fmt.Errorf("%d machines, want 1,000", len(packing.Machines))
 	}
-	return []result.Result{atMost("pack 50,000 pods onto 1,000 machines", milliseconds(f.cpu), "ms", 150,
-		f.setup("equal pending pods of 2 % in the snapshot, one flavour in three zones, no nodes"))}, nil
+	return []result.Result{newMaxResult("pack 50,000 pods onto 1,000 machines", toMillis(f.cpu), "ms", 150,
+		f.describeSetup("equal pending pods of 2 % in the snapshot, one flavor in three zones, no nodes"))}, nil
 }
 
-func packDiverse() ([]result.Result, error) {
-	packing, f, err := pack(placementtest.DiversePending(seed, 5000))
+func measureDiversePacking() ([]result.Result, error) {
+	packing, f, err := measurePacking(placementtest.DiversePending(seed, 5000))
 	if err != nil {
 		return nil, err
 	}
-	return []result.Result{atLeast("pack 5,000 diverse pods", 5000/f.cpu.Seconds(), "pods/s", 20_000,
-		f.setup(fmt.Sprintf("%s, up to 40 replicas; one flavour of 10 cores in three zones; %d machines", mix, len(packing.Machines))))}, nil
+	return []result.Result{newMinResult("pack 5,000 diverse pods", 5000/f.cpu.Seconds(), "pods/s", 20_000,
+		f.describeSetup(fmt.Sprintf("%s, up to 40 replicas; one flavor of 10 cores in three zones; %d machines", mix, len(packing.Machines))))}, nil
 }
 
-func rankDiverse() ([]result.Result, error) {
+func measureDiverseRanking() ([]result.Result, error) {
 	c := placementtest.Diverse(seed, 5000, 150_000, 200)
-	before := heap()
+	before := liveHeap()
 	s, err := c.Snapshot()
 	if err != nil {
 		return nil, err
 	}
-	held := heap() - before
+	heapMB := liveHeap() - before
 	var ranking *planner.Ranking
-	f, err := measure(5, func() error {
+	f, err := measureRuns(5, func() error {
 		ranking = planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
 		ranking.List()
 		return nil
@@ -166,7 +166,7 @@ func rankDiverse() ([]result.Result, error) {
 	if err := placementtest.CheckRanks(s, ranking.List(), 25); err != nil {
 		return nil, fmt.Errorf("check the ranking: %w", err)
 	}
-	event, err := podEvents(c, ranking)
+	event, err := measurePodEvents(c, ranking)
 	if err != nil {
 		return nil, err
 	}
@@ -175,18 +175,18 @@ func rankDiverse() ([]result.Result, error) {
 	}
 	text := "5,000 nodes, 150,000 placed pods, 200 disruption budgets; " + mix
 	return []result.Result{
-		atMost("rank 5,000 nodes with 150,000 diverse pods", milliseconds(f.cpu), "ms", 1000, f.setup(text)),
-		atMost("snapshot of 5,000 nodes and 150,000 pods", held, "MB", 300,
-			text+"; what the heap holds beyond the objects, which an informer's cache holds anyway"),
-		atMost("rank again after one pod event", milliseconds(event.cpu), "ms", 5,
-			event.setup(text+"; mean of 200 events, pods leaving and returning")),
+		newMaxResult("rank 5,000 nodes with 150,000 diverse pods", toMillis(f.cpu), "ms", 1000, f.describeSetup(text)),
+		newMaxResult("snapshot of 5,000 nodes and 150,000 pods", heapMB, "MB", 300,
+			text+"; heap without the objects, which an informer's cache holds anyway"),
+		newMaxResult("rank again after one pod event", toMillis(event.cpu), "ms", 5,
+			event.describeSetup(text+"; mean of 200 events, pods removed and added")),
 	}, nil
 }
 
-// podEvents takes pods off and puts them back, and returns the mean figures of one event.
-func podEvents(c *placementtest.Cluster, ranking *planner.Ranking) (figures, error) {
+// measurePodEvents removes and adds pods, and returns the mean of one event.
+func measurePodEvents(c *placementtest.Cluster, ranking *planner.Ranking) (measurements, error) {
 	const events = 200
-	f, err := measure(1, func() error {
+	f, err := measureRuns(1, func() error {
 		for i := range events / 2 {
 			p := c.Pods[i*7919%len(c.Pods)]
 			if err := ranking.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}); err != nil {
@@ -198,11 +198,11 @@ func podEvents(c *placementtest.Cluster, ranking *planner.Ranking) (figures, err
 		}
 		return nil
 	})
-	return figures{f.wall / events, f.cpu / events, f.allocated / events}, err
+	return measurements{f.wall / events, f.cpu / events, f.allocated / events}, err
 }
 
-// heap is what is alive, in MB.
-func heap() float64 {
+// liveHeap returns the live heap in MB.
+func liveHeap() float64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -210,10 +210,10 @@ func heap() float64 {
 	return float64(m.HeapAlloc) / 1e6
 }
 
-func atMost(name string, value float64, unit string, limit float64, setup string) result.Result {
+func newMaxResult(name string, value float64, unit string, limit float64, setup string) result.Result {
 	return result.Result{Name: name, Value: value, Unit: unit, Reach: result.AtMost(limit), Setup: setup}
 }
 
-func atLeast(name string, value float64, unit string, limit float64, setup string) result.Result {
+func newMinResult(name string, value float64, unit string, limit float64, setup string) result.Result {
 	return result.Result{Name: name, Value: value, Unit: unit, Reach: result.AtLeast(limit), Setup: setup}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 )
 
-func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
+func TestOKUsesMeasuredValue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reach result.Reach
 		value float64
@@ -22,11 +22,11 @@ func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
 	}{
 		"at the upper bound":                {result.AtMost(1.2), 1.2, true},
 		"below the upper bound":             {result.AtMost(1.2), 0, true},
-		"above by less than what is shown":  {result.AtMost(1.2), 1.2000001, false},
+		"above by less than is printed":     {result.AtMost(1.2), 1.2000001, false},
 		"at the lower bound":                {result.AtLeast(100), 100, true},
 		"below the lower bound":             {result.AtLeast(100), 99.9, false},
-		"nothing may happen, nothing did":   {result.AtMost(0), 0, true},
-		"nothing may happen, one thing did": {result.AtMost(0), 1, false},
+		"zero allowed, zero measured":       {result.AtMost(0), 0, true},
+		"zero allowed, one measured":        {result.AtMost(0), 1, false},
 		"no bound":                          {result.Reach{}, 1e9, true},
 		"not a number under an upper bound": {result.AtMost(1), math.NaN(), false},
 		"not a number over a lower bound":   {result.AtLeast(1), math.NaN(), false},
@@ -39,7 +39,7 @@ func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
 	}
 }
 
-func results() []result.Result {
+func testResults() []result.Result {
 	return []result.Result{
 		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Reach: result.AtMost(1.2), Setup: "50 notices"},
 		{Name: "resident", Value: 17, Unit: "MiB", Reach: result.AtMost(16), Setup: "idle"},
@@ -47,9 +47,9 @@ func results() []result.Result {
 	}
 }
 
-func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
+func TestWriteProducesDocumentedFields(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
-	if err := result.Write(dir, "agent", results()); err != nil {
+	if err := result.Write(dir, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "agent.json"))
@@ -61,35 +61,35 @@ func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []map[string]any{
-		{"name": "notice to cordon", "value": 0.9994, "unit": "s", "reach": "<= 1.2 s", "ok": true, "setup": "50 notices"},
-		{"name": "resident", "value": 17.0, "unit": "MiB", "reach": "<= 16 MiB", "ok": false, "setup": "idle"},
-		{"name": "binary", "value": 9158818.0, "unit": "bytes", "reach": "", "ok": true, "setup": "stripped"},
+		{"name": "notice to cordon", "value": 0.9994, "unit": "s", "target": "<= 1.2 s", "ok": true, "setup": "50 notices"},
+		{"name": "resident", "value": 17.0, "unit": "MiB", "target": "<= 16 MiB", "ok": false, "setup": "idle"},
+		{"name": "binary", "value": 9158818.0, "unit": "bytes", "target": "", "ok": true, "setup": "stripped"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestWriteRefusesWhatJSONCannotSay(t *testing.T) {
+func TestWriteRefusesInfiniteValue(t *testing.T) {
 	err := result.Write(t.TempDir(), "agent", []result.Result{{Name: "ratio", Value: math.Inf(1)}})
 	if err == nil {
 		t.Error("an infinite value was written")
 	}
 }
 
-func TestMissedNamesThoseBelowTheirReach(t *testing.T) {
-	if diff := cmp.Diff([]string{"resident"}, result.Missed(results())); diff != "" {
+func TestMissedListsResultsBelowTarget(t *testing.T) {
+	if diff := cmp.Diff([]string{"resident"}, result.Missed(testResults())); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestPrintAlignsTheColumnsAndSaysTheSetup(t *testing.T) {
+func TestPrintAlignsColumnsAndPrintsSetup(t *testing.T) {
 	var out bytes.Buffer
-	if err := result.Print(&out, "agent", results()); err != nil {
+	if err := result.Print(&out, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"agent             value          reach",
+		"agent             value          target",
 		"notice to cordon  0.999 s        <= 1.2 s   ok",
 		"resident          17 MiB         <= 16 MiB  MISSED",
 		"binary            9158818 bytes",

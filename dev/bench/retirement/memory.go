@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	heldNodes = 5_000
-	heldPods  = 150_000
-	// weight is how many bytes of annotations and environment each pod has, which makes it as large as pods with an
-	// injected sidecar are.
-	weight = 2 << 10
-	// A manager that has written nothing for as long as calm is left alone for settleFor before it is weighed; its processor
-	// time is measured for quietFor after that.
-	calm      = 20 * time.Second
-	settleFor = time.Minute
-	quietFor  = 3 * time.Minute
-	holding   = 40 * time.Minute
+	cachedNodes = 5_000
+	cachedPods  = 150_000
+	// podBytes is the size of each pod's annotations and environment in bytes. It makes the pod as large as a pod with a
+	// sidecar.
+	podBytes = 2 << 10
+	// The measurement waits until the manager has written nothing for calmTime, and then for settleTime. After that it
+	// measures processor time for quietTime.
+	calmTime      = 20 * time.Second
+	settleTime    = time.Minute
+	quietTime     = 3 * time.Minute
+	memoryTimeout = 40 * time.Minute
 )
 
-// Hold measures a manager with many nodes and pods in its caches, in a cluster in which nothing happens. Its kubelets are
-// not played: the objects are what is weighed.
+// Hold measures an idle manager with many nodes and pods in its caches. No kubelets are emulated, because only the
+// objects matter.
 func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
-	ctx, cancel := context.WithTimeout(ctx, holding)
+	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
-	b := &bench{o: o, idle: controlplane.AKSPool{Name: "held"}}
+	b := &retirementBench{o: o, idle: controlplane.AKSPool{Name: "held"}}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{
 		Version: o.Kubernetes,
 		Flags:   map[string][]string{controlplane.Etcd: {"--quota-backend-bytes=8589934592"}},
@@ -53,11 +53,11 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 			err = stopped
 		}
 	}()
-	fmt.Fprintf(o.Progress, "retirement: making %d nodes and %d pods\n", heldNodes, heldPods)
-	if err := b.install(ctx); err != nil {
+	fmt.Fprintf(o.Progress, "retirement: creating %d nodes and %d pods\n", cachedNodes, cachedPods)
+	if err := b.installManifests(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.fill(ctx); err != nil {
+	if err := b.createObjects(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.startManager(ctx); err != nil {
@@ -66,29 +66,29 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.awaitCalm(ctx); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "retirement: weighing the manager\n")
-	return b.weigh(ctx)
+	fmt.Fprintf(o.Progress, "retirement: measuring the manager\n")
+	return b.measureManager(ctx)
 }
 
-// fill makes a group that is retired when idle, so that the manager has to know all pods, its nodes and their pods.
-func (b *bench) fill(ctx context.Context) error {
+// createObjects creates a group with an idle rule, so that the manager must cache all pods, and writes its nodes and pods.
+func (b *retirementBench) createObjects(ctx context.Context) error {
 	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
 		fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: held}}}}\n", workload.AppLabel))
 	if err != nil {
 		return err
 	}
-	if err := b.AddPool(ctx, b.idle, 0); err != nil { // the scale set
+	if err := b.AddPool(ctx, b.idle, 0); err != nil { // only the scale set
 		return err
 	}
-	node, err := b.Client().CoreV1().Nodes().Create(ctx, b.heldNode(0), dryRun)
+	node, err := b.Client().CoreV1().Nodes().Create(ctx, b.newCachedNode(0), dryRun)
 	if err != nil {
 		return err
 	}
-	pod, err := b.Client().CoreV1().Pods(work).Create(ctx, b.heldPod(0), dryRun)
+	pod, err := b.Client().CoreV1().Pods(work).Create(ctx, b.newCachedPod(0), dryRun)
 	if err != nil {
 		return err
 	}
-	if err := b.endControllers(); err != nil {
+	if err := b.killControllers(); err != nil {
 		return err
 	}
 	if err := b.storeNodes(ctx, node); err != nil {
@@ -97,9 +97,9 @@ func (b *bench) fill(ctx context.Context) error {
 	return b.storePods(ctx, pod)
 }
 
-// endControllers ends who would hold all pods as well, several times as large, and of whom nothing is wanted: the
-// manager would be weighed while the machine's memory runs out.
-func (b *bench) endControllers() error {
+// killControllers kills the components that would also cache all pods. They need several times the memory, and the
+// machine could run out of it.
+func (b *retirementBench) killControllers() error {
 	var errs []error
 	for _, name := range []string{controlplane.Kwok, controlplane.Scheduler, controlplane.ControllerManager} {
 		errs = append(errs, b.Process(name).Kill())
@@ -107,13 +107,13 @@ func (b *bench) endControllers() error {
 	return errors.Join(errs...)
 }
 
-// storeNodes and storePods write what is held into etcd: it is objects that are weighed, as the API server makes them, and
-// it would take a quarter of an hour to make them all.
-func (b *bench) storeNodes(ctx context.Context, made *corev1.Node) error {
+// storeNodes and storePods write the objects into etcd as the API server would. To create them takes a quarter of an
+// hour.
+func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	return b.Store(ctx, func(yield func(client.Object) bool) {
-		for n := range heldNodes {
-			node := b.heldNode(n)
-			node.Labels, node.Status = labelled(made.Labels, node.Labels), made.Status
+		for n := range cachedNodes {
+			node := b.newCachedNode(n)
+			node.Labels, node.Status = mergeLabels(made.Labels, node.Labels), made.Status
 			if !yield(node) {
 				return
 			}
@@ -121,14 +121,14 @@ func (b *bench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	})
 }
 
-func (b *bench) storePods(ctx context.Context, made *corev1.Pod) error {
+func (b *retirementBench) storePods(ctx context.Context, made *corev1.Pod) error {
 	err := b.Store(ctx, func(yield func(client.Object) bool) {
-		for n := range heldPods {
-			pod := b.heldPod(n)
+		for n := range cachedPods {
+			pod := b.newCachedPod(n)
 			node := pod.Spec.NodeName
 			pod.Spec, pod.Status, pod.ManagedFields = *made.Spec.DeepCopy(), made.Status, made.ManagedFields
 			pod.Spec.NodeName = node
-			nameToken(&pod.Spec, fmt.Sprintf("kube-api-access-%05x", n))
+			nameTokenVolume(&pod.Spec, fmt.Sprintf("kube-api-access-%05x", n))
 			if !yield(pod) {
 				return
 			}
@@ -142,16 +142,16 @@ func (b *bench) storePods(ctx context.Context, made *corev1.Pod) error {
 
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 
-func labelled(labels ...map[string]string) map[string]string {
+func mergeLabels(labels ...map[string]string) map[string]string {
 	all := map[string]string{}
-	for _, some := range labels {
-		maps.Copy(all, some)
+	for _, set := range labels {
+		maps.Copy(all, set)
 	}
 	return all
 }
 
-// nameToken gives the volume of the ServiceAccount's token a name of its own, as every pod's has.
-func nameToken(spec *corev1.PodSpec, name string) {
+// nameTokenVolume gives the volume of the ServiceAccount token a unique name, as every pod has.
+func nameTokenVolume(spec *corev1.PodSpec, name string) {
 	const prefix = "kube-api-access-"
 	for i := range spec.Volumes {
 		if strings.HasPrefix(spec.Volumes[i].Name, prefix) {
@@ -167,21 +167,20 @@ func nameToken(spec *corev1.PodSpec, name string) {
 	}
 }
 
-// awaitStored waits until the API server's cache, from which it answers watches, has what was stored: when it has a pod
-// that came after all of them.
-func (b *bench) awaitStored(ctx context.Context) error {
+// awaitStored waits until the API server's watch cache has the stored objects, by waiting for the last pod.
+func (b *retirementBench) awaitStored(ctx context.Context) error {
 	last := workload.App{Namespace: work, Name: "last"}.Pod()
 	last.Spec.NodeName = b.idle.NodeName(0)
 	if err := workload.Create(ctx, b.Client(), last); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "the API server's cache has the pods that were stored", func() bool {
+	return testbed.Poll(ctx, "the API server's cache has the stored pods", func() bool {
 		_, err := b.Client().CoreV1().Pods(work).Get(ctx, last.Name, metav1.GetOptions{ResourceVersion: "0"})
 		return err == nil
 	})
 }
 
-func (b *bench) heldNode(n int) *corev1.Node {
+func (b *retirementBench) newCachedNode(n int) *corev1.Node {
 	spec := b.idle.Node(n)
 	labels := map[string]string{"kubernetes.azure.com/agentpool": b.idle.Name, corev1.LabelHostname: spec.Name}
 	for key, value := range spec.Labels {
@@ -198,7 +197,7 @@ func (b *bench) heldNode(n int) *corev1.Node {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}},
 		},
 	}
-	for i := range 50 { // the kubelet's default of how many it reports
+	for i := range 50 { // the kubelet reports 50 images by default
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{
 			Names: []string{fmt.Sprintf("registry.example/team-%d/service@sha256:%064d", i, i), fmt.Sprintf("registry.example/team-%d/service:v1.%d", i, i)},
 		})
@@ -206,20 +205,20 @@ func (b *bench) heldNode(n int) *corev1.Node {
 	return node
 }
 
-func (b *bench) heldPod(n int) *corev1.Pod {
+func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 	app := workload.App{
 		Namespace: work, Name: fmt.Sprintf("held-%d", n), CPU: resource.MustParse("100m"), EmptyDir: true,
 		Labels: map[string]string{workload.AppLabel: "held", "pod-template-hash": fmt.Sprint(n / 30)},
 		Annotations: map[string]string{
-			"bench.slipway.dev/weight": strings.Repeat("slipway ", weight/2/8),
+			"bench.slipway.dev/weight": strings.Repeat("slipway ", podBytes/2/8),
 		},
 	}
 	pod := app.Pod()
 	pod.Labels[workload.AppLabel] = "held"
-	pod.Spec.NodeName = b.idle.NodeName(n % heldNodes)
+	pod.Spec.NodeName = b.idle.NodeName(n % cachedNodes)
 	for i := range 16 {
 		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
-			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: strings.Repeat("slipway ", weight/2/8/16)})
+			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: strings.Repeat("slipway ", podBytes/2/8/16)})
 	}
 	sidecar := *pod.Spec.Containers[0].DeepCopy()
 	sidecar.Name = "sidecar"
@@ -227,38 +226,37 @@ func (b *bench) heldPod(n int) *corev1.Pod {
 	return pod
 }
 
-// awaitCalm waits until the manager has judged the group with all its nodes, which it does once its caches hold all that
-// there is, has noted on each node of the group that a pod keeps it, which it begins after that, and has asked nothing to be
-// written for a while.
-func (b *bench) awaitCalm(ctx context.Context) error {
-	err := testbed.Poll(ctx, "the manager judges the group", func() bool {
+// awaitCalm waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
+// until each node has the note of a protecting pod, and the manager has written nothing for some time.
+func (b *retirementBench) awaitCalm(ctx context.Context) error {
+	err := testbed.Poll(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
-		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == heldNodes
+		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == cachedNodes
 	})
 	if err != nil {
 		return err
 	}
 	written := controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch"}
-	err = testbed.Poll(ctx, "the manager has written to as many nodes", func() bool {
+	err = testbed.Poll(ctx, "the manager has written to all nodes", func() bool {
 		all, err := b.Audit(written)
-		return err == nil && len(all) >= heldNodes
+		return err == nil && len(all) >= cachedNodes
 	})
 	if err != nil {
 		return err
 	}
 	err = testbed.Poll(ctx, "the manager writes nothing", func() bool {
-		written.Since = time.Now().Add(-calm)
+		written.Since = time.Now().Add(-calmTime)
 		lately, err := b.Audit(written)
 		return err == nil && len(lately) == 0
 	})
 	if err != nil {
 		return err
 	}
-	return b.checkKept(ctx)
+	return b.checkAllNodesInUse(ctx)
 }
 
-// checkKept fails when the manager has not seen pods on every node: it would not hold what is to be weighed.
-func (b *bench) checkKept(ctx context.Context) error {
+// checkAllNodesInUse returns an error if the manager has not found pods on every node, because its caches would be incomplete.
+func (b *retirementBench) checkAllNodesInUse(ctx context.Context) error {
 	nodes, err := b.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -269,22 +267,22 @@ func (b *bench) checkKept(ctx context.Context) error {
 			kept++
 		}
 	}
-	if kept != heldNodes {
-		return fmt.Errorf("the manager has found pods on %d nodes, there are some on %d", kept, heldNodes)
+	if kept != cachedNodes {
+		return fmt.Errorf("the manager has found pods on %d of %d nodes", kept, cachedNodes)
 	}
 	return nil
 }
 
-func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
+func (b *retirementBench) measureManager(ctx context.Context) ([]result.Result, error) {
 	manager := testbed.Agent{Process: b.Process(managerProcess)}
-	if err := testbed.Pause(ctx, settleFor); err != nil {
+	if err := testbed.Pause(ctx, settleTime); err != nil {
 		return nil, err
 	}
 	before, err := manager.CPU()
 	if err != nil {
 		return nil, err
 	}
-	if err := testbed.Pause(ctx, quietFor); err != nil {
+	if err := testbed.Pause(ctx, quietTime); err != nil {
 		return nil, err
 	}
 	after, err := manager.CPU()
@@ -295,17 +293,17 @@ func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	setup := fmt.Sprintf("%d nodes, %d pods of some %d KiB in two containers, a group of all of them that is watched for idle nodes; "+
-		"written into etcd past the API server, scheduler and controllers ended before; Kubernetes %s, %d cores for everything; ", heldNodes, heldPods, (weight*3/2)>>10, b.Version(), runtime.NumCPU())
+	setup := fmt.Sprintf("%d nodes, %d pods of about %d KiB with two containers, one group of all nodes with an idle rule; "+
+		"written directly into etcd, scheduler and controllers stopped; Kubernetes %s, %d cores for everything; ", cachedNodes, cachedPods, (podBytes*3/2)>>10, b.Version(), runtime.NumCPU())
 	const mebibyte = 1 << 20
 	return []result.Result{
 		{
 			Name: "manager memory with its caches full, resident", Value: float64(now) / mebibyte, Unit: "MiB", Reach: result.AtMost(700),
-			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calm+settleFor+quietFor, float64(peak)/mebibyte),
+			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calmTime+settleTime+quietTime, float64(peak)/mebibyte),
 		},
 		{
-			Name: "manager CPU when nothing happens", Value: 100 * (after - before).Seconds() / quietFor.Seconds(), Unit: "%", Reach: result.AtMost(1),
-			Setup: setup + fmt.Sprintf("over %s, of one core", quietFor),
+			Name: "manager CPU when idle", Value: 100 * (after - before).Seconds() / quietTime.Seconds(), Unit: "%", Reach: result.AtMost(1),
+			Setup: setup + fmt.Sprintf("over %s, of one core", quietTime),
 		},
 	}, nil
 }

@@ -1,5 +1,5 @@
-// Package retirement measures how a manager takes a hundred nodes of five hundred out of service: the time against what
-// graces and budget force, and what it asks of the API server and of the cloud for it.
+// Package retirement measures how a manager retires 100 of 500 nodes: the time relative to the minimum that grace
+// periods and disruption budget require, and the requests to the API server and the cloud.
 package retirement
 
 import (
@@ -29,28 +29,28 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Progress is told what is being done; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
 }
 
 const (
-	idleNodes   = 100
-	busyNodes   = 400
-	podsEach    = 10
-	inFlight    = 20
-	podStop     = 10 * time.Second // what a pod takes to stop, within its grace
-	machineStop = 10 * time.Second // what the cloud takes to delete a machine
-	atOnce      = 32
-	within      = 20 * time.Minute
+	idleNodes             = 100
+	busyNodes             = 400
+	podsEach              = 10
+	inFlight              = 20
+	podStop               = 10 * time.Second // stop time of a pod, within its grace period
+	machineStop           = 10 * time.Second // deletion time of a machine
+	maxConcurrentRequests = 32
+	runTimeout            = 20 * time.Minute
 
-	// bound is what graces and budget force: the nodes leave in rounds of as many as may be in flight, each of which lasts
-	// as long as a pod stops, and the machines of the last round are deleted after that.
-	bound = idleNodes / inFlight * podStop
-	reach = 1.5
+	// minimumTime is the minimum time: the nodes are drained in rounds of inFlight, each as long as a pod stops. The machines
+	// of the last round are deleted after that.
+	minimumTime  = idleNodes / inFlight * podStop
+	maxTimeRatio = 1.5
 
 	account   = testbed.ManagerAccount
 	namespace = testbed.ManagerNamespace
@@ -59,21 +59,21 @@ const (
 	managerProcess = "manager"
 )
 
-type bench struct {
+type retirementBench struct {
 	*testbed.Testbed
 	o          Options
 	client     client.WithWatch
 	idle, busy controlplane.AKSPool
 }
 
-// Run measures. It takes some five minutes.
+// Run runs the measurement. It takes about five minutes.
 func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	b := &bench{o: o, idle: controlplane.AKSPool{Name: "idle"}, busy: controlplane.AKSPool{Name: "busy"}}
+	b := &retirementBench{o: o, idle: controlplane.AKSPool{Name: "idle"}, busy: controlplane.AKSPool{Name: "busy"}}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{DeleteTime: machineStop},
 	})
@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 		what string
 		do   func(context.Context) error
 	}{
-		{"installing", b.install},
+		{"installing", b.installManifests},
 		{fmt.Sprintf("adding %d nodes", idleNodes+busyNodes), b.addNodes},
 		{fmt.Sprintf("running %d pods", (idleNodes+busyNodes)*podsEach), b.addPods},
 		{"starting the manager", b.startManager},
@@ -100,11 +100,11 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 		}
 	}
 	fmt.Fprintf(o.Progress, "retirement: retiring %d nodes, %d at a time\n", idleNodes, inFlight)
-	return b.retire(ctx)
+	return b.retireIdleNodes(ctx)
 }
 
-// install makes Slipway's types, the manager's rights, and the client.
-func (b *bench) install(ctx context.Context) error {
+// installManifests installs Slipway's CRDs, the manager's permissions, and the client.
+func (b *retirementBench) installManifests(ctx context.Context) error {
 	scheme := apiruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (b *bench) install(ctx context.Context) error {
 	return workload.Create(ctx, b.Client(), workload.Namespace(work))
 }
 
-func (b *bench) addNodes(ctx context.Context) error {
+func (b *retirementBench) addNodes(ctx context.Context) error {
 	if err := b.AddPool(ctx, b.idle, idleNodes); err != nil {
 		return err
 	}
@@ -130,10 +130,10 @@ func (b *bench) addNodes(ctx context.Context) error {
 		fmt.Sprintf("disruptionBudgets: [{nodes: %d}]\ndrain: {evictUnmanaged: true}\n", inFlight))
 }
 
-// addPods binds pods to every node. No controller replaces those that go, which is somebody else's work.
-func (b *bench) addPods(ctx context.Context) error {
+// addPods binds pods without controllers to every node.
+func (b *retirementBench) addPods(ctx context.Context) error {
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(maxConcurrentRequests)
 	for pool, nodes := range map[controlplane.AKSPool]int{b.idle: idleNodes, b.busy: busyNodes} {
 		for n := range nodes * podsEach {
 			group.Go(func() error {
@@ -156,22 +156,22 @@ func (b *bench) addPods(ctx context.Context) error {
 	})
 }
 
-// startManager runs the manager as it is shipped, with its default pace.
-func (b *bench) startManager(ctx context.Context) error {
+// startManager starts the manager with its default intervals.
+func (b *retirementBench) startManager(ctx context.Context) error {
 	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureConfig()})
 	return err
 }
 
-// retire asks for all the nodes at once, and waits until the last retirement is over.
-func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
+// retireIdleNodes retires all idle nodes at once, and waits until the last retirement has finished.
+func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result, error) {
 	began := time.Now()
 	records, err := b.client.Watch(ctx, &v1alpha1.NodeRetirementList{})
 	if err != nil {
 		return nil, err
 	}
 	defer records.Stop()
-	// The Nodes are counted, and not the records: of a Node that is deleted the record says so a little later, when another
-	// may have taken its place.
+	// Counts Nodes, not NodeRetirements. The record of a deleted Node is updated later, when another node may be retired
+	// already.
 	nodes, err := b.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + b.idle.Name})
 	if err != nil {
 		return nil, err
@@ -186,8 +186,8 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 		}
 	}
 	phases, leaving := map[string]v1alpha1.Phase{}, map[string]bool{}
-	most := 0
-	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), unfinished) {
+	maxRetiring := 0
+	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), isUnfinished) {
 		select {
 		case e, ok := <-records.ResultChan():
 			rt, is := e.Object.(*v1alpha1.NodeRetirement)
@@ -203,7 +203,7 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 			if delete(leaving, n.Name); e.Type != watch.Deleted && n.Spec.Unschedulable {
 				leaving[n.Name] = true
 			}
-			most = max(most, len(leaving))
+			maxRetiring = max(maxRetiring, len(leaving))
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%d of %d retirements: %v: %w", len(phases), idleNodes, phases, context.Cause(ctx))
 		}
@@ -215,21 +215,21 @@ func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
 		}
 	}
 	if left := len(b.ARM.VMs()); left != busyNodes {
-		return nil, fmt.Errorf("%d machines are left, want %d", left, busyNodes)
+		return nil, fmt.Errorf("%d machines remain, want %d", left, busyNodes)
 	}
-	return b.results(began, took, most)
+	return b.newResults(began, took, maxRetiring)
 }
 
-func unfinished(p v1alpha1.Phase) bool { return !p.Finished() }
+func isUnfinished(p v1alpha1.Phase) bool { return !p.Finished() }
 
-func (b *bench) results(began time.Time, took time.Duration, most int) ([]result.Result, error) {
+func (b *retirementBench) newResults(began time.Time, took time.Duration, maxRetiring int) ([]result.Result, error) {
 	requests, err := b.Audit(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
 	if err != nil {
 		return nil, err
 	}
 	kinds := map[string]int{}
 	for _, e := range requests {
-		kinds[kind(e)]++
+		kinds[requestKind(e)]++
 	}
 	arm := map[string]int{}
 	total := 0
@@ -239,47 +239,47 @@ func (b *bench) results(began time.Time, took time.Duration, most int) ([]result
 			total++
 		}
 	}
-	forced := bound + machineStop
+	forced := minimumTime + machineStop
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("%d idle nodes retired, as a multiple of what graces and budget force", idleNodes), Unit: "times",
-			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(reach),
-			Setup: b.setup("%.1f s; forced are %d rounds of %d nodes whose pods take %s to stop, and %s for the last machines: %s",
+			Name: fmt.Sprintf("%d idle nodes retired, time as a multiple of the minimum", idleNodes), Unit: "times",
+			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(maxTimeRatio),
+			Setup: b.describeSetup("%.1f s; the minimum is %d rounds of %d nodes with a pod stop time of %s, and %s for the last machines: %s",
 				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
 		},
 		{
-			Name: "nodes that were leaving at once", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
-			Setup: b.setup("cordoned and there, from a watch of the Nodes"),
+			Name: "nodes retired at the same time", Value: float64(maxRetiring), Unit: "nodes", Reach: result.AtMost(inFlight),
+			Setup: b.describeSetup("cordoned Nodes, from a watch"),
 		},
 		{
 			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Reach: result.AtMost(45),
-			Setup: b.setup("from the audit log; %d pods on each: %s", podsEach, per(kinds)),
+			Setup: b.describeSetup("from the audit log; %d pods on each: %s", podsEach, formatPerNode(kinds)),
 		},
 		{
 			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests", Reach: result.AtMost(8),
-			Setup: b.setup("from the emulator: %s", per(arm)),
+			Setup: b.describeSetup("from the emulator: %s", formatPerNode(arm)),
 		},
 	}, nil
 }
 
-func kind(e auditv1.Event) string {
+func requestKind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
 	}
 	return strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 }
 
-// per says how often each kind is there for each node, the most frequent first.
-func per(kinds map[string]int) string {
+// formatPerNode formats the number of each kind of request per node, the most frequent first.
+func formatPerNode(kinds map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
-	var said []string
+	var parts []string
 	for _, name := range names {
-		said = append(said, fmt.Sprintf("%.2f %s", float64(kinds[name])/idleNodes, name))
+		parts = append(parts, fmt.Sprintf("%.2f %s", float64(kinds[name])/idleNodes, name))
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(parts, ", ")
 }
 
-func (b *bench) setup(format string, args ...any) string {
-	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default pace, budget %d; Kubernetes %s, %d cores for everything; ",
+func (b *retirementBench) describeSetup(format string, args ...any) string {
+	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default intervals, disruption budget %d; Kubernetes %s, %d cores for everything; ",
 		idleNodes+busyNodes, (idleNodes+busyNodes)*podsEach, idleNodes, inFlight, b.Version(), runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

@@ -20,61 +20,61 @@ import (
 )
 
 const (
-	// floorClient is the user agent of the bare clients, by which the audit log is read as for agents.
+	// floorClient is the user agent of the bare clients. It has the prefix of the agents, for the audit log.
 	floorClient = "slipway-agent/floor"
-	// floorTimeout ends the measure; what is not done by then is counted as missing.
+	// floorTimeout ends the measurement. What is not finished then counts as missing.
 	floorTimeout = 2 * time.Minute
-	// floorPause is the wait after a refusal that names none.
+	// floorPause is the wait after a refusal without Retry-After.
 	floorPause = time.Second
 )
 
-// bareClient is what no agent can be quicker than: it knows the node and its pods beforehand, and sends nothing but one
-// patch and an eviction for each pod, the same ones that an agent would.
+// bareClient is a lower bound for an agent. It knows the node and its pods in advance. It sends only one patch and one
+// eviction per pod, like an agent.
 type bareClient struct {
 	api  *kubeapi.Client
 	node string
 	pods []kubeapi.Pod
 }
 
-// floor measures what the control plane itself needs for the storm: the same cordons and evictions over as many
-// connections, with the same credentials, and nothing else.
-func (s *scene) floor(ctx context.Context) ([]result.Result, error) {
-	s.who = "connections in place of agents"
+// measureFloor measures the time that the control plane itself needs: the same cordons and evictions over as many connections,
+// with the same credentials, and nothing else.
+func (s *stormBench) measureFloor(ctx context.Context) ([]result.Result, error) {
+	s.clientKind = "connections instead of agents"
 	var clients []bareClient
-	err := s.do(ctx, step{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
-		clients, err = s.connect(ctx)
+	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
+		clients, err = s.connectClients(ctx)
 		return err
-	}}, calm)
+	}}, calmStep)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	load, profile := s.watchLoad(ctx), s.profile(ctx, "floor")
-	err = s.do(ctx, step{fmt.Sprintf("%d cordons and %d evictions at once", s.machinesThatGo(), s.allPods()), func(ctx context.Context) error {
-		return strikeBare(ctx, clients)
+	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "floor")
+	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions at once", s.noticedMachineCount(), s.podCount()), func(ctx context.Context) error {
+		return runBareClients(ctx, clients)
 	}})
-	taken := load.end()
-	if err := errors.Join(err, profile(), s.keepAudit("floor")); err != nil {
+	taken := load.stopAndReport()
+	if err := errors.Join(err, profile(), s.copyAuditLog("floor")); err != nil {
 		return nil, err
 	}
-	return s.floorResults(began, taken)
+	return s.newFloorResults(began, taken)
 }
 
-// connect connects as many clients as there are agents; those of the nodes that stay are there and no more, as theirs.
-func (s *scene) connect(ctx context.Context) ([]bareClient, error) {
+// connectClients connects as many clients as there are agents. Clients of unaffected nodes only connect.
+func (s *stormBench) connectClients(ctx context.Context) ([]bareClient, error) {
 	clients := make([]bareClient, machines)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(startedAtOnce)
-	for i, node := range s.nodes() {
+	group.SetLimit(maxConcurrentStarts)
+	for i, node := range s.allNodes() {
 		group.Go(func() (err error) {
-			clients[i], err = s.connectTo(ctx, node)
+			clients[i], err = s.connectClient(ctx, node)
 			return err
 		})
 	}
 	return clients, group.Wait()
 }
 
-func (s *scene) connectTo(ctx context.Context, node string) (bareClient, error) {
+func (s *stormBench) connectClient(ctx context.Context, node string) (bareClient, error) {
 	kubeconfig, err := s.AgentKubeconfig(ctx, node)
 	if err != nil {
 		return bareClient{}, err
@@ -91,22 +91,22 @@ func (s *scene) connectTo(ctx context.Context, node string) (bareClient, error) 
 	return bareClient{api, node, on}, err
 }
 
-// strikeBare has every client send what it has to. An answer that is missing in the end is no error: it is counted.
-func strikeBare(ctx context.Context, clients []bareClient) error {
+// runBareClients lets every client send its requests. A missing response is counted, and is not an error.
+func runBareClients(ctx context.Context, clients []bareClient) error {
 	bounded, cancel := context.WithTimeout(ctx, floorTimeout)
 	defer cancel()
 	var group errgroup.Group
 	for _, c := range clients {
 		if len(c.pods) > 0 {
-			group.Go(func() error { return c.clear(bounded) })
+			group.Go(func() error { return c.cordonAndEvict(bounded) })
 		}
 	}
 	_ = group.Wait()
 	return ctx.Err()
 }
 
-// clear cordons the node, and then evicts its pods all at once.
-func (c bareClient) clear(ctx context.Context) error {
+// cordonAndEvict cordons the node, and then evicts its pods concurrently.
+func (c bareClient) cordonAndEvict(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": map[string]string{cordon.AnnotationKey("floor"): "{}"}},
 		"spec":     map[string]any{"unschedulable": true},
@@ -114,7 +114,7 @@ func (c bareClient) clear(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = insist(ctx, func() error {
+	err = retryRefused(ctx, func() error {
 		_, err := c.api.PatchNode(ctx, c.node, patch)
 		return err
 	})
@@ -124,15 +124,15 @@ func (c bareClient) clear(ctx context.Context) error {
 	var group errgroup.Group
 	for _, p := range c.pods {
 		r := kubeapi.Removal{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		group.Go(func() error { return insist(ctx, func() error { return c.api.Evict(ctx, r) }) })
+		group.Go(func() error { return retryRefused(ctx, func() error { return c.api.Evict(ctx, r) }) })
 	}
 	return group.Wait()
 }
 
-// insist asks again for as long as the API server refuses, when it says that it may be.
-func insist(ctx context.Context, ask func() error) error {
+// retryRefused retries send while the API server refuses and allows a retry.
+func retryRefused(ctx context.Context, send func() error) error {
 	for {
-		err := ask()
+		err := send()
 		if err == nil || kubeapi.IsNotFound(err) {
 			return nil
 		}
@@ -146,9 +146,9 @@ func insist(ctx context.Context, ask func() error) error {
 	}
 }
 
-// floorResults reads the audit log. A pod whose eviction was carried out although its answer did not arrive is not among
-// the accepted ones, and was asked for again: such are few, and counted.
-func (s *scene) floorResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
+// newFloorResults reads the audit log. A pod that was evicted although the response was lost is not among the accepted ones
+// and was retried. Such pods are few, and counted.
+func (s *stormBench) newFloorResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
 	requests, err := audit.Requests(s.Cluster, began)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (s *scene) floorResults(began time.Time, taken map[string]time.Duration) ([
 	notice := azure.MinimumNotice(azure.Preempt)
 	var cordoned, evicted []time.Duration
 	inTime, sent, refused := 0, 0, 0
-	for _, node := range s.doomed {
+	for _, node := range s.noticedNodes {
 		if at, ok := audit.Cordons(requests[node])[cordon.AnnotationKey("floor")]; ok {
 			cordoned = append(cordoned, at.Sub(began))
 		}
@@ -171,24 +171,24 @@ func (s *scene) floorResults(began time.Time, taken map[string]time.Duration) ([
 			}
 		}
 		sent += len(requests[node])
-		refused += refusals(requests[node])
+		refused += countRefused(requests[node])
 	}
-	if len(cordoned) < s.machinesThatGo() || len(evicted) == 0 {
-		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.machinesThatGo(),
-			len(evicted), s.allPods(), floorTimeout)
+	if len(cordoned) < s.noticedMachineCount() || len(evicted) == 0 {
+		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.noticedMachineCount(),
+			len(evicted), s.podCount(), floorTimeout)
 	}
-	setup := s.setup("bare clients that know the pods beforehand and send one patch and %d evictions each; ", podsEach)
+	setup := s.describeSetup("bare clients that know the pods in advance and send one patch and %d evictions each; ", podsEach)
 	row := func(name string, value float64, unit, format string, args ...any) result.Result {
 		return result.Result{Name: "floor: " + name, Value: value, Unit: unit, Setup: setup + fmt.Sprintf(format, args...)}
 	}
 	return []result.Result{
-		row(fmt.Sprintf("first request to node cordoned, the slowest of %d", s.machinesThatGo()), slices.Max(cordoned).Seconds(), "s",
-			"median %.2f s", median(cordoned).Seconds()),
-		row("first request to eviction accepted, the slowest", slices.Max(evicted).Seconds(), "s",
-			"of %d of %d evictions with an answer; median %.2f s", len(evicted), s.allPods(), median(evicted).Seconds()),
-		row(fmt.Sprintf("pods whose eviction was not accepted within %s, of %d", notice, s.allPods()), float64(s.allPods()-inTime), "pods", ""),
-		row("API requests for each node", float64(sent)/float64(s.machinesThatGo()), "requests", ""),
-		row("API requests that were refused or given up, of all nodes", float64(refused+len(requests[audit.Nobody])), "requests", ""),
-		loadResult("floor: processor time of the API server, until the last eviction", setup, taken),
+		row(fmt.Sprintf("first request to node cordoned, maximum of %d", s.noticedMachineCount()), slices.Max(cordoned).Seconds(), "s",
+			"p50 %.2f s", median(cordoned).Seconds()),
+		row("first request to eviction accepted, maximum", slices.Max(evicted).Seconds(), "s",
+			"%d of %d evictions with a response; p50 %.2f s", len(evicted), s.podCount(), median(evicted).Seconds()),
+		row(fmt.Sprintf("pods without accepted eviction within %s, of %d", notice, s.podCount()), float64(s.podCount()-inTime), "pods", ""),
+		row("API requests per node", float64(sent)/float64(s.noticedMachineCount()), "requests", ""),
+		row("API requests refused or abandoned, all nodes", float64(refused+len(requests[audit.Nobody])), "requests", ""),
+		newLoadResult("floor: processor time of the API server, until the last eviction", setup, taken),
 	}, nil
 }

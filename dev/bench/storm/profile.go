@@ -12,16 +12,16 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// profiled is how much of a storm is profiled.
-const profiled = 20 * time.Second
+// profileTime is the duration of a profile.
+const profileTime = 20 * time.Second
 
-// profilingFlags let the API server be profiled. It is not while it is measured in earnest.
+// profilingFlags enable profiling of the API server. A normal measurement runs without them.
 func profilingFlags() map[string][]string {
 	return map[string][]string{controlplane.APIServer: {"--profiling=true"}}
 }
 
-// profile profiles the API server for a while, if that is asked for, and returns what waits for its end.
-func (s *scene) profile(ctx context.Context, name string) (wait func() error) {
+// startProfile starts a profile of the API server if Options.Profile is set, and returns a function that waits for its end.
+func (s *stormBench) startProfile(ctx context.Context, name string) (wait func() error) {
 	if s.o.Profile == "" {
 		return func() error { return nil }
 	}
@@ -30,18 +30,18 @@ func (s *scene) profile(ctx context.Context, name string) (wait func() error) {
 	return func() error { return <-done }
 }
 
-func (s *scene) fetchProfile(ctx context.Context, path string) error {
+func (s *stormBench) fetchProfile(ctx context.Context, path string) error {
 	client := s.Client().CoreV1().RESTClient()
 	raw, err := client.Get().AbsPath("/debug/pprof/profile").
-		Param("seconds", strconv.Itoa(int(profiled/time.Second))).Do(ctx).Raw()
+		Param("seconds", strconv.Itoa(int(profileTime/time.Second))).Do(ctx).Raw()
 	if err != nil {
 		return fmt.Errorf("profile of the API server: %w", err)
 	}
 	return os.WriteFile(path, raw, 0o600)
 }
 
-// keepAudit keeps the audit log for those who want to know more than the table says.
-func (s *scene) keepAudit(name string) error {
+// copyAuditLog copies the audit log to Options.Profile.
+func (s *stormBench) copyAuditLog(name string) error {
 	if s.o.Profile == "" {
 		return nil
 	}
@@ -49,13 +49,13 @@ func (s *scene) keepAudit(name string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = from.Close() }() // It was only read.
+	defer func() { _ = from.Close() }() // read only
 	to, err := os.OpenFile(filepath.Join(s.o.Profile, name+"-audit.jsonl"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	if _, err := io.Copy(to, from); err != nil {
-		_ = to.Close() // The copy's failure is told.
+		_ = to.Close() // the error of the copy is returned
 		return err
 	}
 	return to.Close()

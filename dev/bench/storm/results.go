@@ -17,41 +17,41 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// measure is what is known of the machines, one value for each.
-type measure struct {
-	cordoned, evicted, drained []time.Duration // since its notice was visible
+// stormMeasurements holds the measurements, one value per machine.
+type stormMeasurements struct {
+	cordoned, evicted, drained []time.Duration // since the notice was visible
 	requests                   []int
-	deleted, unasked           int // pods that were not evicted
-	refused                    int // requests of all of them that were not carried out
+	deleted, neverEvicted      int // pods that were not evicted
+	refused                    int // failed requests of all agents
 	kinds                      map[string]int
 }
 
-// results reads the audit log and the ledger.
-func (s *scene) results(records []azure.Record) ([]result.Result, error) {
+// newResults reads the audit log and the ledger.
+func (s *stormBench) newResults(records []azure.Record) ([]result.Result, error) {
 	began := slices.MinFunc(records, func(a, b azure.Record) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
 	requests, err := audit.Requests(s.Cluster, began)
 	if err != nil {
 		return nil, err
 	}
-	m := measure{kinds: map[string]int{}}
+	m := stormMeasurements{kinds: map[string]int{}}
 	for _, r := range records {
-		node, err := s.node(r)
+		node, err := s.nodeOf(r)
 		if err != nil {
 			return nil, err
 		}
-		if err := m.take(r, node, requests[node]); err != nil {
+		if err := m.addAgent(r, node, requests[node]); err != nil {
 			return nil, err
 		}
 	}
-	ledger, err := s.saved(records)
+	ledger, err := s.outcomeResults(records)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(m.times(s), ledger, m.counts(s, requests)), nil
+	return slices.Concat(m.timeResults(s), ledger, m.requestResults(s, requests)), nil
 }
 
-// take takes in what one agent did on account of its notice.
-func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) error {
+// addAgent adds the actions of one agent for its notice.
+func (m *stormMeasurements) addAgent(r azure.Record, node string, requests []auditv1.Event) error {
 	key := cordon.AnnotationKey(source.Name + "-" + r.EventID)
 	at, ok := audit.Cordons(requests)[key]
 	if !ok {
@@ -63,11 +63,11 @@ func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) er
 	}
 	deletions := audit.Deletions(requests)
 	m.deleted += len(deletions)
-	m.unasked += podsEach - len(evictions) - len(deletions)
+	m.neverEvicted += podsEach - len(evictions) - len(deletions)
 	last := r.VisibleAt
-	for _, asked := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
-		if asked.After(last) {
-			last = asked
+	for _, evicted := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
+		if evicted.After(last) {
+			last = evicted
 		}
 	}
 	m.cordoned = append(m.cordoned, at.Sub(r.VisibleAt))
@@ -76,15 +76,15 @@ func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) er
 		m.drained = append(m.drained, r.Approvals[0].At.Sub(r.VisibleAt))
 	}
 	m.requests = append(m.requests, len(requests))
-	m.refused += refusals(requests)
+	m.refused += countRefused(requests)
 	for _, e := range requests {
-		m.kinds[kind(e)]++
+		m.kinds[requestKind(e)]++
 	}
 	return nil
 }
 
-// refusals counts the requests that were not carried out.
-func refusals(requests []auditv1.Event) int {
+// countRefused counts the requests that failed.
+func countRefused(requests []auditv1.Event) int {
 	n := 0
 	for _, e := range requests {
 		if _, done := audit.Accepted(e); !done && e.Verb != "watch" {
@@ -94,8 +94,8 @@ func refusals(requests []auditv1.Event) int {
 	return n
 }
 
-// kind names a request by its verb and resource.
-func kind(e auditv1.Event) string {
+// requestKind returns the verb and resource of a request.
+func requestKind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
 	}
@@ -106,36 +106,36 @@ func kind(e auditv1.Event) string {
 	return e.Verb + " " + resource
 }
 
-func (m *measure) times(s *scene) []result.Result {
+func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
 	row := func(name string, took []time.Duration, reach result.Reach, end string) result.Result {
 		return result.Result{
 			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Reach: reach,
-			Setup: s.setup("median %.2f s; the end is %s", median(took).Seconds(), end),
+			Setup: s.describeSetup("p50 %.2f s; the end is %s", median(took).Seconds(), end),
 		}
 	}
 	results := []result.Result{
-		row(fmt.Sprintf("notice visible to node cordoned, the slowest of %d", s.machinesThatGo()), m.cordoned, result.AtMost(3),
+		row(fmt.Sprintf("notice visible to node cordoned, maximum of %d", s.noticedMachineCount()), m.cordoned, result.AtMost(3),
 			"the audit log's time of the answered patch"),
-		row(fmt.Sprintf("notice visible to every eviction of %d pods accepted, the slowest of %d nodes", podsEach, s.machinesThatGo()),
-			m.evicted, result.AtMost(10), "the audit log's time of the last answer"),
+		row(fmt.Sprintf("notice visible to last of %d evictions accepted, maximum of %d nodes", podsEach, s.noticedMachineCount()),
+			m.evicted, result.AtMost(10), "the audit log's time of the last response"),
 		{
-			Name: "machines that went before they were drained", Value: float64(s.machinesThatGo() - len(m.drained)), Unit: "machines",
-			Reach: result.AtMost(0), Setup: s.setup("those that no StartRequest approved"),
+			Name: "machines deleted before their drain ended", Value: float64(s.noticedMachineCount() - len(m.drained)), Unit: "machines",
+			Reach: result.AtMost(0), Setup: s.describeSetup("machines without approval"),
 		},
 		{
-			Name: "pods deleted past their budget, or never asked to go", Value: float64(m.deleted + m.unasked), Unit: "pods",
-			Reach: result.AtMost(0), Setup: s.setup("%d deleted, %d never asked, from the audit log", m.deleted, m.unasked),
+			Name: "pods deleted despite their PDB, or never evicted", Value: float64(m.deleted + m.neverEvicted), Unit: "pods",
+			Reach: result.AtMost(0), Setup: s.describeSetup("%d deleted, %d never evicted, from the audit log", m.deleted, m.neverEvicted),
 		},
 	}
 	if len(m.drained) > 0 {
-		results = append(results, row("notice visible to drained and acknowledged, the slowest of those that were", m.drained,
+		results = append(results, row("notice visible to drained and approved, maximum", m.drained,
 			result.Reach{}, "the emulator's time of the StartRequest"))
 	}
 	return results
 }
 
-// saved counts what became of the pods. Every one of them needs a second to stop, so that each could have been saved.
-func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
+// outcomeResults counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
+func (s *stormBench) outcomeResults(records []azure.Record) ([]result.Result, error) {
 	ledger := s.Azure.Ledger()
 	seen, finished, cut := 0, 0, 0
 	for _, r := range records {
@@ -147,43 +147,43 @@ func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
 		finished += l.Count(azure.OutcomeFinished)
 		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
 	}
-	if seen != s.allPods() {
-		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.allPods(), ledger.Summary(testbed.CutTolerance))
+	if seen != s.podCount() {
+		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.podCount(), ledger.Summary(testbed.CutTolerance))
 	}
-	setup := s.setup("every pod takes 1 s to stop, so that each could be saved; from the emulator's ledger")
+	setup := s.describeSetup("every pod needs 1 s to stop, so each one can be saved; from the emulator's ledger")
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("pods that did not end in peace, of %d", s.allPods()), Value: float64(s.allPods() - finished), Unit: "pods",
+			Name: fmt.Sprintf("pods that did not finish, of %d", s.podCount()), Value: float64(s.podCount() - finished), Unit: "pods",
 			Reach: result.AtMost(0), Setup: setup,
 		},
-		{Name: "pods cut short while time remained", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
+		{Name: "pods cut short with time left", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
 	}, nil
 }
 
-// counts says what the storm cost the API server.
-func (m *measure) counts(s *scene, requests map[string][]auditv1.Event) []result.Result {
+// requestResults returns the numbers of API requests.
+func (m *stormMeasurements) requestResults(s *stormBench, requests map[string][]auditv1.Event) []result.Result {
 	bystanders := 0
-	for _, node := range s.spared {
+	for _, node := range s.otherNodes {
 		bystanders = max(bystanders, len(requests[node]))
 	}
 	kinds := make([]string, 0, len(m.kinds))
 	for k, n := range m.kinds {
-		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/float64(s.machinesThatGo()), k))
+		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/float64(s.noticedMachineCount()), k))
 	}
 	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
-	setup := s.setup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
+	setup := s.describeSetup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
 	return []result.Result{
-		{Name: "API requests for each drained node, median", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
-		{Name: "API requests for each drained node, most", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
+		{Name: "API requests per drained node, p50", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
+		{Name: "API requests per drained node, maximum", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
 		{
-			Name:  "API requests that were refused or given up, of all nodes",
+			Name:  "API requests refused or abandoned, all nodes",
 			Value: float64(m.refused + len(requests[audit.Nobody])), Unit: "requests", Setup: setup,
 		},
-		{Name: "API requests by the agent of a node without a notice, most", Value: float64(bystanders), Unit: "requests", Setup: setup},
+		{Name: "API requests by the agent of a node without notice, maximum", Value: float64(bystanders), Unit: "requests", Setup: setup},
 	}
 }
 
-// median is the middle of the values, the lower one of two.
+// median returns the middle value, or the lower one of two.
 func median[T cmp.Ordered](values []T) T {
 	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
 }

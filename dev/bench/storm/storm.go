@@ -1,5 +1,5 @@
-// Package storm measures what happens when much of a pool is taken away in one second: two hundred agents as they are
-// shipped, one process each, on one real control plane, a hundred of which are told at once that their machine goes.
+// Package storm measures the loss of many machines of a pool within one second. Two hundred released agents run as
+// separate processes on one real control plane. A hundred of them get a notice at the same time.
 package storm
 
 import (
@@ -25,89 +25,89 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configure a run.
+// Options configures a run.
 type Options struct {
-	// Kubernetes is the minor version; empty is the control plane's default.
+	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Progress is told what is being done; nil is nobody.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
-	// Profile is a directory for processor profiles of the API server and its audit logs; empty keeps none.
+	// Profile is a directory for CPU profiles of the API server and its audit logs. Empty means none.
 	Profile string
-	// Doomed is how many machines go, a multiple of 10 up to 200; 0 is 100.
+	// Doomed is the number of machines with a notice, a multiple of 10 up to 200. 0 means 100.
 	Doomed int
-	// Only measures one part of the two, "agents" or "floor"; empty is both.
+	// Only selects one part, "agents" or "floor". Empty selects both.
 	Only string
 }
 
-// A scale set is one placement group, which has a hundred machines at most, and all of them are given one document.
+// A scale set is one placement group of at most a hundred machines. All of them get the same document.
 const (
-	scaleSets       = 2
-	machinesEach    = 100
-	doomed          = 100
-	machines        = scaleSets * machinesEach
-	podsEach        = 20
-	apps            = 100
-	namespaces      = 25
-	startedAtOnce   = 8
-	startTimeout    = 5 * time.Minute
-	settleTimeout   = 5 * time.Minute
-	calmBeforeStorm = 5 * time.Second
+	scaleSets           = 2
+	machinesEach        = 100
+	defaultNoticed      = 100
+	machines            = scaleSets * machinesEach
+	podsEach            = 20
+	apps                = 100
+	namespaces          = 25
+	maxConcurrentStarts = 8
+	startTimeout        = 5 * time.Minute
+	settleTimeout       = 5 * time.Minute
+	calmBeforeStorm     = 5 * time.Second
 )
 
-// place is the label of the nodes that the pods may be on.
-const place = "bench.slipway.dev/storm"
+// nodeLabel is the label of the nodes that may run the pods.
+const nodeLabel = "bench.slipway.dev/storm"
 
-func namespace(i int) string { return fmt.Sprintf("team-%d", i) }
+func namespaceName(i int) string { return fmt.Sprintf("team-%d", i) }
 
-// scene is the cluster that the storm comes over.
-type scene struct {
+// stormBench is the cluster of the measurement.
+type stormBench struct {
 	*testbed.Testbed
-	o     Options
-	who   string // the processes that ask
-	pools []controlplane.AKSPool
-	// doomed are the nodes of the machines that go, spared those of the others.
-	doomed, spared []string
+	o          Options
+	clientKind string // the kind of the processes that send requests
+	pools      []controlplane.AKSPool
+	// noticedNodes are the nodes of machines with a notice, otherNodes all others.
+	noticedNodes, otherNodes []string
 }
 
-func (s *scene) machinesThatGo() int { return cmp.Or(s.o.Doomed, doomed) }
+func (s *stormBench) noticedMachineCount() int { return cmp.Or(s.o.Doomed, defaultNoticed) }
 
-func (s *scene) allPods() int { return s.machinesThatGo() * podsEach }
+func (s *stormBench) podCount() int { return s.noticedMachineCount() * podsEach }
 
-// nodes are all of them.
-func (s *scene) nodes() []string { return slices.Concat(s.doomed, s.spared) }
+// allNodes returns all nodes.
+func (s *stormBench) allNodes() []string { return slices.Concat(s.noticedNodes, s.otherNodes) }
 
-// Run measures. It takes some five minutes.
+// Run runs the measurements. It takes about five minutes.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
 	if o.Doomed < 0 || o.Doomed > machines || o.Doomed%10 != 0 {
-		return nil, fmt.Errorf("machines that go: %d: want a multiple of 10 up to %d", o.Doomed, machines)
+		return nil, fmt.Errorf("doomed is %d: must be a multiple of 10 up to %d", o.Doomed, machines)
 	}
 	var all []result.Result
 	for _, part := range []struct {
 		name    string
-		measure func(*scene, context.Context) ([]result.Result, error)
-	}{{"agents", (*scene).agents}, {"floor", (*scene).floor}} {
+		measure func(*stormBench, context.Context) ([]result.Result, error)
+	}{{"agents", (*stormBench).measureAgents}, {"floor", (*stormBench).measureFloor}} {
 		if o.Only != "" && o.Only != part.name {
 			continue
 		}
-		results, err := on(ctx, o, part.measure)
+		results, err := runOnNewCluster(ctx, o, part.measure)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, results...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("only: %q: want agents or floor", o.Only)
+		return nil, fmt.Errorf("only is %q: must be agents or floor", o.Only)
 	}
 	return all, nil
 }
 
-// on measures something on a cluster of its own.
-func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([]result.Result, error),
+// runOnNewCluster runs a measurement on a new cluster.
+func runOnNewCluster(ctx context.Context, o Options, measure func(*stormBench, context.Context) ([]result.Result, error),
 ) (_ []result.Result, err error) {
-	s := &scene{o: o}
+	s := &stormBench{o: o}
 	cluster := controlplane.Options{Version: o.Kubernetes}
 	if o.Profile != "" {
 		cluster.Flags = profilingFlags()
@@ -120,9 +120,9 @@ func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([
 			err = stopped
 		}
 	}()
-	err = s.do(ctx,
-		step{fmt.Sprintf("adding %d nodes", machines), s.addMachines},
-		step{fmt.Sprintf("running %d pods on %d of them", s.allPods(), s.machinesThatGo()), s.settle},
+	err = s.runSteps(ctx,
+		benchStep{fmt.Sprintf("adding %d nodes", machines), s.addNodes},
+		benchStep{fmt.Sprintf("running %d pods on %d of them", s.podCount(), s.noticedMachineCount()), s.runWorkload},
 	)
 	if err != nil {
 		return nil, err
@@ -130,50 +130,50 @@ func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([
 	return measure(s, ctx)
 }
 
-// step is a part of what takes long.
-type step struct {
-	what string
-	do   func(context.Context) error
+// benchStep is a step of the preparation or measurement.
+type benchStep struct {
+	description string
+	run         func(context.Context) error
 }
 
-func (s *scene) do(ctx context.Context, steps ...step) error {
+func (s *stormBench) runSteps(ctx context.Context, steps ...benchStep) error {
 	for _, step := range steps {
-		fmt.Fprintf(s.o.Progress, "agent-storm: %s\n", step.what)
-		if err := step.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", step.what, err)
+		fmt.Fprintf(s.o.Progress, "agent-storm: %s\n", step.description)
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.description, err)
 		}
 	}
 	return nil
 }
 
-var calm = step{"the calm before", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
+var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
 
-// agents measures the agents.
-func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
-	s.who = "agent processes"
-	if err := s.do(ctx, step{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calm); err != nil {
+// measureAgents measures the agents.
+func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error) {
+	s.clientKind = "agent processes"
+	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calmStep); err != nil {
 		return nil, err
 	}
 	var records []azure.Record
-	load, profile := s.watchLoad(ctx), s.profile(ctx, "agents")
-	err := s.do(ctx, step{fmt.Sprintf("%d Spot notices at once", s.machinesThatGo()), func(ctx context.Context) (err error) {
-		records, err = s.strike(ctx)
+	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "agents")
+	err := s.runSteps(ctx, benchStep{fmt.Sprintf("%d Spot notices at once", s.noticedMachineCount()), func(ctx context.Context) (err error) {
+		records, err = s.announceNotices(ctx)
 		return err
 	}})
-	taken := load.end()
-	if err := errors.Join(err, profile(), s.keepAudit("agents")); err != nil {
+	taken := load.stopAndReport()
+	if err := errors.Join(err, profile(), s.copyAuditLog("agents")); err != nil {
 		return nil, err
 	}
-	results, err := s.results(records)
+	results, err := s.newResults(records)
 	if err != nil {
 		return nil, err
 	}
-	return append(results, loadResult("processor time of the API server, from the first notice to the machines' end",
-		s.setup(""), taken)), nil
+	return append(results, newLoadResult("processor time of the API server, from the first notice to the machines' end",
+		s.describeSetup(""), taken)), nil
 }
 
-// addMachines adds the nodes. Those that will go take no more pods than they are to have, so that each has as many.
-func (s *scene) addMachines(ctx context.Context) error {
+// addNodes adds the nodes. The doomed nodes are limited to podsEach pods, so that each gets the same number.
+func (s *stormBench) addNodes(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
 	for i := range scaleSets {
 		pool := controlplane.AKSPool{Name: fmt.Sprintf("spot%d", i), Spot: true}
@@ -181,12 +181,12 @@ func (s *scene) addMachines(ctx context.Context) error {
 		s.pools = append(s.pools, pool)
 		for instance := range machinesEach {
 			node := pool.Node(instance)
-			if instance < s.machinesThatGo()/scaleSets {
+			if instance < s.noticedMachineCount()/scaleSets {
 				node.Pods = podsEach
-				node.Labels[place] = ""
-				s.doomed = append(s.doomed, node.Name)
+				node.Labels[nodeLabel] = ""
+				s.noticedNodes = append(s.noticedNodes, node.Name)
 			} else {
-				s.spared = append(s.spared, node.Name)
+				s.otherNodes = append(s.otherNodes, node.Name)
 			}
 			nodes = append(nodes, node)
 		}
@@ -194,21 +194,20 @@ func (s *scene) addMachines(ctx context.Context) error {
 	return s.AddNodes(ctx, nodes...)
 }
 
-// settle runs the pods on the machines that will go, and then lets the others take those that replace them. Every app
-// has pods on many machines, and every other one a budget over all of them: each eviction is counted there, in
-// competition with those that other agents ask for.
-func (s *scene) settle(ctx context.Context) error {
+// runWorkload runs the pods on the doomed nodes, and then opens the other nodes for their replacements. Every app has pods on
+// many machines. Every other app has a PDB for all of them, so that agents compete for the same PDB.
+func (s *stormBench) runWorkload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	var objects []apiruntime.Object
 	for i := range namespaces {
-		objects = append(objects, workload.Namespace(namespace(i)))
+		objects = append(objects, workload.Namespace(namespaceName(i)))
 	}
 	for i := range apps {
 		app := workload.App{
-			Namespace: namespace(i % namespaces), Name: fmt.Sprintf("app-%d", i), MaxUnavailable: "100%",
-			Replicas:     int32(s.allPods() / apps),
-			NodeSelector: map[string]string{place: ""},
+			Namespace: namespaceName(i % namespaces), Name: fmt.Sprintf("app-%d", i), MaxUnavailable: "100%",
+			Replicas:     int32(s.podCount() / apps),
+			NodeSelector: map[string]string{nodeLabel: ""},
 		}
 		objects = append(objects, app.Deployment())
 		if i/namespaces%2 == 0 {
@@ -221,8 +220,8 @@ func (s *scene) settle(ctx context.Context) error {
 	if err := s.checkPods(ctx); err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, place)
-	for _, node := range s.spared {
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, nodeLabel)
+	for _, node := range s.otherNodes {
 		if _, err := s.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("labelling node %s: %w", node, err)
 		}
@@ -230,8 +229,8 @@ func (s *scene) settle(ctx context.Context) error {
 	return nil
 }
 
-// checkPods checks that the pods are where they are to be.
-func (s *scene) checkPods(ctx context.Context) error {
+// checkPods checks the number of pods on each node.
+func (s *stormBench) checkPods(ctx context.Context) error {
 	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -241,20 +240,20 @@ func (s *scene) checkPods(ctx context.Context) error {
 		on[p.Spec.NodeName]++
 	}
 	want := map[string]int{}
-	for _, node := range s.doomed {
+	for _, node := range s.noticedNodes {
 		want[node] = podsEach
 	}
 	if !maps.Equal(on, want) {
-		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes that go", on, podsEach, s.machinesThatGo())
+		return fmt.Errorf("pods by node: %v: want %d on each of the %d doomed nodes", on, podsEach, s.noticedMachineCount())
 	}
 	return nil
 }
 
-func (s *scene) startAgents(ctx context.Context) error {
+func (s *stormBench) startAgents(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(startedAtOnce)
+	group.SetLimit(maxConcurrentStarts)
 	for _, pool := range s.pools {
 		for instance := range machinesEach {
 			group.Go(func() error {
@@ -266,12 +265,12 @@ func (s *scene) startAgents(ctx context.Context) error {
 	return group.Wait()
 }
 
-// strike announces that the machines go, and waits until they have gone.
-func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
+// announceNotices announces the notices, and waits until the machines are deleted.
+func (s *stormBench) announceNotices(ctx context.Context) ([]azure.Record, error) {
 	var announced []azure.Record
 	for _, pool := range s.pools {
-		for instance := range s.machinesThatGo() / scaleSets {
-			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives who announces it
+		for instance := range s.noticedMachineCount() / scaleSets {
+			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
 				Type: azure.Preempt, ScaleSet: pool.ScaleSet(), Resources: []string{pool.Resource(instance)},
 			})
 			if err != nil {
@@ -282,7 +281,7 @@ func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	}
 	first, last := announced[0].VisibleAt, announced[len(announced)-1].VisibleAt
 	if last.Sub(first) > time.Second {
-		return nil, fmt.Errorf("the notices appeared within %s: want one second", last.Sub(first))
+		return nil, fmt.Errorf("the notices appeared within %s: must be within 1 s", last.Sub(first))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
@@ -303,19 +302,19 @@ func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	return announced, nil
 }
 
-// node is the node of the machine that an event is for.
-func (s *scene) node(r azure.Record) (string, error) {
+// nodeOf returns the node of an event's machine.
+func (s *stormBench) nodeOf(r azure.Record) (string, error) {
 	name, ok := s.Nodes.Node(r.Resources[0])
 	if !ok {
-		return "", fmt.Errorf("event %s: no node is known to be machine %s", r.EventID, r.Resources[0])
+		return "", fmt.Errorf("event %s: machine %s has no known node", r.EventID, r.Resources[0])
 	}
 	return name, nil
 }
 
-// setup is what the measures were taken on.
-func (s *scene) setup(format string, args ...any) string {
+// describeSetup describes the conditions of the measurements.
+func (s *stormBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
-		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
-		s.machinesThatGo(), azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
+		"every other with a PDB of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
+		s.noticedMachineCount(), azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.clientKind, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

@@ -1,10 +1,10 @@
-// Command skips says which tests were skipped and why that is all right, and fails where no reason is known.
+// Command skips lists the skipped tests with their reasons, and fails if a reason is unknown.
 //
 //	go run ./cmd/skips -reasons ../.ci/skips.txt EVENTS...
 //
-// EVENTS are files of what `go test -json` writes, of one or several runs. A test that was skipped in one run and passed in
-// another counts as run. The file of reasons has one line for each: a regular expression for PACKAGE.TEST, which has to match all
-// of that, spaces, and the reason.
+// EVENTS are files with the output of `go test -json` of one or several runs. A test that passed in any run does not
+// count as skipped. Each line of the file of reasons has a regular expression for the whole of PACKAGE.TEST, spaces, and
+// the reason.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	reasons := flag.String("reasons", "", "file of reasons")
+	reasons := flag.String("reasons", "", "`file` of reasons")
 	flag.Parse()
 	if err := run(*reasons, flag.Args(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "skips:", err)
@@ -39,29 +39,29 @@ func run(file string, events []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	unexplained := explain(skipped, known, out)
+	unexplained := printReasons(skipped, known, out)
 	if len(unexplained) > 0 {
-		return fmt.Errorf("no line of %s says why these tests may be skipped: run them, or add a line with the reason:\n  %s",
+		return fmt.Errorf("%s has no reason for these skipped tests: run them, or add a line with the reason:\n  %s",
 			file, strings.Join(unexplained, "\n  "))
 	}
 	return nil
 }
 
-// reason is why some tests may be skipped.
-type reason struct {
+// skipReason is why some tests may be skipped.
+type skipReason struct {
 	line  string
 	tests *regexp.Regexp
 	why   string
 	count int
 }
 
-// readReasons reads the file of reasons. Empty lines, and those that begin with #, are comments.
-func readReasons(file string) ([]*reason, error) {
+// readReasons reads the file of reasons. It ignores empty lines and lines that begin with #.
+func readReasons(file string) ([]*skipReason, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	var all []*reason
+	var all []*skipReason
 	for n, line := range strings.Split(string(text), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -70,24 +70,24 @@ func readReasons(file string) ([]*reason, error) {
 		pattern, why, _ := strings.Cut(line, " ")
 		why = strings.TrimSpace(why)
 		if why == "" {
-			return nil, fmt.Errorf("%s:%d: %q: want a regular expression, a space and the reason", file, n+1, line)
+			return nil, fmt.Errorf("%s:%d: %q: must be a regular expression, a space and the reason", file, n+1, line)
 		}
 		tests, err := regexp.Compile("^(?:" + pattern + ")$")
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, n+1, err)
 		}
-		all = append(all, &reason{line: line, tests: tests, why: why})
+		all = append(all, &skipReason{line: line, tests: tests, why: why})
 	}
 	return all, nil
 }
 
-// event is what is read of one line of `go test -json`.
-type event struct{ Action, Package, Test string }
+// testEvent is one line of `go test -json`.
+type testEvent struct{ Action, Package, Test string }
 
-// skippedTests returns PACKAGE.TEST of the tests that no run has run, in order.
+// skippedTests returns PACKAGE.TEST of the tests that no run has executed, sorted.
 func skippedTests(files []string) ([]string, error) {
 	if len(files) == 0 {
-		return nil, errors.New("no files of events: want those of go test -json")
+		return nil, errors.New("no event files: give files with the output of go test -json")
 	}
 	ended := map[string]string{}
 	for _, file := range files {
@@ -105,13 +105,13 @@ func skippedTests(files []string) ([]string, error) {
 	return skipped, nil
 }
 
-// readEvents notes how each test ended. A test that was run stays run.
+// readEvents records how each test ended. A test that was executed once is never skipped.
 func readEvents(file string, ended map[string]string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read only
 	lines := bufio.NewReader(f)
 	for n := 1; ; n++ {
 		line, err := lines.ReadString('\n')
@@ -119,7 +119,7 @@ func readEvents(file string, ended map[string]string) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		if strings.TrimSpace(line) != "" {
-			var e event
+			var e testEvent
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				return fmt.Errorf("%s:%d: %w", file, n, err)
 			}
@@ -134,11 +134,10 @@ func readEvents(file string, ended map[string]string) error {
 	}
 }
 
-// explain prints how many tests were skipped for each reason, the most frequent first, and returns the tests that no reason
-// is for.
-func explain(skipped []string, known []*reason, out io.Writer) (unexplained []string) {
+// printReasons prints the number of skipped tests per reason, the most frequent first, and returns the tests without reason.
+func printReasons(skipped []string, known []*skipReason, out io.Writer) (unexplained []string) {
 	for _, test := range skipped {
-		of := slices.IndexFunc(known, func(r *reason) bool { return r.tests.MatchString(test) })
+		of := slices.IndexFunc(known, func(r *skipReason) bool { return r.tests.MatchString(test) })
 		if of < 0 {
 			unexplained = append(unexplained, test)
 			continue
@@ -146,7 +145,7 @@ func explain(skipped []string, known []*reason, out io.Writer) (unexplained []st
 		known[of].count++
 	}
 	_, _ = fmt.Fprintf(out, "%d tests were skipped, %d of them for a known reason\n", len(skipped), len(skipped)-len(unexplained))
-	slices.SortStableFunc(known, func(a, b *reason) int { return cmp.Compare(b.count, a.count) })
+	slices.SortStableFunc(known, func(a, b *skipReason) int { return cmp.Compare(b.count, a.count) })
 	for _, r := range known {
 		if r.count > 0 {
 			_, _ = fmt.Fprintf(out, "%5d  %s\n", r.count, r.why)

@@ -22,32 +22,32 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// benchOptions is what the groups can be told.
+// benchOptions are the options of all groups.
 type benchOptions struct {
-	kubernetes string
-	seed       uint64
-	idle       time.Duration
-	profile    string
-	only       string
-	doomed     int
-	progress   io.Writer
+	kubernetes      string
+	seed            uint64
+	idleTime        time.Duration
+	profile         string
+	onlyPart        string
+	noticedMachines int
+	progress        io.Writer
 }
 
-// benchGroup is a set of measures that are taken together.
+// benchGroup is a set of benchmarks that run together.
 type benchGroup struct {
 	name, about string
 	run         func(context.Context, benchOptions) ([]result.Result, error)
 }
 
 var benchGroups = []benchGroup{
-	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
-	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
-	{"cloudpool", "a smaller pool: the decision, what it costs the API server, and what is added to reads meanwhile", benchCloudpool},
-	{"autoscale", "machines for pods without room: how many are ordered, how fast that is decided, and how soon they are asked for", benchAutoscale},
-	{"autoscale-nova", "the last of these at a real OpenStack", benchAutoscaleNova},
-	{"retirement", "100 of 500 nodes taken out of service, 20 at a time: the time against what is forced, and the requests", benchRetirement},
-	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when nothing happens", benchManager},
-	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
+	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
+	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
+	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
+	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
+	{"autoscale-nova", "time to the launch with a real OpenStack", benchAutoscaleNova},
+	{"retirement", "100 of 500 nodes retired, 20 at a time: time compared with the minimum, and requests", benchRetirement},
+	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when idle", benchManager},
+	{"placement", "which nodes can be removed and which instances the pending pods need: time and memory, on one core", benchPlacement},
 }
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
@@ -63,11 +63,11 @@ func benchAutoscaleNova(ctx context.Context, o benchOptions) ([]result.Result, e
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Only: o.only, Seed: o.seed, Progress: o.progress})
+	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idleTime, Only: o.onlyPart, Seed: o.seed, Progress: o.progress})
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only, Doomed: o.doomed})
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, Doomed: o.noticedMachines})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -82,7 +82,7 @@ func benchCloudpool(ctx context.Context, o benchOptions) ([]result.Result, error
 	return cloudpool.Run(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Profile: o.profile, Progress: o.progress})
 }
 
-func benchCommand() *cobra.Command {
+func newBenchCommand() *cobra.Command {
 	o := benchOptions{}
 	var names, abouts []string
 	for _, g := range benchGroups {
@@ -93,13 +93,13 @@ func benchCommand() *cobra.Command {
 		Use:   "bench [GROUP]",
 		Short: "Measure, print a table, and write dev/bench/results/GROUP.json",
 		Long: "Measure, print a table, and write dev/bench/results/GROUP.json; without GROUP, all groups.\n" +
-			"It fails when a figure does not reach what it has to.\n\nGroups:\n" + strings.Join(abouts, "\n"),
+			"It fails if a result misses its target.\n\nGroups:\n" + strings.Join(abouts, "\n"),
 		ValidArgs: names,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.progress = cmd.ErrOrStderr()
-			if parts := []string{"agent", "agent-storm"}; o.only != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
-				return fmt.Errorf("only: %q: want a group that has parts, which are %s", o.only, strings.Join(parts, " and "))
+			if parts := []string{"agent", "agent-storm"}; o.onlyPart != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
+				return fmt.Errorf("only: %q: requires a group with parts, one of %s", o.onlyPart, strings.Join(parts, " and "))
 			}
 			root, err := testbed.Root()
 			if err != nil {
@@ -108,27 +108,27 @@ func benchCommand() *cobra.Command {
 			var errs []error
 			for _, g := range benchGroups {
 				if len(args) == 0 || args[0] == g.name {
-					errs = append(errs, g.measure(cmd.Context(), o, filepath.Join(root, "dev", "bench", "results"), cmd.OutOrStdout()))
+					errs = append(errs, g.runAndReport(cmd.Context(), o, filepath.Join(root, "dev", "bench", "results"), cmd.OutOrStdout()))
 				}
 			}
 			return errors.Join(errs...)
 		},
 	}
-	versionFlag(cmd, &o.kubernetes)
-	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
-	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
-	cmd.Flags().StringVar(&o.only, "only", "", "measure a part alone: of agent-storm agents or floor, of agent those measures that have this in their names")
-	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "of agent-storm: how many machines go, a multiple of 10 (default 100)")
-	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
-		"(agent-storm, cloudpool); it then is slower")
+	addVersionFlag(cmd, &o.kubernetes)
+	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "random seed")
+	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
+	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
+	cmd.Flags().IntVar(&o.noticedMachines, "doomed", 0, "agent-storm: number of machines with a notice, a multiple of 10 (default 100)")
+	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
+		"(agent-storm, cloudpool); this slows the measurement down")
 	return cmd
 }
 
-// forwardCommand is a process of the cloudpool group.
-func forwardCommand() *cobra.Command {
+// newForwardCommand is a helper process of the cloudpool group.
+func newForwardCommand() *cobra.Command {
 	var listen, to string
 	cmd := &cobra.Command{
-		Use: "forward", Short: "Forward requests, as the proxy that slipway cloudpool is measured against", Hidden: true, Args: cobra.NoArgs,
+		Use: "forward", Short: "Forward requests; slipway cloudpool is compared with this proxy", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cloudpool.Forward(cmd.Context(), listen, to) },
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "loopback address and port")
@@ -136,8 +136,8 @@ func forwardCommand() *cobra.Command {
 	return cmd
 }
 
-// measure runs a group, prints and writes its results, and fails when one of them does not reach what it has to.
-func (g benchGroup) measure(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
+// runAndReport runs a group, prints and writes its results, and fails if a result misses its target.
+func (g benchGroup) runAndReport(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
 	results, err := g.run(ctx, o)
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", g.name, err)
@@ -149,7 +149,7 @@ func (g benchGroup) measure(ctx context.Context, o benchOptions, dir string, out
 		return err
 	}
 	if missed := result.Missed(results); len(missed) > 0 {
-		return fmt.Errorf("bench %s: not reached: %s", g.name, strings.Join(missed, "; "))
+		return fmt.Errorf("bench %s: missed targets: %s", g.name, strings.Join(missed, "; "))
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Command slipway-dev is for those who develop Slipway: it starts and stops a real Kubernetes control plane on this
-// machine, with nodes that are played, to try things on.
+// Command slipway-dev is for developers of Slipway. It starts and stops a real Kubernetes control plane on this machine,
+// with emulated nodes.
 package main
 
 import (
@@ -23,11 +23,11 @@ func run() int {
 	defer stop()
 	root := &cobra.Command{
 		Use:           "slipway-dev",
-		Short:         "A real Kubernetes control plane to develop Slipway on",
+		Short:         "A real Kubernetes control plane for the development of Slipway",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(buildCommand(), demoCommand(), benchCommand(), upCommand(), downCommand(), azureCommand(), forwardCommand(), siteCommand())
+	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newSiteCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		return 1
@@ -35,19 +35,19 @@ func run() int {
 	return 0
 }
 
-// defaultDir is where `up` puts the control plane, from the root of the repository.
+// defaultDir is the control plane's directory, relative to the root of the repository.
 const defaultDir = ".dev"
 
-func dirFlag(cmd *cobra.Command, dir *string) {
+func addDirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "dir", defaultDir, "directory of the control plane")
 }
 
-func versionFlag(cmd *cobra.Command, version *string) {
+func addVersionFlag(cmd *cobra.Command, version *string) {
 	cmd.Flags().StringVar(version, "kubernetes", "", fmt.Sprintf("Kubernetes version, one of %s (default %s, or the newest)",
 		strings.Join(controlplane.Versions(), ", "), "$"+controlplane.VersionVariable))
 }
 
-func buildCommand() *cobra.Command {
+func newBuildCommand() *cobra.Command {
 	var version string
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -70,6 +70,6 @@ func buildCommand() *cobra.Command {
 			return nil
 		},
 	}
-	versionFlag(cmd, &version)
+	addVersionFlag(cmd, &version)
 	return cmd
 }

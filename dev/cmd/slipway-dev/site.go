@@ -8,11 +8,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/site"
 )
 
-func siteCommand() *cobra.Command {
+func newSiteCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "site",
-		Short: "Make a web site of docs/ that is read without a network",
+		Short: "Build a web site of docs/ for offline reading",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := site.Build(".", to); err != nil {
@@ -22,6 +22,6 @@ func siteCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "dist/site", "folder that it is written to")
+	cmd.Flags().StringVar(&to, "to", "dist/site", "output `folder`")
 	return cmd
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the cluster that `up` starts, and how many machines each has.
+// The pools of the cluster that `up` starts.
 var (
 	spotPool    = controlplane.AKSPool{Name: "spot", Spot: true}
 	generalPool = controlplane.AKSPool{Name: "general"}
@@ -33,22 +33,22 @@ const (
 	generalNodes = 12
 )
 
-// settleTimeout bounds the wait for the workload; it takes seconds.
+// settleTimeout limits the wait for the workload, which takes seconds.
 const settleTimeout = 2 * time.Minute
 
-func upCommand() *cobra.Command {
+func newUpCommand() *cobra.Command {
 	var dir, version string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start a control plane with 20 nodes, agents and a workload, and an emulated Azure; leave them running",
-		Long: "Start a control plane with 20 nodes, agents and a workload, and an emulated Azure; leave them running.\n\n" +
-			"Standard output is one line for the shell, so that this works: eval \"$(slipway-dev up)\"",
+		Short: "Start a control plane with 20 nodes, agents, a workload and an emulated Azure in the background",
+		Long: "Start a control plane with 20 nodes, agents, a workload and an emulated Azure in the background.\n\n" +
+			"Standard output is one line for the shell. Use: eval \"$(slipway-dev up)\"",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuseSecond(dir); err != nil {
+			if err := checkNotRunning(dir); err != nil {
 				return err
 			}
-			kubeconfig, err := up(cmd.Context(), dir, version, cmd.ErrOrStderr())
+			kubeconfig, err := startAll(cmd.Context(), dir, version, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -56,13 +56,13 @@ func upCommand() *cobra.Command {
 			return nil
 		},
 	}
-	dirFlag(cmd, &dir)
-	versionFlag(cmd, &version)
+	addDirFlag(cmd, &dir)
+	addVersionFlag(cmd, &version)
 	return cmd
 }
 
-// refuseSecond refuses to start where something was started before.
-func refuseSecond(dir string) error {
+// checkNotRunning returns an error if a control plane was started in the directory.
+func checkNotRunning(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if errors.Is(err, controlplane.ErrNotFound) {
 		return nil
@@ -71,26 +71,26 @@ func refuseSecond(dir string) error {
 		return err
 	}
 	if server := cluster.Process(controlplane.APIServer); server != nil && server.Alive() {
-		return fmt.Errorf("a control plane is up in %s already:\n  export KUBECONFIG=%s\n"+
+		return fmt.Errorf("a control plane runs in %s already:\n  export KUBECONFIG=%s\n"+
 			"`make down` (slipway-dev down --dir %s) stops it", dir, cluster.Kubeconfig(), dir)
 	}
-	return fmt.Errorf("%s holds the remains of a control plane that has ended; "+
+	return fmt.Errorf("%s has the files of a stopped control plane; "+
 		"`make down` (slipway-dev down --dir %s) removes them", dir, dir)
 }
 
-// linger keeps an event listed for a few seconds after its impact, as the real service does for minutes.
-const linger = 5 * time.Second
+// startedAfterImpact keeps an event listed for some seconds after its impact. The real service takes minutes.
+const startedAfterImpact = 5 * time.Second
 
-// up starts everything, or nothing, and returns the path of the administrator's kubeconfig.
-func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
+// startAll starts everything, or nothing, and returns the path of the administrator's kubeconfig.
+func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
 	begun := time.Now()
 	program, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("finding this program, which is to be the emulator too: %w", err)
+		return "", fmt.Errorf("finding this program, which must run the emulator too: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, down(dir))
+			err = errors.Join(err, stopAll(dir))
 		}
 	}()
 	t, err := testbed.Start(ctx, testbed.Options{
@@ -98,7 +98,7 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 			Version: version, Dir: dir, Detached: true, Progress: out,
 			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
 		},
-		Azure: azure.Options{Linger: linger}, Listen: emulatorAddress(ctx),
+		Azure: azure.Options{Linger: startedAfterImpact}, Listen: chooseEmulatorAddress(ctx),
 	})
 	if err != nil {
 		return "", err
@@ -124,36 +124,36 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 	if err != nil {
 		return "", err
 	}
-	summary, err := describe(ctx, t.Client())
+	summary, err := describeCluster(ctx, t.Client())
 	if err != nil {
 		return "", err
 	}
 	fmt.Fprintf(out, "Kubernetes %s is up at %s, after %s: %s\n"+
-		"A slipway-agent guards each node (their tokens are good until %s). To end a machine, and to see what became of\n"+
-		"its pods:\n%sslipway manager --cloud-config %s deletes machines of this Azure, and has new ones made.\n"+
+		"A slipway-agent guards each node (the tokens expire on %s). To preempt a machine and see how its pods\n"+
+		"ended:\n%sslipway manager --cloud-config %s deletes and launches machines of this Azure.\n"+
 		"Logs and data are in %s; `make down` stops everything and removes them.\n",
 		t.Version(), t.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary,
-		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relative(clouds), t.Dir())
+		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relativePath(clouds), t.Dir())
 	return t.Kubeconfig(), nil
 }
 
-// relative is a path as somebody types it here.
-func relative(path string) string {
-	here, err := os.Getwd()
+// relativePath returns a path relative to the working directory, if it is inside.
+func relativePath(path string) string {
+	workDir, err := os.Getwd()
 	if err != nil {
 		return path
 	}
-	if short, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(short) {
+	if short, err := filepath.Rel(workDir, path); err == nil && filepath.IsLocal(short) {
 		return short
 	}
 	return path
 }
 
-// emulatorAddress is the one that the emulator is known by, unless another has it.
-func emulatorAddress(ctx context.Context) string {
+// chooseEmulatorAddress returns the emulator's default address, or empty if it is in use.
+func chooseEmulatorAddress(ctx context.Context) string {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
 	if err != nil {
-		return "" // any that is free
+		return "" // any free address
 	}
 	if err := l.Close(); err != nil {
 		return ""
@@ -161,14 +161,14 @@ func emulatorAddress(ctx context.Context) string {
 	return azure.DefaultListen
 }
 
-// agentsAtOnce bounds how many agents are waited for at the same time.
-const agentsAtOnce = 8
+// maxConcurrentStarts limits the concurrent starts of agents.
+const maxConcurrentStarts = 8
 
-// startAgents starts an agent on every node, and returns when the first of their tokens ends.
+// startAgents starts an agent on every node, and returns the first expiry of their tokens.
 func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, err error) {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(agentsAtOnce)
+	group.SetLimit(maxConcurrentStarts)
 	start := func(pool controlplane.AKSPool, instance int) func() error {
 		return func() error {
 			agent, err := t.StartAgent(ctx, pool, instance)
@@ -197,8 +197,8 @@ func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, er
 	return expires, err
 }
 
-// describe says what there is.
-func describe(ctx context.Context, client kubernetes.Interface) (string, error) {
+// describeCluster returns a summary of the cluster.
+func describeCluster(ctx context.Context, client kubernetes.Interface) (string, error) {
 	all := metav1.ListOptions{}
 	pods, err := client.CoreV1().Pods(workload.ShopNamespace).List(ctx, all)
 	if err != nil {
@@ -222,7 +222,7 @@ func describe(ctx context.Context, client kubernetes.Interface) (string, error) 
 		len(budgets.Items)), nil
 }
 
-func downCommand() *cobra.Command {
+func newDownCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -231,7 +231,7 @@ func downCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := testbed.Down(dir)
 			if errors.Is(err, controlplane.ErrNotFound) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Nothing is up in %s.\n", dir)
+				fmt.Fprintf(cmd.ErrOrStderr(), "No control plane runs in %s.\n", dir)
 				return nil
 			}
 			if err != nil {
@@ -241,12 +241,12 @@ func downCommand() *cobra.Command {
 			return nil
 		},
 	}
-	dirFlag(cmd, &dir)
+	addDirFlag(cmd, &dir)
 	return cmd
 }
 
-// down undoes an up that failed, as far as it came.
-func down(dir string) error {
+// stopAll removes what a failed up has started.
+func stopAll(dir string) error {
 	if err := testbed.Down(dir); !errors.Is(err, controlplane.ErrNotFound) {
 		return err
 	}

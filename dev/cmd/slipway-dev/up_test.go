@@ -21,7 +21,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// TestMain makes the test binary stand for slipway-dev where `up` leaves it running as the emulator.
+// TestMain lets the test binary run as slipway-dev, because `up` starts it as the emulator.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == testbed.AzureProcess {
 		os.Exit(run())
@@ -29,58 +29,58 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// timeout is generous, as tests share the machine.
-const timeout = 8 * time.Minute
+// testTimeout is generous, because tests share the machine.
+const testTimeout = 8 * time.Minute
 
-func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+func TestUpRunsEmulatorAndDownStopsEverything(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "cluster")
 	t.Cleanup(func() {
-		if err := down(dir); err != nil {
+		if err := stopAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	var out strings.Builder
-	kubeconfig, err := up(ctx, dir, "", &out)
+	kubeconfig, err := startAll(ctx, dir, "", &out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(kubeconfig); err != nil {
 		t.Error(err)
 	}
-	if err := refuseSecond(dir); err == nil {
-		t.Error("a second one could be started in the same place")
+	if err := checkNotRunning(dir); err == nil {
+		t.Error("a second control plane started in the same directory")
 	}
 	emulator := regexp.MustCompile(`http://\S+/emulator`).FindString(out.String())
 	if emulator == "" {
 		t.Fatalf("no address of the emulator in:\n%s", out.String())
 	}
-	preempted, rebooted := 0, withoutStray(ctx, t, dir)
+	preempted, rebooted := 0, findMachineWithoutBarePods(ctx, t, dir)
 	machines := []int{preempted, rebooted}
-	before := processes(t, dir, machines)
+	before := findProcesses(t, dir, machines)
 
-	announce(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.Resource(preempted)+`"]}`)
-	announce(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.Resource(rebooted)+`"],"outage":"100ms"}`)
+	announceEvent(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.Resource(preempted)+`"]}`)
+	announceEvent(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.Resource(rebooted)+`"],"outage":"100ms"}`)
 	const ended, revived = 0, 1
-	await(ctx, t, "the preempted machine's agent is dead, and the rebooted one's has been replaced", func() bool {
-		now := processes(t, dir, machines)
+	awaitCondition(ctx, t, "the preempted machine's agent has ended, and the rebooted machine's agent has restarted", func() bool {
+		now := findProcesses(t, dir, machines)
 		return !now[ended].Alive() && now[revived].PID() != before[revived].PID() && now[revived].Alive()
 	})
-	if summary := get(ctx, t, emulator+"/ledger?format=summary"); strings.Count(summary, " 0 lost") != 2 {
-		t.Errorf("the ledger: %s\n%s", summary, get(ctx, t, emulator+"/ledger"))
+	if summary := httpGet(ctx, t, emulator+"/ledger?format=summary"); strings.Count(summary, " 0 lost") != 2 {
+		t.Errorf("the ledger: %s\n%s", summary, httpGet(ctx, t, emulator+"/ledger"))
 	}
 
 	clouds, err := os.ReadFile(filepath.Join(dir, "clouds.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A machine leaves its scale set once its event is over, a while after it lost its power.
-	await(ctx, t, "Azure's Resource Manager knows the machines that are left", func() bool {
-		return azureAnswers(ctx, clouds) == nil
+	// A machine leaves its scale set once its event has vanished, some time after power-off.
+	awaitCondition(ctx, t, "Azure's Resource Manager lists the remaining machines", func() bool {
+		return checkResourceManager(ctx, clouds) == nil
 	})
 
-	after := processes(t, dir, machines)
+	after := findProcesses(t, dir, machines)
 	if err := testbed.Down(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +90,12 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("the directory still exists: %v", err)
 	}
 }
 
-// azureAnswers says what is wrong with the Resource Manager that a file of clouds names, as far as its pools' machines go.
-func azureAnswers(ctx context.Context, clouds []byte) error {
+// checkResourceManager checks that the Resource Manager in a cloud configuration has the right machines.
+func checkResourceManager(ctx context.Context, clouds []byte) error {
 	var file struct {
 		Azure provider.Config `json:"azure"`
 	}
@@ -112,15 +112,15 @@ func azureAnswers(ctx context.Context, clouds []byte) error {
 			return err
 		}
 		if group.Size != want {
-			return fmt.Errorf("scale set %s is to have %d machines, want %d", set, group.Size, want)
+			return fmt.Errorf("scale set %s has the size %d, want %d", set, group.Size, want)
 		}
 	}
 	return nil
 }
 
-// withoutStray gives a Spot machine other than the first on which no pod is that nobody would replace: a Reboot leaves
-// such a pod where it is, for the kubelet to start again, and the ledger counts it as lost.
-func withoutStray(ctx context.Context, t *testing.T, dir string) int {
+// findMachineWithoutBarePods returns a Spot machine, other than the first, without pods that have no controller. A Reboot leaves such
+// a pod on the node, and the ledger counts it as lost.
+func findMachineWithoutBarePods(ctx context.Context, t *testing.T, dir string) int {
 	t.Helper()
 	cluster, err := controlplane.Open(dir)
 	if err != nil {
@@ -139,12 +139,12 @@ func withoutStray(ctx context.Context, t *testing.T, dir string) int {
 			return i
 		}
 	}
-	t.Fatal("every Spot machine has a pod that nobody would replace")
+	t.Fatal("every Spot machine has a pod without controller")
 	return 0
 }
 
-// processes gives the agents of Spot machines, the emulator and the API server, as they are recorded now.
-func processes(t *testing.T, dir string, machines []int) []*controlplane.Process {
+// findProcesses returns the recorded processes of the agents of Spot machines, the emulator and the API server.
+func findProcesses(t *testing.T, dir string, machines []int) []*controlplane.Process {
 	t.Helper()
 	cluster, err := controlplane.Open(dir)
 	if err != nil {
@@ -166,17 +166,17 @@ func processes(t *testing.T, dir string, machines []int) []*controlplane.Process
 	return found
 }
 
-func announce(ctx context.Context, t *testing.T, emulator, event string) {
+func announceEvent(ctx context.Context, t *testing.T, emulator, event string) {
 	t.Helper()
-	do(t, request(ctx, t, http.MethodPost, emulator+"/events", strings.NewReader(event)))
+	sendRequest(t, newRequest(ctx, t, http.MethodPost, emulator+"/events", strings.NewReader(event)))
 }
 
-func get(ctx context.Context, t *testing.T, url string) string {
+func httpGet(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
-	return do(t, request(ctx, t, http.MethodGet, url, nil))
+	return sendRequest(t, newRequest(ctx, t, http.MethodGet, url, nil))
 }
 
-func request(ctx context.Context, t *testing.T, method, url string, body io.Reader) *http.Request {
+func newRequest(ctx context.Context, t *testing.T, method, url string, body io.Reader) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -185,7 +185,7 @@ func request(ctx context.Context, t *testing.T, method, url string, body io.Read
 	return r
 }
 
-func do(t *testing.T, r *http.Request) string {
+func sendRequest(t *testing.T, r *http.Request) string {
 	t.Helper()
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -202,9 +202,9 @@ func do(t *testing.T, r *http.Request) string {
 	return string(body)
 }
 
-func await(ctx context.Context, t *testing.T, what string, yes func() bool) {
+func awaitCondition(ctx context.Context, t *testing.T, state string, check func() bool) {
 	t.Helper()
-	if err := testbed.Poll(ctx, what, yes); err != nil {
+	if err := testbed.Poll(ctx, state, check); err != nil {
 		t.Fatal(err)
 	}
 }

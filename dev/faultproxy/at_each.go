@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Kinds counts requests by kind, for people.
+// Kinds formats the number of requests of each kind.
 func Kinds(requests []Request) string {
 	count := map[string]int{}
 	for _, r := range requests {
@@ -23,30 +23,29 @@ func Kinds(requests []Request) string {
 	return strings.Join(all, ", ")
 }
 
-// AtEach makes a subtest for each of the requests that a first run has made, and for each moment of it. The subtest calls
-// run with a number of that request, and logs it when the requests that run returns have none such: how often something
-// is asked is not the same in every run. Such a run was checked all the same, and how many they were is logged. t fails when
-// none was ever met. Each kind whose first request was not, is told to missed: t.Errorf where each kind has to be in every run,
-// and t.Logf where one may be left out.
+// AtEach runs a subtest for each request of an undisturbed run, and for each moment of it. The subtest calls run with
+// one request and logs if run's requests do not include it, because the number of requests varies between runs. AtEach
+// logs the number of such runs, which are still checked. It fails if no request was met. It reports each kind to missed
+// if its first request was not met. Pass t.Errorf if every run must have each kind, and t.Logf otherwise.
 func AtEach(t *testing.T, requests []Request, missed func(format string, args ...any),
 	run func(t *testing.T, number int, at Point, moment Moment) []Request,
 ) {
 	t.Helper()
-	var met sync.Map // kinds and moments
-	var without atomic.Int32
-	t.Cleanup(func() { // when all the runs are over
-		t.Logf("%d of %d runs came to their end without the request that they were for", without.Load(), len(requests)*len(Moments()))
-		some := false
+	var seenPoints sync.Map // kinds and moments
+	var notMet atomic.Int32
+	t.Cleanup(func() { // after all runs
+		t.Logf("%d of %d runs ended without the expected request", notMet.Load(), len(requests)*len(Moments()))
+		anyMet := false
 		for _, r := range requests {
 			for _, moment := range Moments() {
-				_, ok := met.Load(r.Kind + string(moment))
-				some = some || ok
+				_, ok := seenPoints.Load(r.Kind + string(moment))
+				anyMet = anyMet || ok
 				if r.Nth == 1 && !ok {
 					missed("nothing happened at %s, %s", r.Kind, moment)
 				}
 			}
 		}
-		if !some {
+		if !anyMet {
 			t.Error("nothing happened at any request")
 		}
 	})
@@ -55,11 +54,11 @@ func AtEach(t *testing.T, requests []Request, missed func(format string, args ..
 			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
 				seen := run(t, i, r.Point, moment)
 				if !slices.ContainsFunc(seen, func(s Request) bool { return s.Point == r.Point }) {
-					t.Log("this run came to its end without such a request")
-					without.Add(1)
+					t.Log("this run ended without the expected request")
+					notMet.Add(1)
 					return
 				}
-				met.Store(r.Kind+string(moment), true)
+				seenPoints.Store(r.Kind+string(moment), true)
 			})
 		}
 	}

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// step is the time between two looks of what is played, and so how late a controller is.
-	step = 100 * time.Millisecond
-	// orphanedFor is how long the pods of a Node that is gone stay: the pod garbage collector comes then.
-	orphanedFor = 20 * time.Second
+	// playInterval is the interval of the emulated kubelets and controllers, and so their maximum delay.
+	playInterval = 100 * time.Millisecond
+	// orphanedPodLifetime is how long the pods of a deleted Node stay until the pod garbage collector deletes them.
+	orphanedPodLifetime = 20 * time.Second
 )
 
 var (
@@ -38,12 +38,12 @@ var (
 	leases       = coordinationv1.SchemeGroupVersion.WithResource("leases")
 	statefulSets = appsv1.SchemeGroupVersion.WithResource("statefulsets")
 	deployments  = appsv1.SchemeGroupVersion.WithResource("deployments")
-	budgets      = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
+	pdbs         = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 )
 
-// play is what kubelets, the scheduler and the controllers do, again and again.
-func (c *Cluster) play() {
-	tick := time.NewTicker(step)
+// runControllers runs the kubelets, the scheduler and the controllers periodically.
+func (c *Cluster) runControllers() {
+	tick := time.NewTicker(playInterval)
 	defer tick.Stop()
 	orphans := map[types.UID]time.Time{}
 	last := int64(0)
@@ -53,27 +53,27 @@ func (c *Cluster) play() {
 			return
 		case now := <-tick.C:
 			c.mu.Lock()
-			if before := c.version; before != last || len(c.deadline) > 0 || len(orphans) > 0 {
+			if before := c.version; before != last || len(c.stopTimes) > 0 || len(orphans) > 0 {
 				last = before
-				c.kubelets(now, orphans)
-				each(c, deployments, c.deploy)
-				each(c, statefulSets, c.ordinals)
-				each(c, budgets, c.count)
+				c.runKubelets(now, orphans)
+				forEachObject(c, deployments, c.reconcileDeployment)
+				forEachObject(c, statefulSets, c.reconcileStatefulSet)
+				forEachObject(c, pdbs, c.reconcilePDB)
 			}
 			c.mu.Unlock()
 		}
 	}
 }
 
-// each calls do for a copy of each object of a resource, by name.
-func each[T client.Object](c *Cluster, resource schema.GroupVersionResource, do func(key, T)) {
-	var all []key
+// forEachObject calls do with a copy of each object of a resource, ordered by name.
+func forEachObject[T client.Object](c *Cluster, resource schema.GroupVersionResource, do func(objectKey, T)) {
+	var all []objectKey
 	for k := range c.objects {
 		if k.resource == resource {
 			all = append(all, k)
 		}
 	}
-	slices.SortFunc(all, func(a, b key) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) })
+	slices.SortFunc(all, func(a, b objectKey) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) })
 	for _, k := range all {
 		if o := c.objects[k]; o != nil {
 			do(k, o.DeepCopyObject().(T))
@@ -81,54 +81,54 @@ func each[T client.Object](c *Cluster, resource schema.GroupVersionResource, do 
 	}
 }
 
-// kubelets renew Leases, and start and stop pods.
-func (c *Cluster) kubelets(now time.Time, orphans map[types.UID]time.Time) {
-	each(c, nodes, func(k key, n *corev1.Node) {
-		lease := key{leases, corev1.NamespaceNodeLease, k.name}
+// runKubelets renews Leases, and starts and stops pods.
+func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
+	forEachObject(c, nodes, func(k objectKey, n *corev1.Node) {
+		lease := objectKey{leases, corev1.NamespaceNodeLease, k.name}
 		switch {
 		case controlplane.IsOff(n):
-			c.renewals[k.name] = 2 // the first may be of the very moment in which the machine has its power back
+			c.leaseRenewals[k.name] = 2 // the first renewal may fall into the moment of power-on
 			return
-		case c.renewals[k.name] > 0:
-			c.renewals[k.name]--
+		case c.leaseRenewals[k.name] > 0:
+			c.leaseRenewals[k.name]--
 		case c.objects[lease] != nil:
 			return
 		}
 		renewed := metav1.NowMicro()
 		delete(c.objects, lease)
-		_, _ = c.insert(leases, &coordinationv1.Lease{
+		_, _ = c.insertObject(leases, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: lease.namespace, Name: k.name}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed},
 		})
 	})
-	each(c, pods, func(k key, p *corev1.Pod) {
-		node, _ := c.objects[key{resource: nodes, name: p.Spec.NodeName}].(*corev1.Node)
+	forEachObject(c, pods, func(k objectKey, p *corev1.Pod) {
+		node, _ := c.objects[objectKey{resource: nodes, name: p.Spec.NodeName}].(*corev1.Node)
 		switch {
 		case p.Spec.NodeName == "":
-			c.schedule(k, p)
+			c.schedulePod(k, p)
 		case node == nil:
 			if orphans[p.UID].IsZero() {
 				orphans[p.UID] = now
-			} else if now.Sub(orphans[p.UID]) > orphanedFor {
+			} else if now.Sub(orphans[p.UID]) > orphanedPodLifetime {
 				delete(orphans, p.UID)
-				none := int64(0)
-				_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+				noGrace := int64(0)
+				_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 			}
-		case slices.ContainsFunc(node.Spec.Taints, outOfService) && !ready(node.Status.Conditions):
-			none := int64(0) // the pod garbage collector does that
-			_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+		case slices.ContainsFunc(node.Spec.Taints, isOutOfServiceTaint) && !isReady(node.Status.Conditions):
+			noGrace := int64(0) // the pod garbage collector deletes without grace
+			_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 		case controlplane.IsOff(node):
-		case p.DeletionTimestamp != nil && !now.Before(c.deadline[p.UID]):
-			terminate(p, c.deadline[p.UID], now)
-			c.store(k, p)
+		case p.DeletionTimestamp != nil && !now.Before(c.stopTimes[p.UID]):
+			endContainers(p, c.stopTimes[p.UID], now)
+			c.storeObject(k, p)
 		case p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending:
-			run(p)
-			c.store(k, p)
+			markPodReady(p)
+			c.storeObject(k, p)
 		}
 	})
 }
 
-// admit is what the API server adds to a new pod.
-func admit(p *corev1.Pod) {
+// setPodDefaults sets what the API server sets in a new pod.
+func setPodDefaults(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	if p.Spec.TerminationGracePeriodSeconds == nil {
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
@@ -136,8 +136,8 @@ func admit(p *corev1.Pod) {
 	}
 }
 
-// run has a bound pod be Ready.
-func run(p *corev1.Pod) {
+// markPodReady marks a bound pod as Ready.
+func markPodReady(p *corev1.Pod) {
 	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, new(metav1.Now())
 	p.Status.Conditions = []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
@@ -149,11 +149,11 @@ func run(p *corev1.Pod) {
 	}
 }
 
-// terminate has the containers of a pod have ended: by themselves, or killed at the end of the grace period.
-func terminate(p *corev1.Pod, ends, now time.Time) {
+// endContainers marks the containers of a pod as ended: finished, or killed at the end of the grace period.
+func endContainers(p *corev1.Pod, stopTime, now time.Time) {
 	code := int32(0)
-	if !ends.Before(p.DeletionTimestamp.Time) || now.Sub(ends) > 2*step {
-		code = killed
+	if !stopTime.Before(p.DeletionTimestamp.Time) || now.Sub(stopTime) > 2*playInterval {
+		code = killedExitCode
 	}
 	for i := range p.Status.ContainerStatuses {
 		p.Status.ContainerStatuses[i].Ready = false
@@ -163,47 +163,46 @@ func terminate(p *corev1.Pod, ends, now time.Time) {
 	}
 }
 
-// killed is the exit code of a container that was killed.
-const killed = 137
+const killedExitCode = 137
 
-// stop begins a pod's termination, or shortens it.
-func (c *Cluster) stop(p *corev1.Pod, grace *int64) {
+// startTermination starts a pod's termination, or shortens it.
+func (c *Cluster) startTermination(p *corev1.Pod, grace *int64) {
 	if grace == nil {
 		grace = p.Spec.TerminationGracePeriodSeconds
 	}
-	ends := time.Now().Add(time.Duration(*grace) * time.Second)
+	stopTime := time.Now().Add(time.Duration(*grace) * time.Second)
 	if seconds, err := strconv.ParseFloat(cmp.Or(p.Annotations[controlplane.StopSeconds], "1"), 64); err == nil {
-		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(ends) {
-			ends = stops
+		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(stopTime) {
+			stopTime = stops
 		}
 	}
-	if old, ok := c.deadline[p.UID]; !ok || ends.Before(old) {
+	if old, ok := c.stopTimes[p.UID]; !ok || stopTime.Before(old) {
 		at := metav1.NewTime(time.Now().Add(time.Duration(*grace) * time.Second))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, grace
-		c.deadline[p.UID] = ends
+		c.stopTimes[p.UID] = stopTime
 	}
 }
 
-// stopped reports whether nothing of an object that is deleted runs any more.
-func (c *Cluster) stopped(o client.Object) bool {
+// hasStopped reports whether nothing of a deleted object runs.
+func (c *Cluster) hasStopped(o client.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return true
 	}
 	runs := func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil }
 	if p.Spec.NodeName != "" && *p.DeletionGracePeriodSeconds > 0 &&
-		(time.Now().Before(c.deadline[p.UID]) || slices.ContainsFunc(p.Status.ContainerStatuses, runs)) {
+		(time.Now().Before(c.stopTimes[p.UID]) || slices.ContainsFunc(p.Status.ContainerStatuses, runs)) {
 		return false
 	}
-	delete(c.deadline, p.UID)
+	delete(c.stopTimes, p.UID)
 	return true
 }
 
-// schedule binds a pod to a node that takes it: one that its selector picks, and that is schedulable and Ready.
-func (c *Cluster) schedule(k key, p *corev1.Pod) {
+// schedulePod binds a pod to a schedulable Ready node that its selector matches.
+func (c *Cluster) schedulePod(k objectKey, p *corev1.Pod) {
 	selector := labels.SelectorFromSet(p.Spec.NodeSelector)
-	each(c, nodes, func(_ key, node *corev1.Node) {
-		takes := p.Spec.NodeName == "" && !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, repels) && ready(node.Status.Conditions)
+	forEachObject(c, nodes, func(_ objectKey, node *corev1.Node) {
+		takes := p.Spec.NodeName == "" && !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, blocksScheduling) && isReady(node.Status.Conditions)
 		if takes && selector.Matches(labels.Set(node.Labels)) {
 			p.Spec.NodeName = node.Name
 		}
@@ -216,22 +215,22 @@ func (c *Cluster) schedule(k key, p *corev1.Pod) {
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
 		}}
 	}
-	c.store(k, p)
+	c.storeObject(k, p)
 }
 
-func repels(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+func blocksScheduling(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 
-func outOfService(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }
+func isOutOfServiceTaint(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }
 
-func ready(conditions []corev1.NodeCondition) bool {
+func isReady(conditions []corev1.NodeCondition) bool {
 	return slices.ContainsFunc(conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// picked are the pods that a selector picks and that are not about to end, and how many of them are Ready.
-func (c *Cluster) picked(namespace string, by *metav1.LabelSelector) (all, healthy int32) {
-	selector, err := metav1.LabelSelectorAsSelector(by)
+// countSelectedPods counts the pods that a selector matches and that are not terminating, and the Ready ones among them.
+func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.LabelSelector) (all, healthy int32) {
+	selector, err := metav1.LabelSelectorAsSelector(labelSelector)
 	if err != nil {
 		return 0, 0
 	}
@@ -248,91 +247,91 @@ func (c *Cluster) picked(namespace string, by *metav1.LabelSelector) (all, healt
 	return all, healthy
 }
 
-// deploy is the controller of Deployments, without ReplicaSets between.
-func (c *Cluster) deploy(k key, d *appsv1.Deployment) {
-	all, healthy := c.picked(k.namespace, d.Spec.Selector)
+// reconcileDeployment reconciles a Deployment, without ReplicaSets.
+func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
+	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
 	for ; all < *d.Spec.Replicas; all++ {
-		c.replica(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
+		c.createReplica(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
 	}
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: all, UpdatedReplicas: all, ReadyReplicas: healthy, AvailableReplicas: healthy,
 	}
 	if d.Status.Replicas != status.Replicas || d.Status.ReadyReplicas != healthy || d.Status.ObservedGeneration != d.Generation {
 		d.Status = status
-		c.store(k, d)
+		c.storeObject(k, d)
 	}
 }
 
-// replica makes a pod of an owner.
-func (c *Cluster) replica(k key, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
+// createReplica creates a pod of an owner.
+func (c *Cluster) createReplica(k objectKey, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
 	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
-	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: k.name, UID: owner.GetUID(), Controller: &yes}}
-	_, _ = c.insert(pods, p)
+	isController := true
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: k.name, UID: owner.GetUID(), Controller: &isController}}
+	_, _ = c.insertObject(pods, p)
 }
 
-// ordinals is the controller of StatefulSets: a pod comes back under its name once that is free.
-func (c *Cluster) ordinals(k key, s *appsv1.StatefulSet) {
+// reconcileStatefulSet reconciles a StatefulSet: it recreates a pod once its name is free.
+func (c *Cluster) reconcileStatefulSet(k objectKey, s *appsv1.StatefulSet) {
 	for i := range *s.Spec.Replicas {
-		if suffix := strconv.Itoa(int(i)); c.objects[key{pods, k.namespace, k.name + "-" + suffix}] == nil {
-			c.replica(k, s, "StatefulSet", suffix, &s.Spec.Template)
+		if suffix := strconv.Itoa(int(i)); c.objects[objectKey{pods, k.namespace, k.name + "-" + suffix}] == nil {
+			c.createReplica(k, s, "StatefulSet", suffix, &s.Spec.Template)
 		}
 	}
-	all, healthy := c.picked(k.namespace, s.Spec.Selector)
+	all, healthy := c.countSelectedPods(k.namespace, s.Spec.Selector)
 	if now := s.Status; now.Replicas != all || now.ReadyReplicas != healthy || now.ObservedGeneration != s.Generation {
 		s.Status = appsv1.StatefulSetStatus{ObservedGeneration: s.Generation, Replicas: all, ReadyReplicas: healthy}
-		c.store(k, s)
+		c.storeObject(k, s)
 	}
 }
 
-// count is the controller of disruption budgets.
-func (c *Cluster) count(k key, b *policyv1.PodDisruptionBudget) {
-	status := c.budget(k.namespace, b)
+// reconcilePDB updates the status of a PodDisruptionBudget.
+func (c *Cluster) reconcilePDB(k objectKey, b *policyv1.PodDisruptionBudget) {
+	status := c.computePDBStatus(k.namespace, b)
 	if now := b.Status; now.CurrentHealthy != status.CurrentHealthy || now.ExpectedPods != status.ExpectedPods ||
 		now.ObservedGeneration != status.ObservedGeneration || now.DisruptionsAllowed != status.DisruptionsAllowed {
 		b.Status = status
-		c.store(k, b)
+		c.storeObject(k, b)
 	}
 }
 
-func (c *Cluster) budget(namespace string, b *policyv1.PodDisruptionBudget) policyv1.PodDisruptionBudgetStatus {
-	all, healthy := c.picked(namespace, b.Spec.Selector)
-	least := int32(0)
+func (c *Cluster) computePDBStatus(namespace string, b *policyv1.PodDisruptionBudget) policyv1.PodDisruptionBudgetStatus {
+	all, healthy := c.countSelectedPods(namespace, b.Spec.Selector)
+	minAvailable := int32(0)
 	if b.Spec.MinAvailable != nil {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MinAvailable, int(all), true)
-		least = int32(n)
+		minAvailable = int32(n)
 	} else if b.Spec.MaxUnavailable != nil {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MaxUnavailable, int(all), true)
-		least = all - int32(n)
+		minAvailable = all - int32(n)
 	}
 	return policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: b.Generation, ExpectedPods: all, CurrentHealthy: healthy, DesiredHealthy: least,
-		DisruptionsAllowed: max(0, healthy-least),
+		ObservedGeneration: b.Generation, ExpectedPods: all, CurrentHealthy: healthy, DesiredHealthy: minAvailable,
+		DisruptionsAllowed: max(0, healthy-minAvailable),
 	}
 }
 
-// evict deletes a pod if every disruption budget allows that.
-func (c *Cluster) evict(r request) (any, error) {
+// evictPod deletes a pod if every PodDisruptionBudget allows it.
+func (c *Cluster) evictPod(r request) (any, error) {
 	var eviction policyv1.Eviction
-	raw, err := body(r)
+	raw, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(raw, &eviction); err != nil {
 		return nil, err
 	}
-	o, err := c.get(r.key)
+	o, err := c.getObject(r.objectKey)
 	if err != nil {
 		return nil, err
 	}
 	pod, denied := o.(*corev1.Pod), error(nil)
-	each(c, budgets, func(k key, b *policyv1.PodDisruptionBudget) {
+	forEachObject(c, pdbs, func(k objectKey, b *policyv1.PodDisruptionBudget) {
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil || k.namespace != r.namespace || !selector.Matches(labels.Set(pod.Labels)) || pod.DeletionTimestamp != nil {
 			return
 		}
-		if c.budget(k.namespace, b).DisruptionsAllowed == 0 {
+		if c.computePDBStatus(k.namespace, b).DisruptionsAllowed == 0 {
 			refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 			refused.ErrStatus.Details.Causes = []metav1.StatusCause{{
 				Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + k.name + " needs more healthy pods",
@@ -347,7 +346,7 @@ func (c *Cluster) evict(r request) (any, error) {
 	if eviction.DeleteOptions != nil {
 		options = *eviction.DeleteOptions
 	}
-	if _, err := c.discard(r.key, options); err != nil {
+	if _, err := c.deleteObject(r.objectKey, options); err != nil {
 		return nil, err
 	}
 	return &metav1.Status{

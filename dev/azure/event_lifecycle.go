@@ -10,17 +10,16 @@ import (
 	"time"
 )
 
-// Refusals of a command, for errors.Is.
+// Errors of a command, for errors.Is.
 var (
 	ErrUnknownEvent = errors.New("no such event")
 	ErrWrongStatus  = errors.New("not possible in its status")
 	ErrClosed       = errors.New("the emulator is closed")
 )
 
-// Cause is why an event started.
+// Cause is the reason for the start of an event.
 type Cause string
 
-// The causes of a start.
 const (
 	ByNotBefore Cause = "not-before" // its time had come
 	ByApproval  Cause = "approval"   // a StartRequest approved it
@@ -28,16 +27,15 @@ const (
 	ByFailure   Cause = "failure"    // it was announced as Started
 )
 
-// Ending is how an event left the document.
+// Ending is how an event vanished from the document.
 type Ending string
 
-// The two endings.
 const (
 	Finished  Ending = "finished"
 	Cancelled Ending = "cancelled"
 )
 
-// Record is an event and its history.
+// Record is an event with its history.
 type Record struct {
 	ScaleSet        string      `json:"scaleSet"`
 	EventID         string      `json:"eventId"`
@@ -47,14 +45,14 @@ type Record struct {
 	Source          EventSource `json:"source"`
 	Description     string      `json:"description"`
 	DurationSeconds int         `json:"durationSeconds"`
-	// VisibleAt is when the event was announced; every document answered from then on lists it.
+	// VisibleAt is the time of the announcement. Every later document lists the event.
 	VisibleAt time.Time `json:"visibleAt"`
-	// NotBefore stays here after the start, when the document shows none; zero for an event announced as Started.
+	// NotBefore stays set after the start, when the document omits it. It is zero for an event announced as Started.
 	NotBefore time.Time  `json:"notBefore,omitzero"`
 	Approvals []Approval `json:"approvals,omitempty"`
 	StartedAt time.Time  `json:"startedAt,omitzero"`
 	StartedBy Cause      `json:"startedBy,omitempty"`
-	// Power is what was done to the machines, in the order it took effect.
+	// Power lists the power changes of the machines in the order of effect.
 	Power      []PowerChange `json:"power,omitempty"`
 	VanishedAt time.Time     `json:"vanishedAt,omitzero"`
 	Ending     Ending        `json:"ending,omitempty"`
@@ -62,17 +60,17 @@ type Record struct {
 
 // Approval is one approver of an event.
 type Approval struct {
-	// By is the machine's name where the request's path told it, or else the client's host and user agent.
+	// By is the machine in the request's path, or else the client's host and user agent.
 	By string `json:"by"`
-	// At is when it approved first, Times how often in all.
+	// At is the time of the first approval, Times the number of approvals.
 	At    time.Time `json:"at"`
 	Times int       `json:"times"`
 }
 
-// Listed reports whether the document still shows the event.
+// Listed reports whether the document still lists the event.
 func (r Record) Listed() bool { return r.VanishedAt.IsZero() }
 
-// DiedAt is when the event took the machine down, or zero when it did not (yet).
+// DiedAt returns when the event took the machine down, or zero if it did not.
 func (r Record) DiedAt(resource string) time.Time {
 	for _, p := range r.Power {
 		if !p.On && p.Error == "" && strings.EqualFold(p.Resource, resource) {
@@ -89,20 +87,21 @@ func (r Record) clone() Record {
 	return r
 }
 
-// event is a Record with a life of its own, led by the goroutine in live.
+// event is a Record with the state of its goroutine, runEvent.
 type event struct {
 	record Record // guarded by Emulator.mu
 	set    *ScaleSet
 	outage time.Duration
-	// wake tells live that the record has changed; it holds one token, as one look at the record catches up with all.
+	// wake tells runEvent that the record has changed. It holds one token, because one check of the record covers all
+	// changes.
 	wake chan struct{}
 	// finish is closed to end the impact early.
 	finish     chan struct{}
 	finishOnce sync.Once
 }
 
-// Announce lists a new event and returns its record; the event is visible from record.VisibleAt on. Refusals are
-// ErrInvalid, ErrUnknownScaleSet, ErrDuplicateEvent and ErrClosed.
+// Announce lists a new event and returns its record. The event is visible from record.VisibleAt. Errors are ErrInvalid,
+// ErrUnknownScaleSet, ErrDuplicateEvent and ErrClosed.
 func (e *Emulator) Announce(a Announcement) (Record, error) {
 	if err := a.validate(); err != nil {
 		return Record{}, fmt.Errorf("announce: %w", err)
@@ -112,26 +111,26 @@ func (e *Emulator) Announce(a Announcement) (Record, error) {
 	if e.ctx.Err() != nil {
 		return Record{}, fmt.Errorf("announce: %w", ErrClosed)
 	}
-	set, err := e.setOfLocked(a)
+	set, err := e.scaleSetOfLocked(a)
 	if err != nil {
 		return Record{}, fmt.Errorf("announce: %w", err)
 	}
 	if a.EventID != "" {
-		if _, err := e.findLocked(a.EventID); err == nil {
+		if _, err := e.findEventLocked(a.EventID); err == nil {
 			return Record{}, fmt.Errorf("announce: eventId %q: %w", a.EventID, ErrDuplicateEvent)
 		}
 	}
 	ev := e.newEvent(a, set, time.Now())
 	e.events = append(e.events, ev)
 	e.listChangedLocked(ev, "event announced")
-	e.lives.Go(func() { e.live(ev) })
+	e.eventRoutines.Go(func() { e.runEvent(ev) })
 	return ev.record.clone(), nil
 }
 
-// setOfLocked finds the scale set of an announcement.
-func (e *Emulator) setOfLocked(a Announcement) (*ScaleSet, error) {
+// scaleSetOfLocked returns the scale set of an announcement.
+func (e *Emulator) scaleSetOfLocked(a Announcement) (*ScaleSet, error) {
 	if a.ScaleSet != "" {
-		return e.lookUpLocked(a.ScaleSet)
+		return e.findScaleSetLocked(a.ScaleSet)
 	}
 	// A machine of a uniform scale set is named <scale set>_<instance ID>.
 	if i := strings.LastIndex(a.Resources[0], "_"); i > 0 {
@@ -139,10 +138,10 @@ func (e *Emulator) setOfLocked(a Announcement) (*ScaleSet, error) {
 			return set, nil
 		}
 	}
-	return e.lookUpLocked("")
+	return e.findScaleSetLocked("")
 }
 
-// newEvent fills in what the announcement left out.
+// newEvent sets the defaults of an announcement.
 func (e *Emulator) newEvent(a Announcement, set *ScaleSet, now time.Time) *event {
 	r := Record{
 		ScaleSet: set.name, EventID: a.EventID, Type: a.Type, Resources: slices.Clone(a.Resources),
@@ -154,7 +153,7 @@ func (e *Emulator) newEvent(a Announcement, set *ScaleSet, now time.Time) *event
 	if a.Source != "" {
 		r.Source = a.Source
 	}
-	if r.Description = description(r.Type, r.Source); a.Description != nil {
+	if r.Description = defaultDescription(r.Type, r.Source); a.Description != nil {
 		r.Description = *a.Description
 	}
 	switch {
@@ -167,17 +166,17 @@ func (e *Emulator) newEvent(a Announcement, set *ScaleSet, now time.Time) *event
 	case a.Status == Started:
 		r.Status, r.StartedAt, r.StartedBy = Started, now, ByFailure
 	case !a.NotBefore.IsZero():
-		r.NotBefore = roundUp(a.NotBefore)
+		r.NotBefore = roundUpToSecond(a.NotBefore)
 	default:
-		r.NotBefore = roundUp(now.Add(e.notice(a)))
+		r.NotBefore = roundUpToSecond(now.Add(e.noticeDuration(a)))
 	}
 	return &event{
-		record: r, set: set, outage: e.outage(a, r),
+		record: r, set: set, outage: e.outageDuration(a, r),
 		wake: make(chan struct{}, 1), finish: make(chan struct{}),
 	}
 }
 
-func (e *Emulator) notice(a Announcement) time.Duration {
+func (e *Emulator) noticeDuration(a Announcement) time.Duration {
 	if a.Notice > 0 {
 		return a.Notice
 	}
@@ -187,7 +186,7 @@ func (e *Emulator) notice(a Announcement) time.Duration {
 	return MinimumNotice(a.Type)
 }
 
-func (e *Emulator) outage(a Announcement, r Record) time.Duration {
+func (e *Emulator) outageDuration(a Announcement, r Record) time.Duration {
 	switch {
 	case a.Outage > 0:
 		return a.Outage
@@ -197,34 +196,35 @@ func (e *Emulator) outage(a Announcement, r Record) time.Duration {
 	return e.opts.Outage
 }
 
-// Start starts a Scheduled event now, whatever its NotBefore, as when the platform does not keep its word.
+// Start starts a Scheduled event now, possibly before its NotBefore, as when the platform breaks its promise.
 func (e *Emulator) Start(id string) error {
-	return e.command("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
+	return e.changeEvent("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
 }
 
-// Cancel removes a Scheduled event; its impact does not happen.
+// Cancel removes a Scheduled event without impact.
 func (e *Emulator) Cancel(id string) error {
-	return e.command("cancel", id, Scheduled, func(ev *event) {
+	return e.changeEvent("cancel", id, Scheduled, func(ev *event) {
 		e.vanishLocked(ev, Cancelled)
-		ev.nudge()
+		ev.wakeUp()
 	})
 }
 
-// Reschedule moves the NotBefore of a Scheduled event to the full second at or after notBefore.
+// Reschedule moves the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
 func (e *Emulator) Reschedule(id string, notBefore time.Time) error {
-	return e.command("reschedule", id, Scheduled, func(ev *event) {
-		if ev.record.NotBefore.Equal(roundUp(notBefore)) {
-			return // the document stays the same, so its incarnation must too
+	return e.changeEvent("reschedule", id, Scheduled, func(ev *event) {
+		if ev.record.NotBefore.Equal(roundUpToSecond(notBefore)) {
+			return // the document is unchanged, so its incarnation must be too
 		}
-		ev.record.NotBefore = roundUp(notBefore)
+		ev.record.NotBefore = roundUpToSecond(notBefore)
 		e.listChangedLocked(ev, "event rescheduled")
-		ev.nudge()
+		ev.wakeUp()
 	})
 }
 
-// Finish ends a Started event's impact now, and returns when it has vanished. Machines that are only away come back.
+// Finish ends a Started event's impact now, and returns when the event has vanished. Machines that survive the event are
+// switched on.
 func (e *Emulator) Finish(ctx context.Context, id string) error {
-	err := e.command("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
+	err := e.changeEvent("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
 	if err != nil {
 		return err
 	}
@@ -238,14 +238,14 @@ func (e *Emulator) Finish(ctx context.Context, id string) error {
 	return nil
 }
 
-// command runs do on the event if it is listed with the status that the command needs.
-func (e *Emulator) command(name, id string, need EventStatus, do func(*event)) error {
+// changeEvent calls do with the event if it is listed with the needed status.
+func (e *Emulator) changeEvent(name, id string, need EventStatus, do func(*event)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
 		return fmt.Errorf("%s event %s: %w", name, id, ErrClosed)
 	}
-	ev, err := e.findLocked(id)
+	ev, err := e.findEventLocked(id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -259,7 +259,7 @@ func (e *Emulator) command(name, id string, need EventStatus, do func(*event)) e
 	return nil
 }
 
-func (e *Emulator) findLocked(id string) (*event, error) {
+func (e *Emulator) findEventLocked(id string) (*event, error) {
 	for _, ev := range e.events {
 		if strings.EqualFold(ev.record.EventID, id) {
 			return ev, nil
@@ -268,13 +268,13 @@ func (e *Emulator) findLocked(id string) (*event, error) {
 	return nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent)
 }
 
-// approve approves the events of one scale set: all of them, or none and ErrUnknownEvent when one is not listed.
-func (e *Emulator) approve(set *ScaleSet, ids []string, by string) error {
+// approveEvents approves events of one scale set. If one is not listed, it approves none and returns ErrUnknownEvent.
+func (e *Emulator) approveEvents(set *ScaleSet, ids []string, approver string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var events []*event
 	for _, id := range ids {
-		ev, err := e.findLocked(id)
+		ev, err := e.findEventLocked(id)
 		if err != nil || ev.set != set || !ev.record.Listed() {
 			return fmt.Errorf("event %q: %w in the document of scale set %s", id, ErrUnknownEvent, set.name)
 		}
@@ -282,34 +282,34 @@ func (e *Emulator) approve(set *ScaleSet, ids []string, by string) error {
 	}
 	now := time.Now()
 	for _, ev := range events {
-		ev.record.approved(by, now)
+		ev.record.addApproval(approver, now)
 		if ev.record.Status == Scheduled && e.opts.ApprovalDelay <= 0 {
 			e.startLocked(ev, ByApproval)
 			continue
 		}
-		ev.nudge()
-		e.announceChange()
+		ev.wakeUp()
+		e.notifyWaiters()
 	}
 	return nil
 }
 
-func (r *Record) approved(by string, at time.Time) {
+func (r *Record) addApproval(approver string, at time.Time) {
 	for i := range r.Approvals {
-		if r.Approvals[i].By == by {
+		if r.Approvals[i].By == approver {
 			r.Approvals[i].Times++
 			return
 		}
 	}
-	r.Approvals = append(r.Approvals, Approval{By: by, At: at, Times: 1})
+	r.Approvals = append(r.Approvals, Approval{By: approver, At: at, Times: 1})
 }
 
-// live leads an event from its announcement to its end.
-func (e *Emulator) live(ev *event) {
+// runEvent runs an event from its announcement to its end.
+func (e *Emulator) runEvent(ev *event) {
 	if !e.awaitStart(ev) {
 		return
 	}
-	e.impact(ev)
-	e.pause(ev, e.opts.Linger)
+	e.runImpact(ev)
+	e.sleepUnlessFinished(ev, e.opts.Linger)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() == nil {
@@ -317,11 +317,11 @@ func (e *Emulator) live(ev *event) {
 	}
 }
 
-// awaitStart returns true once the event has Started, starting it itself when it is due, and false when it will not.
+// awaitStart waits until the event has Started, and starts it when it is due. It returns false if the event vanished.
 func (e *Emulator) awaitStart(ev *event) bool {
 	for {
-		due, over := e.tryStart(ev)
-		if over {
+		due, finished := e.startIfDue(ev)
+		if finished {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			return ev.record.Listed()
@@ -338,9 +338,8 @@ func (e *Emulator) awaitStart(ev *event) bool {
 	}
 }
 
-// tryStart starts the event if it is due. It returns when it will be due, or that the wait is over because it has
-// Started or vanished.
-func (e *Emulator) tryStart(ev *event) (due time.Time, over bool) {
+// startIfDue starts the event if it is due. It returns when it is due, or over if it has Started or vanished.
+func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ev.record.Status == Started || !ev.record.Listed() {
@@ -359,26 +358,26 @@ func (e *Emulator) tryStart(ev *event) (due time.Time, over bool) {
 	return time.Time{}, true
 }
 
-// impact does to the machines what the event's type says, and returns when it is over.
-func (e *Emulator) impact(ev *event) {
+// runImpact applies the event to its machines, and returns when the impact has ended.
+func (e *Emulator) runImpact(ev *event) {
 	t := ev.record.Type // never changes
 	if t.cutsPower() {
-		e.power(ev, false)
+		e.switchMachines(ev, false)
 	}
-	if !t.returns() {
+	if !t.machineSurvives() {
 		if e.arm != nil {
-			e.arm.eventEnded(t, ev.record.Resources)
+			e.arm.removeAfterEvent(t, ev.record.Resources)
 		}
 		return
 	}
-	e.pause(ev, ev.outage)
+	e.sleepUnlessFinished(ev, ev.outage)
 	if t.cutsPower() {
-		e.power(ev, true)
+		e.switchMachines(ev, true)
 	}
 }
 
-// power switches all machines of the event at once and records what came of it.
-func (e *Emulator) power(ev *event, on bool) {
+// switchMachines switches all machines of the event concurrently and records the results.
+func (e *Emulator) switchMachines(ev *event, on bool) {
 	if e.opts.Machines == nil || e.ctx.Err() != nil {
 		return
 	}
@@ -403,15 +402,15 @@ func (e *Emulator) recordPower(ev *event, resource string, on bool, err error) {
 	p := PowerChange{Resource: resource, On: on, At: time.Now()}
 	if err != nil {
 		p.Error = err.Error()
-		e.log.Error("a machine could not be switched", "event", ev.record.EventID, "resource", resource, "on", on,
+		e.log.Error("cannot switch a machine", "event", ev.record.EventID, "resource", resource, "on", on,
 			"err", err)
 	}
 	ev.record.Power = append(ev.record.Power, p)
-	e.announceChange()
+	e.notifyWaiters()
 }
 
-// pause waits for d, or until the event is told to finish or the emulator closes.
-func (e *Emulator) pause(ev *event, d time.Duration) {
+// sleepUnlessFinished waits for d, or until the event is finished or the emulator closes.
+func (e *Emulator) sleepUnlessFinished(ev *event, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -424,7 +423,7 @@ func (e *Emulator) pause(ev *event, d time.Duration) {
 func (e *Emulator) startLocked(ev *event, cause Cause) {
 	ev.record.Status, ev.record.StartedAt, ev.record.StartedBy = Started, time.Now(), cause
 	e.listChangedLocked(ev, "event started")
-	ev.nudge()
+	ev.wakeUp()
 }
 
 func (e *Emulator) vanishLocked(ev *event, ending Ending) {
@@ -432,19 +431,19 @@ func (e *Emulator) vanishLocked(ev *event, ending Ending) {
 	e.listChangedLocked(ev, "event vanished")
 }
 
-// listChangedLocked is the one place where a document's incarnation grows.
+// listChangedLocked increments the document's incarnation. No other function does.
 func (e *Emulator) listChangedLocked(ev *event, message string) {
 	ev.set.incarnation++
-	e.announceChange()
+	e.notifyWaiters()
 	r := &ev.record
 	e.log.Info(message, "event", r.EventID, "type", r.Type, "scaleSet", r.ScaleSet, "resources", r.Resources,
 		"status", r.Status, "notBefore", r.NotBefore, "startedBy", r.StartedBy, "ending", r.Ending)
 }
 
-// nudge makes live look at the record again.
-func (ev *event) nudge() {
+// wakeUp makes runEvent check the record.
+func (ev *event) wakeUp() {
 	select {
 	case ev.wake <- struct{}{}:
-	default: // a look is already due
+	default: // a check is already due
 	}
 }

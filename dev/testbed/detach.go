@@ -18,14 +18,14 @@ import (
 // AzureProcess is the name of the emulator's process after HandOver.
 const AzureProcess = "azure"
 
-// HandOver leaves a testbed whose control plane is detached to itself. The emulator, which ran in this process, goes on
-// in one of its own at the same address: program with the arguments `azure --dir DIR -- FLAGS`, which has to call
-// azure.Main with those flags and the power that Machines gives. It begins with no event and an empty ledger.
+// HandOver moves the emulator from this process to its own process at the same address, and leaves the testbed running.
+// The control plane must be detached. The program is called as `azure --dir DIR -- FLAGS`. It must call azure.Main with
+// these flags and with Machines. The new process has no events and an empty ledger.
 func (t *Testbed) HandOver(ctx context.Context, program string) error {
-	if err := t.closeAzure(); err != nil {
-		return fmt.Errorf("azure emulator: %w", err)
+	if err := t.stopAzure(); err != nil {
+		return fmt.Errorf("stop the Azure emulator: %w", err)
 	}
-	// The Resource Manager keeps its address, and with it the configuration that clients of it were given.
+	// The Resource Manager keeps its address, so that the configuration of its clients stays valid.
 	flags := []string{
 		"azure", "--dir", t.Dir(), "--", "--kubeconfig", t.Kubeconfig(), "--listen", t.base.Host,
 		"--linger", t.azure.Linger.String(), "--arm-listen", t.armServer.URL.Host,
@@ -40,7 +40,8 @@ func (t *Testbed) HandOver(ctx context.Context, program string) error {
 	return err
 }
 
-// WriteClouds writes what slipway manager is given as --cloud-config to reach the testbed's Azure, and returns the path.
+// WriteClouds writes the file for `slipway manager --cloud-config` that reaches the testbed's Azure, and returns its
+// path.
 func (t *Testbed) WriteClouds() (path string, err error) {
 	raw, err := yaml.Marshal(map[string]any{"azure": t.AzureConfig()})
 	if err != nil {
@@ -50,20 +51,20 @@ func (t *Testbed) WriteClouds() (path string, err error) {
 	return path, os.WriteFile(path, raw, 0o600)
 }
 
-// Announcing tells people how to announce the end of a machine, and how to learn what became of its pods.
+// Announcing returns commands that preempt a machine and show how its pods ended.
 func Announcing(controlURL, resource string) string {
 	return fmt.Sprintf("  curl -d '{\"type\":\"Preempt\",\"resources\":[\"%s\"]}' %s/events\n"+
 		"  curl '%s/ledger?format=summary'\n", resource, controlURL, controlURL)
 }
 
-// Down stops what was left running in a directory, a control plane and what belongs to it after HandOver, and removes
-// the directory, which only ever held what Start put there. Where there is nothing it is controlplane.ErrNotFound.
+// Down stops a detached control plane and its processes after HandOver, and removes the directory, which Start created.
+// It returns controlplane.ErrNotFound if nothing runs there.
 func Down(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if err != nil {
 		return err
 	}
-	// The emulator goes first: it may be starting an agent again, and only the record that it leaves knows of it.
+	// The emulator stops first, because it may be restarting an agent. Only the record that it leaves names that agent.
 	if emulator := cluster.Process(AzureProcess); emulator != nil {
 		if err := emulator.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
@@ -76,26 +77,26 @@ func Down(dir string) error {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Clean(cluster.Dir())); err != nil {
-		return fmt.Errorf("removing the data of the control plane: %w", err)
+		return fmt.Errorf("remove the data of the control plane: %w", err)
 	}
 	return nil
 }
 
-// Machines is the power over the machines of a testbed that was handed over: their nodes, and the agents on them.
-func Machines(dir string) azure.NodePower { return &machines{dir: dir} }
+// Machines switches the machines of a detached testbed on and off: their nodes and agents.
+func Machines(dir string) azure.NodePower { return &detachedNodePower{dir: dir} }
 
-type machines struct {
+type detachedNodePower struct {
 	dir string
 
 	mu      sync.Mutex
 	cluster *controlplane.Cluster
 }
 
-// on gives the control plane and the agent of a node, if it has one.
-func (m *machines) on(node string) (*controlplane.Cluster, *controlplane.Process, error) {
+// openCluster returns the control plane, and the agent of a node if it has one.
+func (m *detachedNodePower) openCluster(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cluster == nil || m.cluster.Process(AgentProcess(node)) == nil { // or the agent came later than the last look
+	if m.cluster == nil || m.cluster.Process(AgentProcess(node)) == nil { // or the agent was started after the last read
 		cluster, err := controlplane.Open(m.dir)
 		if err != nil {
 			return nil, nil, err
@@ -105,8 +106,8 @@ func (m *machines) on(node string) (*controlplane.Cluster, *controlplane.Process
 	return m.cluster, m.cluster.Process(AgentProcess(node)), nil
 }
 
-func (m *machines) PowerOff(ctx context.Context, node string) error {
-	cluster, agent, err := m.on(node)
+func (m *detachedNodePower) PowerOff(ctx context.Context, node string) error {
+	cluster, agent, err := m.openCluster(node)
 	if err != nil {
 		return err
 	}
@@ -118,8 +119,8 @@ func (m *machines) PowerOff(ctx context.Context, node string) error {
 	return cluster.PowerOff(ctx, node)
 }
 
-func (m *machines) PowerOn(ctx context.Context, node string) error {
-	cluster, agent, err := m.on(node)
+func (m *detachedNodePower) PowerOn(ctx context.Context, node string) error {
+	cluster, agent, err := m.openCluster(node)
 	if err != nil {
 		return err
 	}
@@ -132,14 +133,14 @@ func (m *machines) PowerOn(ctx context.Context, node string) error {
 	return agent.Restart(ctx)
 }
 
-var _ azure.Joiner = (*machines)(nil)
+var _ azure.Joiner = (*detachedNodePower)(nil)
 
-// Join adds the node of a machine that Azure has made.
-func (m *machines) Join(ctx context.Context, vm azure.VM) error {
+// Join adds the Node of a machine that Azure has created.
+func (m *detachedNodePower) Join(ctx context.Context, vm azure.VM) error {
 	pool, ok := controlplane.AKSPoolOf(vm.ScaleSet)
 	instance, err := strconv.Atoi(vm.InstanceID)
 	if !ok || err != nil {
-		return fmt.Errorf("machine %s: is of no scale set of AKS", vm.Resource)
+		return fmt.Errorf("machine %s belongs to no scale set of AKS", vm.Resource)
 	}
 	pool.Spot = vm.Spot
 	cluster, err := controlplane.Open(m.dir)

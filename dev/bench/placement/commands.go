@@ -14,11 +14,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// commandGC is how seldom slipway plan and slipway why collect garbage, as GOGC.
-const commandGC = 400
+// commandGCPercent is GOGC of slipway plan and slipway why.
+const commandGCPercent = 400
 
-// askDiverse measures what slipway plan and slipway why ask, of a cluster that is known and of one that is loaded first.
-func askDiverse() ([]result.Result, error) {
+// measureCommands measures the questions of slipway plan and slipway why, with a loaded cluster and with loading.
+func measureCommands() ([]result.Result, error) {
 	o := &placementtest.Diverse(seed, 5000, 150_000, 200).Objects
 	for i := range 100 {
 		o.Pods = append(o.Pods, placementtest.Pod("waiting", i, "", 3000, 4096))
@@ -27,9 +27,9 @@ func askDiverse() ([]result.Result, error) {
 	if err := o.Write(&file, saved.Compact); err != nil {
 		return nil, err
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(commandGC))
+	defer debug.SetGCPercent(debug.SetGCPercent(commandGCPercent))
 	var cluster *planner.Cluster
-	load, err := measure(3, func() (err error) {
+	load, err := measureRuns(3, func() (err error) {
 		loaded, err := saved.Decode(file.Bytes())
 		if err != nil {
 			return err
@@ -40,12 +40,12 @@ func askDiverse() ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := asked{cluster: cluster, objects: o, text: "5,000 nodes, 150,000 placed pods, 100 pending, 200 disruption budgets; " + mix}
+	a := loadedCluster{cluster: cluster, objects: o, text: "5,000 nodes, 150,000 placed pods, 100 pending, 200 disruption budgets; " + mix}
 	results := []result.Result{{
-		Name: "load a saved cluster", Value: milliseconds(load.cpu), Unit: "ms",
-		Setup: load.setup(fmt.Sprintf("%s; %d MB, from memory to the first question", a.text, file.Len()/1e6)),
+		Name: "load a saved cluster", Value: toMillis(load.cpu), Unit: "ms",
+		Setup: load.describeSetup(fmt.Sprintf("%s; %d MB, from memory to the first question", a.text, file.Len()/1e6)),
 	}}
-	for _, ask := range []func() (result.Result, error){a.node, a.pod, a.plan} {
+	for _, ask := range []func() (result.Result, error){a.measureWhyNode, a.measureWhyPod, a.measurePlan} {
 		measured, err := ask()
 		if err != nil {
 			return nil, err
@@ -55,23 +55,23 @@ func askDiverse() ([]result.Result, error) {
 	return results, nil
 }
 
-// asked is a cluster to be asked, and its objects, from which every answer is checked.
-type asked struct {
+// loadedCluster is a cluster with its objects, which verify every answer.
+type loadedCluster struct {
 	cluster *planner.Cluster
 	objects *saved.Objects
 	text    string
 }
 
-var options = planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
+var planOptions = planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
 
-const reachWarm = 1000 // ms
+const maxWarmMillis = 1000 // ms
 
-func (a *asked) node() (result.Result, error) {
+func (a *loadedCluster) measureWhyNode() (result.Result, error) {
 	var answers []*planner.Evacuation
-	f, err := measure(5, func() error {
+	f, err := measureRuns(5, func() error {
 		answers = answers[:0]
 		for i := range 20 {
-			answer, err := a.cluster.Evacuate(a.objects.Nodes[i*251].Name, options)
+			answer, err := a.cluster.Evacuate(a.objects.Nodes[i*251].Name, planOptions)
 			if err != nil {
 				return err
 			}
@@ -82,7 +82,7 @@ func (a *asked) node() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	s, err := a.served()
+	s, err := a.snapshotWithPendingPods()
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -93,21 +93,21 @@ func (a *asked) node() (result.Result, error) {
 		}
 		feasible++
 		if err := placementtest.CarryOut(s, []planner.Evacuation{*e}); err != nil {
-			return result.Result{}, fmt.Errorf("carry out why %s: %w", e.Node, err)
+			return result.Result{}, fmt.Errorf("apply why %s: %w", e.Node, err)
 		}
 	}
 	if feasible == 0 {
-		return result.Result{}, fmt.Errorf("none of %d nodes can go", len(answers))
+		return result.Result{}, fmt.Errorf("none of %d nodes can be removed", len(answers))
 	}
-	setup := f.setup(fmt.Sprintf("%s; mean of 20 nodes, of which %d can go, carried out", a.text, feasible))
-	return atMost("why NODE, cache warm", milliseconds(f.cpu)/20, "ms", reachWarm, setup), nil
+	setup := f.describeSetup(fmt.Sprintf("%s; mean of 20 nodes, %d of them removable, verified", a.text, feasible))
+	return newMaxResult("why NODE, cache warm", toMillis(f.cpu)/20, "ms", maxWarmMillis, setup), nil
 }
 
-func (a *asked) pod() (result.Result, error) {
+func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 	p := a.objects.Pods[len(a.objects.Pods)-1]
 	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 	var answer *planner.Pending
-	f, err := measure(9, func() (err error) {
+	f, err := measureRuns(9, func() (err error) {
 		answer, err = a.cluster.JudgePending(key)
 		return err
 	})
@@ -124,39 +124,39 @@ func (a *asked) pod() (result.Result, error) {
 			return result.Result{}, err
 		}
 		if (verdict.Outcome == placement.Fits) != slices.Contains(answer.Fits, n.Name) {
-			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which why does not say", key, n.Name, verdict)
+			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which is missing in the answer", key, n.Name, verdict)
 		}
 	}
-	setup := f.setup(fmt.Sprintf("%s; a pending pod that %d nodes would take, each verdict asked again", a.text, len(answer.Fits)))
-	return atMost("why POD, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
+	setup := f.describeSetup(fmt.Sprintf("%s; a pending pod that fits on %d nodes, each verdict verified", a.text, len(answer.Fits)))
+	return newMaxResult("why POD, cache warm", toMillis(f.cpu), "ms", maxWarmMillis, setup), nil
 }
 
-func (a *asked) plan() (result.Result, error) {
+func (a *loadedCluster) measurePlan() (result.Result, error) {
 	var answer *planner.Plan
-	f, err := measure(5, func() (err error) {
-		answer, err = a.cluster.Plan(options)
+	f, err := measureRuns(5, func() (err error) {
+		answer, err = a.cluster.Plan(planOptions)
 		return err
 	})
 	if err != nil {
 		return result.Result{}, err
 	}
 	if len(answer.Remove.Victims) == 0 || answer.Launch == nil {
-		return result.Result{}, fmt.Errorf("a plan of %d victims, and pending pods served: %t", len(answer.Remove.Victims), answer.Launch != nil)
+		return result.Result{}, fmt.Errorf("a plan with %d victims, pending pods placed: %t", len(answer.Remove.Victims), answer.Launch != nil)
 	}
-	s, err := a.served()
+	s, err := a.snapshotWithPendingPods()
 	if err != nil {
 		return result.Result{}, err
 	}
 	if err := placementtest.CarryOut(s, answer.Remove.Victims); err != nil {
-		return result.Result{}, fmt.Errorf("carry out the plan: %w", err)
+		return result.Result{}, fmt.Errorf("apply the plan: %w", err)
 	}
-	setup := f.setup(fmt.Sprintf("%s; as many nodes as can go, %d found and carried out beside the pending pods", a.text,
+	setup := f.describeSetup(fmt.Sprintf("%s; all removable nodes, %d found and verified together with the pending pods", a.text,
 		len(answer.Remove.Victims)))
-	return atMost("plan, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
+	return newMaxResult("plan, cache warm", toMillis(f.cpu), "ms", maxWarmMillis, setup), nil
 }
 
-// served is a snapshot of its own with the pending pods on the nodes that are kept for them.
-func (a *asked) served() (*snapshot.Snapshot, error) {
+// snapshotWithPendingPods returns a new snapshot with the pending pods on the nodes reserved for them.
+func (a *loadedCluster) snapshotWithPendingPods() (*snapshot.Snapshot, error) {
 	s, err := a.objects.Snapshot()
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (a *asked) served() (*snapshot.Snapshot, error) {
 		}
 		bound := p.DeepCopy()
 		if bound.Spec.NodeName = places[placement.PodKey{Namespace: p.Namespace, Name: p.Name}]; bound.Spec.NodeName == "" {
-			return nil, fmt.Errorf("pending pod %s has found no room", p.Name)
+			return nil, fmt.Errorf("pending pod %s has no node", p.Name)
 		}
 		if err := s.SetPod(bound); err != nil {
 			return nil, err

@@ -11,15 +11,15 @@ import (
 
 // PlayedAgent is an agent in this process, on a machine of a testbed in memory.
 type PlayedAgent struct {
-	begin func(ctx context.Context) (kill func())
+	start func(ctx context.Context) (kill func())
 
-	ctx context.Context //nolint:containedctx // the agent's own, beyond the calls
-	supply
+	ctx context.Context //nolint:containedctx // the agent's own context outlives the calls
+	powerSupply
 	kill    func()
-	playing sync.WaitGroup
+	running sync.WaitGroup
 }
 
-// PlayAgent starts an agent on a node, behind a proxy. Run has the transports of one life.
+// PlayAgent starts an agent on a node behind a proxy. Each start calls run with new transports.
 func (t *Testbed) PlayAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
 	run func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL),
 ) (*PlayedAgent, error) {
@@ -30,10 +30,10 @@ func (t *Testbed) PlayAgent(ctx context.Context, node string, proxy *faultproxy.
 	api := proxy.ServeDirect("api", server, t.RESTConfig().Transport)
 	metadata := proxy.ServeDirect("metadata", t.base, faultproxy.Direct(t.Azure.Handler()))
 	a := &PlayedAgent{ctx: ctx}
-	a.begin = func(ctx context.Context) func() {
+	a.start = func(ctx context.Context) func() {
 		life := proxy.Begin()
 		ctx, cancel := context.WithCancel(ctx)
-		a.playing.Go(func() { run(ctx, metadata.Of(life, nil), api.Of(life, nil), server) })
+		a.running.Go(func() { run(ctx, metadata.Of(life, nil), api.Of(life, nil), server) })
 		return func() { life.End(); cancel() }
 	}
 	t.mu.Lock()
@@ -58,10 +58,10 @@ func (a *PlayedAgent) Revive(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.off && a.kill == nil {
-		a.kill = a.begin(a.ctx) //nolint:contextcheck // it lives longer than the call
+		a.kill = a.start(a.ctx) //nolint:contextcheck // it outlives the call
 	}
 	return nil
 }
 
-// Wait waits until all that were killed have ended.
-func (a *PlayedAgent) Wait() { a.playing.Wait() }
+// Wait waits until all killed agents have ended.
+func (a *PlayedAgent) Wait() { a.running.Wait() }

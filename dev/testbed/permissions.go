@@ -28,8 +28,8 @@ func (t *Testbed) CopyRole(ctx context.Context, namespace, name, to string) erro
 	return err
 }
 
-// AwaitRights waits until a ServiceAccount has the rights of a ClusterRole that it was bound to: the API server's authorizer
-// reads roles and bindings from a cache, which hears of them a moment after they were made.
+// AwaitRights waits until a ServiceAccount has the permissions of a ClusterRole that it was bound to. The API server's
+// authorizer reads roles and bindings from a cache, which is updated a moment later.
 func (t *Testbed) AwaitRights(ctx context.Context, namespace, account, clusterRole string) error {
 	role, err := t.Client().RbacV1().ClusterRoles().Get(ctx, clusterRole, metav1.GetOptions{})
 	if err != nil {
@@ -39,16 +39,16 @@ func (t *Testbed) AwaitRights(ctx context.Context, namespace, account, clusterRo
 		if len(rule.Resources) == 0 {
 			continue
 		}
-		// All rules of a role are heard of together.
-		right := &authorizationv1.ResourceAttributes{Verb: rule.Verbs[0], Group: rule.APIGroups[0]}
-		right.Resource, right.Subresource, _ = strings.Cut(rule.Resources[0], "/")
+		// All rules of a role appear together.
+		permission := &authorizationv1.ResourceAttributes{Verb: rule.Verbs[0], Group: rule.APIGroups[0]}
+		permission.Resource, permission.Subresource, _ = strings.Cut(rule.Resources[0], "/")
 		if len(rule.ResourceNames) > 0 {
-			right.Name = rule.ResourceNames[0]
+			permission.Name = rule.ResourceNames[0]
 		}
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: right,
+			User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: permission,
 		}}
-		return Poll(ctx, fmt.Sprintf("ServiceAccount %s/%s has the rights of ClusterRole %s", namespace, account, clusterRole), func() bool {
+		return Poll(ctx, fmt.Sprintf("ServiceAccount %s/%s has the permissions of ClusterRole %s", namespace, account, clusterRole), func() bool {
 			answer, err := t.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			return err == nil && answer.Status.Allowed
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-func TestAKindWhoseFirstRequestWasNotMetIsToldAtEachMoment(t *testing.T) {
+func TestAtEachReportsMissedKindAtEachMoment(t *testing.T) {
 	point := func(kind string, nth int) faultproxy.Request {
 		return faultproxy.Request{Point: faultproxy.Point{Kind: kind, Nth: nth}}
 	}

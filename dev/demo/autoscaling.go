@@ -17,44 +17,44 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// crowd is the namespace and the pool of the pods that come and go, and the label by which the manager of their step
-// knows its NodeGroup, which the others leave alone.
+// crowd is the namespace and the pool of the autoscaling step. crowdLabel selects its NodeGroup: the step's manager
+// manages only that group, and the other managers ignore it.
 const (
 	crowd      = "crowd"
 	crowdLabel = "demo.slipway.dev/crowd"
 	crowdPods  = 60
-	// crowdCooldown is for how long a node must be one that could go.
+	// crowdCooldown is the time that a node must be unneeded before it is retired.
 	crowdCooldown = 2 * time.Second
 )
 
-// crowdCloud is where the machines come from.
+// crowdCloud is the cloud of the machines.
 type crowdCloud interface {
-	// title is the cloud's name, for people.
+	// title returns the cloud's name.
 	title() string
-	// prepare makes the group known of which there are no machines yet, and gives the file of --cloud-config.
+	// prepare adds a group without machines, and returns the content of the --cloud-config file.
 	prepare(ctx context.Context, s *stage) (config map[string]any, err error)
-	// group is the one that machines are ordered of, and labels are on their nodes.
+	// group returns the group for new machines; labels returns the labels of their nodes.
 	group() (provider, name string)
 	labels() map[string]string
-	// right is the kind of machine that suits the pods, each of which requests so much cpu, and no more than so many of
-	// them are needed.
-	right() (kind, cpu string, machines int)
-	// machines are the kinds of those that there are, by the cloud's own account.
-	machines(ctx context.Context, s *stage) ([]string, error)
-	// follow has the machines that come join the cluster until ctx ends.
-	follow(ctx context.Context, s *stage) error
+	// machineType returns the machine type that suits the pods, the CPU request of each pod, and the maximum number of
+	// machines.
+	machineType() (kind, cpu string, machines int)
+	// listMachineTypes returns the types of the existing machines, as listed by the cloud.
+	listMachineTypes(ctx context.Context, s *stage) ([]string, error)
+	// joinMachines joins new machines to the cluster until ctx ends.
+	joinMachines(ctx context.Context, s *stage) error
 }
 
-// comeAndGo is the step in which pods come for which there is no room, and go again.
-func (s *stage) comeAndGo(ctx context.Context, a *account) (_ string, err error) {
-	a.began = time.Now()
+// runAutoscaling is the step with unschedulable pods that need new machines, and are then deleted.
+func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, err error) {
+	a.startTime = time.Now()
 	config, err := s.crowd.prepare(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	following, stop := context.WithCancel(ctx)
 	followed := make(chan error, 1)
-	go func() { followed <- s.crowd.follow(following, s) }()
+	go func() { followed <- s.crowd.joinMachines(following, s) }()
 	defer func() {
 		stop()
 		err = errors.Join(err, <-followed)
@@ -67,36 +67,36 @@ func (s *stage) comeAndGo(ctx context.Context, a *account) (_ string, err error)
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
-	most, err := s.come(ctx, a)
+	maxMachines, err := s.scaleUp(ctx, a)
 	if err != nil {
 		return "", err
 	}
-	if err := s.leave(ctx, a); err != nil {
+	if err := s.scaleDown(ctx, a); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d machines came for %d pods, and none is left", most, crowdPods), nil
+	return fmt.Sprintf("%d machines launched for %d pods, and none remains", maxMachines, crowdPods), nil
 }
 
-// come has the pods come, and waits until all of them run.
-func (s *stage) come(ctx context.Context, a *account) (machines int, err error) {
-	kind, cpu, most := s.crowd.right()
+// scaleUp creates the pods, and waits until all of them run.
+func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
+	kind, cpu, maxMachines := s.crowd.machineType()
 	app := workload.App{
 		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
 		Stop: "0.1", NodeSelector: s.crowd.labels(),
 	}
-	a.began = time.Now()
+	a.startTime = time.Now()
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(crowd), app.Deployment()); err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "%d pods of %s cores come, and there is no machine that they may run on", crowdPods, cpu)
-	err = testbed.Poll(ctx, "machines are made", func() bool {
-		all, err := s.crowd.machines(ctx, s)
+	a.print(time.Now(), "%d pods of %s cores are created, and no machine can run them", crowdPods, cpu)
+	err = testbed.Poll(ctx, "machines are launched", func() bool {
+		all, err := s.crowd.listMachineTypes(ctx, s)
 		return err == nil && len(all) > 0
 	})
 	if err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "%s makes machines", s.crowd.title())
+	a.print(time.Now(), "%s launches machines", s.crowd.title())
 	err = testbed.Poll(ctx, "all pods run", func() bool {
 		d, err := s.Client().AppsV1().Deployments(crowd).Get(ctx, app.Name, metav1.GetOptions{})
 		return err == nil && d.Status.ReadyReplicas == crowdPods
@@ -104,38 +104,38 @@ func (s *stage) come(ctx context.Context, a *account) (machines int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	all, err := s.crowd.machines(ctx, s)
+	all, err := s.crowd.listMachineTypes(ctx, s)
 	if err != nil {
 		return 0, err
 	}
-	a.say(time.Now(), "all %d pods run, on %d machines of %s", crowdPods, len(all), kind)
+	a.print(time.Now(), "all %d pods run, on %d machines of type %s", crowdPods, len(all), kind)
 	wrong := slices.DeleteFunc(slices.Clone(all), func(is string) bool { return strings.EqualFold(is, kind) })
 	return len(all), errors.Join(
-		expect(len(wrong) == 0, "machines of "+kind, "%v", wrong),
-		expect(len(all) <= most, fmt.Sprintf("at most %d machines", most), "%d", len(all)),
+		check(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
+		check(len(all) <= maxMachines, fmt.Sprintf("at most %d machines", maxMachines), "%d", len(all)),
 	)
 }
 
-// leave has the pods go, and waits until the machines are gone.
-func (s *stage) leave(ctx context.Context, a *account) error {
+// scaleDown deletes the pods, and waits until the machines are deleted.
+func (s *stage) scaleDown(ctx context.Context, a *stepOutput) error {
 	if err := s.Client().AppsV1().Deployments(crowd).Delete(ctx, "crowd", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	a.say(time.Now(), "the pods go. A node that nobody needs for %s is to leave", crowdCooldown)
+	a.print(time.Now(), "the pods are deleted. A node that is not needed for %s is retired", crowdCooldown)
 	left := ""
-	err := testbed.Poll(ctx, "the machines are gone", func() bool {
-		all, err := s.crowd.machines(ctx, s)
+	err := testbed.Poll(ctx, "the machines are deleted", func() bool {
+		all, err := s.crowd.listMachineTypes(ctx, s)
 		if err != nil {
 			return false
 		}
 		nodes, err := s.crowdNodes(ctx)
-		left = fmt.Sprintf("%d machines and %d nodes are left", len(all), len(nodes))
+		left = fmt.Sprintf("%d machines and %d nodes remain", len(all), len(nodes))
 		return err == nil && len(all) == 0 && len(nodes) == 0
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, left)
 	}
-	a.say(time.Now(), "the last machine is gone, with its Node")
+	a.print(time.Now(), "the last machine and its Node are deleted")
 	return nil
 }
 
@@ -148,8 +148,7 @@ func (s *stage) crowdNodes(ctx context.Context) ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// createCrowdGroup creates the NodeGroup that gets machines, and gives them back. Those whose pods are gone may all leave
-// at once.
+// createCrowdGroup creates the NodeGroup of this step. All nodes without pods may be retired at once.
 func (s *stage) createCrowdGroup(ctx context.Context) error {
 	provider, name := s.crowd.group()
 	nodes, err := json.Marshal(s.crowd.labels())
@@ -161,9 +160,9 @@ func (s *stage) createCrowdGroup(ctx context.Context) error {
 			"scaleDown: {underutilized: {cooldown: %s}}\ndisruptionBudgets: [{nodes: 100%%}]\n", nodes, provider, name, crowdCooldown))
 }
 
-// startCrowdManager starts a manager of this step's own, which nobody kills in the middle.
+// startCrowdManager starts a manager for this step only, which no other step kills.
 func (s *stage) startCrowdManager(ctx context.Context, clouds map[string]any) (*testbed.Manager, error) {
 	return s.StartManager(ctx, "manager-of-crowd", clouds,
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms",
-		"--retry-interval", retryAfter.String(), "--selector", crowdLabel)
+		"--retry-interval", retryInterval.String(), "--selector", crowdLabel)
 }

@@ -22,52 +22,52 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// switchboard is Machines that notes what it was told, with the time since it was made.
-type switchboard struct {
+// powerRecorder is a Machines that records its calls with the time since its creation.
+type powerRecorder struct {
 	began time.Time
-	takes time.Duration
+	delay time.Duration
 	fail  map[string]error // by resource
 
 	mu  sync.Mutex
 	log []string
 }
 
-func newSwitchboard() *switchboard { return &switchboard{began: time.Now()} }
+func newPowerRecorder() *powerRecorder { return &powerRecorder{began: time.Now()} }
 
-func (s *switchboard) PowerOff(ctx context.Context, resource string) error {
-	return s.change(ctx, "off", resource)
+func (s *powerRecorder) PowerOff(ctx context.Context, resource string) error {
+	return s.switchPower(ctx, "off", resource)
 }
 
-func (s *switchboard) PowerOn(ctx context.Context, resource string) error {
-	return s.change(ctx, "on", resource)
+func (s *powerRecorder) PowerOn(ctx context.Context, resource string) error {
+	return s.switchPower(ctx, "on", resource)
 }
 
-func (s *switchboard) change(ctx context.Context, what, resource string) error {
+func (s *powerRecorder) switchPower(ctx context.Context, state, resource string) error {
 	if err := s.fail[resource]; err != nil {
 		return err
 	}
-	if err := sleep(ctx, ctx, s.takes); err != nil {
+	if err := sleepUnlessClosed(ctx, ctx, s.delay); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log = append(s.log, fmt.Sprintf("%v %s %s", time.Since(s.began), resource, what))
+	s.log = append(s.log, fmt.Sprintf("%v %s %s", time.Since(s.began), resource, state))
 	slices.Sort(s.log)
 	return nil
 }
 
-func (s *switchboard) done() []string {
+func (s *powerRecorder) recorded() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
 }
 
-// shownNow is the document as a machine would be shown it now. It goes through the handler without a network, as
-// virtual time stands still while a goroutine waits for one.
-func shownNow(t testing.TB, e *Emulator) document {
+// currentDocument returns the current document. It calls the handler without a network, because virtual time stops while a
+// goroutine waits for the network.
+func currentDocument(t testing.TB, e *Emulator) document {
 	t.Helper()
 	w := httptest.NewRecorder()
-	e.Handler().ServeHTTP(w, documentRequest())
+	e.Handler().ServeHTTP(w, newDocumentRequest())
 	var doc document
 	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("GET answered %d %s: %v", w.Code, w.Body, err)
@@ -75,33 +75,33 @@ func shownNow(t testing.TB, e *Emulator) document {
 	return doc
 }
 
-func documentRequest() *http.Request {
+func newDocumentRequest() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/scalesets/"+testSet+metadataPath+query, nil)
 	r.Header.Set("Metadata", "true")
 	return r
 }
 
-// statuses are those of the events shown now.
-func statuses(t testing.TB, e *Emulator) []EventStatus {
+// listedStatuses returns the statuses of the listed events.
+func listedStatuses(t testing.TB, e *Emulator) []EventStatus {
 	t.Helper()
 	list := []EventStatus{}
-	for _, event := range shownNow(t, e).Events {
+	for _, event := range currentDocument(t, e).Events {
 		list = append(list, event.EventStatus)
 	}
 	return list
 }
 
-// after lets virtual time pass, and everything happen that is due then.
-func after(d time.Duration) {
+// passTime lets virtual time pass until everything due has happened.
+func passTime(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-func TestEventLastsFromMinimumNoticeToItsEnd(t *testing.T) {
+func TestEventLifecycleByType(t *testing.T) {
 	tests := []struct {
 		typ    EventType
 		notice time.Duration
-		power  []string // what happens to the machine, since the announcement
+		power  []string // power changes since the announcement
 		over   time.Duration
 	}{
 		{Freeze, 15 * time.Minute, nil, 5 * time.Second},
@@ -112,29 +112,29 @@ func TestEventLastsFromMinimumNoticeToItsEnd(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(string(tt.typ), virtual.Time(func(t *testing.T) {
-			machines := newSwitchboard()
+			machines := newPowerRecorder()
 			e := newEmulator(t, Options{Machines: machines, Linger: time.Minute})
 			began := time.Now()
-			record := announce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
+			record := mustAnnounce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
 			if !record.VisibleAt.Equal(began) || !record.NotBefore.Equal(began.Add(tt.notice)) {
 				t.Errorf("visible at %v, not before %v", record.VisibleAt, record.NotBefore)
 			}
-			after(tt.notice - time.Nanosecond)
-			if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+			passTime(tt.notice - time.Nanosecond)
+			if diff := cmp.Diff([]EventStatus{Scheduled}, listedStatuses(t, e)); diff != "" {
 				t.Fatalf("right before NotBefore (-want +got):\n%s", diff)
 			}
-			after(time.Nanosecond)
-			doc := shownNow(t, e)
+			passTime(time.Nanosecond)
+			doc := currentDocument(t, e)
 			if len(doc.Events) != 1 || doc.Events[0].EventStatus != Started || doc.Events[0].NotBefore != "" {
 				t.Fatalf("at NotBefore: %+v", doc)
 			}
-			after(tt.over + time.Minute - time.Nanosecond)
-			check.Equal(t, []EventStatus{Started}, statuses(t, e))
-			after(time.Nanosecond)
-			if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 4 {
+			passTime(tt.over + time.Minute - time.Nanosecond)
+			check.Equal(t, []EventStatus{Started}, listedStatuses(t, e))
+			passTime(time.Nanosecond)
+			if doc := currentDocument(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 4 {
 				t.Errorf("at the end: %+v, want none and incarnation 4", doc)
 			}
-			check.Equal(t, tt.power, machines.done())
+			check.Equal(t, tt.power, machines.recorded())
 			record, _ = e.State().Event(record.EventID)
 			if record.StartedBy != ByNotBefore || record.Ending != Finished ||
 				!record.VanishedAt.Equal(began.Add(tt.notice+tt.over+time.Minute)) {
@@ -144,25 +144,25 @@ func TestEventLastsFromMinimumNoticeToItsEnd(t *testing.T) {
 	}
 }
 
-func TestShortenedNotice(t *testing.T) {
+func TestNoticeCanBeShortened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{Notices: map[EventType]time.Duration{Reboot: 3 * time.Second}})
-		byType := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		byEvent := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Notice: 2 * time.Second})
+		byType := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		byEvent := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Notice: 2 * time.Second})
 		check.Is(t, 3*time.Second, byType.NotBefore.Sub(byType.VisibleAt))
 		check.Is(t, 2*time.Second, byEvent.NotBefore.Sub(byEvent.VisibleAt))
 	})
 }
 
-func TestNotBeforeIsNeverEarlierThanTheNotice(t *testing.T) {
+func TestNotBeforeIsRoundedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{})
 		time.Sleep(300 * time.Millisecond) // virtual time begins at a full second
-		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		record := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
 		if got := record.NotBefore.Sub(record.VisibleAt); got != 30700*time.Millisecond {
 			t.Errorf("the notice is %v, want it rounded up to a full second", got)
 		}
-		shown, err := http.ParseTime(shownNow(t, e).Events[0].NotBefore)
+		shown, err := http.ParseTime(currentDocument(t, e).Events[0].NotBefore)
 		if err != nil || !shown.Equal(record.NotBefore) {
 			t.Errorf("the document shows %v (%v), but the event will start at %v", shown, err, record.NotBefore)
 		}
@@ -171,16 +171,16 @@ func TestNotBeforeIsNeverEarlierThanTheNotice(t *testing.T) {
 
 func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
+		machines := newPowerRecorder()
 		e := newEmulator(t, Options{Machines: machines})
-		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		after(8 * time.Minute)
+		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		passTime(8 * time.Minute)
 		must.NoError(t, e.Cancel(record.EventID))
-		if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
+		if doc := currentDocument(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
 			t.Errorf("after the cancellation: %+v", doc)
 		}
-		after(time.Hour)
-		if got := machines.done(); len(got) != 0 {
+		passTime(time.Hour)
+		if got := machines.recorded(); len(got) != 0 {
 			t.Errorf("a cancelled event switched machines: %v", got)
 		}
 		record, _ = e.State().Event(record.EventID)
@@ -190,19 +190,19 @@ func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
 	})
 }
 
-func TestHardwareFailureBeginsStarted(t *testing.T) {
+func TestHardwareFailureIsStartedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
+		machines := newPowerRecorder()
 		e := newEmulator(t, Options{Machines: machines})
 		a, err := Scenario("hardware-failure", vm0)
 		must.NoError(t, err)
-		record := announce(t, e, a)
-		shown := shownNow(t, e).Events[0]
+		record := mustAnnounce(t, e, a)
+		shown := currentDocument(t, e).Events[0]
 		if shown.EventType != Reboot || shown.EventStatus != Started || shown.NotBefore != "" {
 			t.Errorf("the document shows %+v", shown)
 		}
-		after(time.Minute)
-		check.Equal(t, []string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.done())
+		passTime(time.Minute)
+		check.Equal(t, []string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.recorded())
 		record, _ = e.State().Event(record.EventID)
 		if record.StartedBy != ByFailure || record.Listed() {
 			t.Errorf("the history says %+v", record)
@@ -210,20 +210,20 @@ func TestHardwareFailureBeginsStarted(t *testing.T) {
 	})
 }
 
-func TestApprovedEventTakesAllItsInstancesDown(t *testing.T) {
+func TestApprovedEventPowersOffAllMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
-		machines.takes = time.Second
+		machines := newPowerRecorder()
+		machines.delay = time.Second
 		e := newEmulator(t, Options{Machines: machines})
-		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}, Outage: 20 * time.Second})
-		after(time.Minute)
-		must.NoError(t, e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0))
-		after(time.Hour)
-		// At once, not one after the other.
+		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}, Outage: 20 * time.Second})
+		passTime(time.Minute)
+		must.NoError(t, e.approveEvents(e.ScaleSet(testSet), []string{record.EventID}, vm0))
+		passTime(time.Hour)
+		// Concurrently, not one after the other.
 		want := []string{
 			"1m1s " + vm0 + " off", "1m1s " + vm1 + " off", "1m22s " + vm0 + " on", "1m22s " + vm1 + " on",
 		}
-		check.Equal(t, want, machines.done())
+		check.Equal(t, want, machines.recorded())
 		record, _ = e.State().Event(record.EventID)
 		if got := record.DiedAt(strings.ToUpper(vm1)).Sub(record.VisibleAt); got != 61*time.Second {
 			t.Errorf("%s died %v after the announcement, want 1m1s", vm1, got)
@@ -236,21 +236,21 @@ func TestApprovalDelay(t *testing.T) {
 		approved, want time.Duration // after the announcement
 		cause          Cause
 	}{
-		"long before NotBefore": {time.Minute, 3 * time.Minute, ByApproval},
-		"right before it":       {14 * time.Minute, 15 * time.Minute, ByNotBefore},
+		"long before NotBefore":  {time.Minute, 3 * time.Minute, ByApproval},
+		"right before NotBefore": {14 * time.Minute, 15 * time.Minute, ByNotBefore},
 	} {
 		t.Run(name, virtual.Time(func(t *testing.T) {
 			e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
-			record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-			after(tt.approved)
+			record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+			passTime(tt.approved)
 			for range 3 { // only the first counts
-				must.NoError(t, e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0))
-				if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+				must.NoError(t, e.approveEvents(e.ScaleSet(testSet), []string{record.EventID}, vm0))
+				if diff := cmp.Diff([]EventStatus{Scheduled}, listedStatuses(t, e)); diff != "" {
 					t.Fatalf("after the approval (-want +got):\n%s", diff)
 				}
-				after(time.Second)
+				passTime(time.Second)
 			}
-			after(time.Hour)
+			passTime(time.Hour)
 			record, _ = e.State().Event(record.EventID)
 			if got := record.StartedAt.Sub(record.VisibleAt); got != tt.want || record.StartedBy != tt.cause {
 				t.Errorf("started after %v by %s, want %v by %s", got, record.StartedBy, tt.want, tt.cause)
@@ -262,46 +262,46 @@ func TestApprovalDelay(t *testing.T) {
 func TestReschedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{})
-		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 		must.NoError(t, e.Reschedule(record.EventID, record.NotBefore))
-		if got := shownNow(t, e).DocumentIncarnation; got != 2 {
+		if got := currentDocument(t, e).DocumentIncarnation; got != 2 {
 			t.Errorf("rescheduling to the same time made it incarnation %d", got)
 		}
 		sooner := record.VisibleAt.Add(time.Minute)
 		must.NoError(t, e.Reschedule(record.EventID, sooner))
-		doc := shownNow(t, e)
+		doc := currentDocument(t, e)
 		if doc.DocumentIncarnation != 3 || doc.Events[0].NotBefore != sooner.UTC().Format(http.TimeFormat) {
 			t.Errorf("the document shows %+v", doc)
 		}
-		after(time.Minute)
-		check.Equal(t, []EventStatus{Started}, statuses(t, e))
+		passTime(time.Minute)
+		check.Equal(t, []EventStatus{Started}, listedStatuses(t, e))
 	})
 }
 
 func TestStartAndFinishByCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
+		machines := newPowerRecorder()
 		e := newEmulator(t, Options{Machines: machines, Outage: time.Hour, Linger: time.Hour})
-		record := announce(t, e, Announcement{Type: Redeploy, Resources: []string{vm0}})
-		after(time.Second)
+		record := mustAnnounce(t, e, Announcement{Type: Redeploy, Resources: []string{vm0}})
+		passTime(time.Second)
 		must.NoError(t, e.Start(record.EventID))
-		check.Equal(t, []EventStatus{Started}, statuses(t, e))
-		after(time.Second)
+		check.Equal(t, []EventStatus{Started}, listedStatuses(t, e))
+		passTime(time.Second)
 		must.NoError(t, e.Finish(t.Context(), record.EventID))
-		if got := statuses(t, e); len(got) != 0 {
+		if got := listedStatuses(t, e); len(got) != 0 {
 			t.Errorf("after Finish: %v", got)
 		}
-		check.Equal(t, []string{"1s " + vm0 + " off", "2s " + vm0 + " on"}, machines.done())
+		check.Equal(t, []string{"1s " + vm0 + " off", "2s " + vm0 + " on"}, machines.recorded())
 	})
 }
 
-func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
+func TestFailedPowerOffIsNotDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
+		machines := newPowerRecorder()
 		machines.fail = map[string]error{vm0: errors.New("no such machine")}
 		e := newEmulator(t, Options{Machines: machines})
-		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0, vm1}})
-		after(time.Minute)
+		record := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0, vm1}})
+		passTime(time.Minute)
 		record, _ = e.State().Event(record.EventID)
 		if !record.DiedAt(vm0).IsZero() || record.DiedAt(vm1).IsZero() {
 			t.Errorf("died: %v and %v, want only the second", record.DiedAt(vm0), record.DiedAt(vm1))
@@ -313,13 +313,13 @@ func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
 	})
 }
 
-func TestHangingInstanceDoesNotKeepTheEventListed(t *testing.T) {
+func TestHangingPowerOffDoesNotKeepEventListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
-		machines.takes = time.Hour
+		machines := newPowerRecorder()
+		machines.delay = time.Hour
 		e := newEmulator(t, Options{Machines: machines})
-		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
-		after(30*time.Second + powerTimeout)
+		record := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		passTime(30*time.Second + powerTimeout)
 		record, _ = e.State().Event(record.EventID)
 		if record.Listed() || !record.DiedAt(vm0).IsZero() || len(record.Power) != 1 || record.Power[0].Error == "" {
 			t.Errorf("the history says %+v", record)
@@ -327,35 +327,35 @@ func TestHangingInstanceDoesNotKeepTheEventListed(t *testing.T) {
 	})
 }
 
-func TestCloseDoesNotWaitForAHangingInstance(t *testing.T) {
+func TestCloseDoesNotWaitForHangingPowerOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
-		machines.takes = time.Hour
+		machines := newPowerRecorder()
+		machines.delay = time.Hour
 		e := newEmulator(t, Options{Machines: machines})
-		announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
-		after(31 * time.Second)
+		mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		passTime(31 * time.Second)
 		began := time.Now()
 		e.Close()
 		check.Is(t, 0, time.Since(began))
 	})
 }
 
-func TestTruncatedFirstCallIsNoEmptyAnswer(t *testing.T) {
+func TestClosedDuringFirstCallSendsNoResponse(t *testing.T) {
 	e := newEmulator(t, Options{FirstCall: time.Hour})
 	base := serveEmulator(t, e)
 	e.Close()
-	resp, body, err := get(t.Context(), t, base+metadataPath+query)
+	resp, body, err := sendGet(t.Context(), t, base+metadataPath+query)
 	if err == nil {
 		t.Errorf("answered with %d %q", resp.StatusCode, body)
 	}
 }
 
-func TestSlowFirstCall(t *testing.T) {
+func TestFirstCallIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
 		took := func() time.Duration {
 			began := time.Now()
-			shownNow(t, e)
+			currentDocument(t, e)
 			return time.Since(began)
 		}
 		check.Is(t, 2*time.Minute, took())
@@ -367,13 +367,13 @@ func TestSlowFirstCall(t *testing.T) {
 	})
 }
 
-func TestCallsBesideASlowFirstOneWait(t *testing.T) {
+func TestConcurrentCallsWaitForFirstCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
-		go e.Handler().ServeHTTP(httptest.NewRecorder(), documentRequest())
+		go e.Handler().ServeHTTP(httptest.NewRecorder(), newDocumentRequest())
 		time.Sleep(time.Minute)
 		began := time.Now()
-		shownNow(t, e)
+		currentDocument(t, e)
 		if got := time.Since(began); got != time.Minute {
 			t.Errorf("a call in the middle of the first took %v, want 1m", got)
 		}
@@ -382,9 +382,9 @@ func TestCallsBesideASlowFirstOneWait(t *testing.T) {
 
 func TestWaitSeesEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEmulator(t, Options{Machines: newSwitchboard()})
+		e := newEmulator(t, Options{Machines: newPowerRecorder()})
 		began := time.Now()
-		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 		state, err := e.Wait(t.Context(), func(s State) bool {
 			r, _ := s.Event(record.EventID)
 			return !r.DiedAt(vm0).IsZero()
@@ -395,21 +395,21 @@ func TestWaitSeesEveryChange(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := e.Wait(ctx, func(State) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a wait in vain ended with %v", err)
+			t.Errorf("the unsatisfied wait ended with %v", err)
 		}
 		go e.Close()
 		if _, err := e.Wait(t.Context(), func(State) bool { return false }); !errors.Is(err, ErrClosed) {
-			t.Errorf("a wait for a closed emulator ended with %v", err)
+			t.Errorf("the wait on a closed emulator ended with %v", err)
 		}
 	})
 }
 
-func TestAnnouncementThatIsRefused(t *testing.T) {
+func TestInvalidAnnouncementIsRefused(t *testing.T) {
 	e := newEmulator(t, Options{})
 	e.ScaleSet("other")
-	known := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
+	known := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
 	for name, tt := range map[string]struct {
-		spoil   func(*Announcement) // of a sound announcement
+		spoil   func(*Announcement) // changes a valid announcement
 		want    error
 		message string
 	}{
@@ -427,9 +427,9 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 		"duration below -1":    {func(a *Announcement) { a.DurationSeconds = new(-2) }, ErrInvalid, "durationSeconds -2"},
 		"negative outage":      {func(a *Announcement) { a.Outage = -1 }, ErrInvalid, "outage -1ns"},
 		"ID that is no GUID":   {func(a *Announcement) { a.EventID = "7" }, ErrInvalid, `eventId "7"`},
-		"ID known already":     {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
+		"duplicate ID":         {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
 		"unknown scale set":    {func(a *Announcement) { a.ScaleSet = "nope" }, ErrUnknownScaleSet, testSet},
-		"untold scale set":     {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
+		"ambiguous scale set":  {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Type: Reboot, Resources: []string{vm0, vm1}}
@@ -443,15 +443,15 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 	check.Is(t, 1, len(e.State().Events))
 }
 
-func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
+func TestClosedEmulatorRefusesCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := newSwitchboard()
+		machines := newPowerRecorder()
 		e := newEmulator(t, Options{Machines: machines})
-		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		after(15*time.Minute + time.Second)
+		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		passTime(15*time.Minute + time.Second)
 		e.Close()
-		after(time.Hour)
-		check.Equal(t, []string{"15m0s " + vm0 + " off"}, machines.done())
+		passTime(time.Hour)
+		check.Equal(t, []string{"15m0s " + vm0 + " off"}, machines.recorded())
 		if _, err := e.Announce(Announcement{Type: Reboot, Resources: []string{vm0}}); !errors.Is(err, ErrClosed) {
 			t.Errorf("Announce: %v", err)
 		}
@@ -461,8 +461,8 @@ func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
 	})
 }
 
-// TestDocumentKeepsItsPromises runs random commands and looks at the document after each.
-func TestDocumentKeepsItsPromises(t *testing.T) {
+// TestDocumentKeepsContract runs random commands and checks the document after each.
+func TestDocumentKeepsContract(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type step struct {
 			command string
@@ -484,9 +484,9 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 
 		var broken []string
 		synctest.Test(t, func(t *testing.T) {
-			machines := newSwitchboard()
+			machines := newPowerRecorder()
 			e := newEmulator(t, Options{Machines: machines, ApprovalDelay: delay, Linger: time.Minute})
-			watch := promises{last: shownNow(t, e)}
+			watch := documentChecker{last: currentDocument(t, e)}
 			var ids []string
 			for _, s := range steps {
 				id := ""
@@ -499,9 +499,9 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 					a.Status = Started
 					fallthrough
 				case "announce":
-					ids = append(ids, announce(t, e, a).EventID)
+					ids = append(ids, mustAnnounce(t, e, a).EventID)
 				case "approve":
-					_ = e.approve(e.ScaleSet(testSet), []string{id}, vm0) // refused when there is no such event
+					_ = e.approveEvents(e.ScaleSet(testSet), []string{id}, vm0) // fails if the event does not exist
 				case "start":
 					_ = e.Start(id)
 				case "cancel":
@@ -518,10 +518,10 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 					time.Sleep(s.wait)
 				}
 				synctest.Wait()
-				broken = append(broken, watch.look(shownNow(t, e), e.State())...)
+				broken = append(broken, watch.checkDocument(currentDocument(t, e), e.State())...)
 			}
-			after(48 * time.Hour)
-			broken = append(broken, watch.look(shownNow(t, e), e.State())...)
+			passTime(48 * time.Hour)
+			broken = append(broken, watch.checkDocument(currentDocument(t, e), e.State())...)
 			if n := len(watch.last.Events); n > 0 {
 				broken = append(broken, fmt.Sprintf("%d events never vanish", n))
 			}
@@ -532,36 +532,36 @@ func TestDocumentKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// promises compares a document with the one before.
-type promises struct {
+// documentChecker compares a document with the previous one.
+type documentChecker struct {
 	last        document
 	vanished    []string
-	rescheduled int // how often a NotBefore was moved
+	rescheduled int // number of moved NotBefores
 }
 
-// look returns the promises that are broken.
-func (p *promises) look(doc document, state State) (broken []string) {
+// checkDocument returns the broken promises.
+func (p *documentChecker) checkDocument(doc document, state State) (broken []string) {
 	fail := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 	if same := doc.DocumentIncarnation == p.last.DocumentIncarnation; same && !cmp.Equal(p.last.Events, doc.Events) {
 		fail("the list has changed within incarnation %d", doc.DocumentIncarnation)
 	}
-	if want := 1 + p.changes(state); doc.DocumentIncarnation != want {
+	if want := 1 + p.countChanges(state); doc.DocumentIncarnation != want {
 		fail("incarnation %d after %d changes of the list", doc.DocumentIncarnation, want-1)
 	}
 	for _, was := range p.last.Events {
-		i := slices.IndexFunc(doc.Events, func(is documentEvent) bool { return is.EventID == was.EventID })
+		i := slices.IndexFunc(doc.Events, func(listed documentEvent) bool { return listed.EventID == was.EventID })
 		if i < 0 {
 			p.vanished = append(p.vanished, was.EventID)
 		} else if was.EventStatus == Started && doc.Events[i].EventStatus != Started {
 			fail("event %s went back from Started to %s", was.EventID, doc.Events[i].EventStatus)
 		}
 	}
-	for _, is := range doc.Events {
-		if (is.NotBefore == "") != (is.EventStatus == Started) {
-			fail("event %s is %s with NotBefore %q", is.EventID, is.EventStatus, is.NotBefore)
+	for _, listed := range doc.Events {
+		if (listed.NotBefore == "") != (listed.EventStatus == Started) {
+			fail("event %s is %s with NotBefore %q", listed.EventID, listed.EventStatus, listed.NotBefore)
 		}
-		if slices.Contains(p.vanished, is.EventID) {
-			fail("event %s is back", is.EventID)
+		if slices.Contains(p.vanished, listed.EventID) {
+			fail("event %s reappeared", listed.EventID)
 		}
 	}
 	for _, r := range state.Events {
@@ -569,18 +569,18 @@ func (p *promises) look(doc document, state State) (broken []string) {
 			fail("event %s started at %v, before %v", r.EventID, r.StartedAt, r.NotBefore)
 		}
 		if r.StartedAt.IsZero() && len(r.Power) > 0 {
-			fail("event %s has not started, but did %+v", r.EventID, r.Power)
+			fail("event %s has not started, but switched %+v", r.EventID, r.Power)
 		}
 		if r.Ending == Finished {
-			broken = append(broken, powerOf(r)...)
+			broken = append(broken, checkPower(r)...)
 		}
 	}
 	p.last = doc
 	return broken
 }
 
-// changes counts how often the list has changed.
-func (p *promises) changes(state State) int {
+// countChanges counts the changes of the list.
+func (p *documentChecker) countChanges(state State) int {
 	n := p.rescheduled
 	for _, r := range state.Events {
 		n++ // announced
@@ -594,8 +594,8 @@ func (p *promises) changes(state State) int {
 	return n
 }
 
-// powerOf checks that a finished event left the machines as its type says.
-func powerOf(r Record) (broken []string) {
+// checkPower checks that a finished event switched the machines as its type demands.
+func checkPower(r Record) (broken []string) {
 	want := map[EventType]int{Freeze: 0, Reboot: 4, Redeploy: 4, Preempt: 2, Terminate: 2}[r.Type]
 	if len(r.Power) != want {
 		return []string{fmt.Sprintf("%s %s switched machines %d times, want %d", r.Type, r.EventID, len(r.Power), want)}

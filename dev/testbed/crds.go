@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ApplyTypes applies the CustomResourceDefinitions in a directory and waits until the API server serves the resources,
-// which are all of the group and version given.
+// ApplyTypes applies the CRDs in a directory and waits until the API server serves the resources of the group and
+// version.
 func (t *Testbed) ApplyTypes(ctx context.Context, dir string, gv schema.GroupVersion, resources ...string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {

@@ -23,27 +23,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func body(r request) ([]byte, error) { return io.ReadAll(r.Body) }
+func readBody(r request) ([]byte, error) { return io.ReadAll(r.Body) }
 
-// discover answers what there is; nil for a path of objects.
-func (c *Cluster) discover(path string) any {
+// discoveryDocument returns the discovery document of a path, or nil for a path of objects.
+func (c *Cluster) discoveryDocument(path string) any {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
 	case path == "/api":
 		return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 	case path == "/apis":
-		return c.groups()
+		return c.apiGroups()
 	case path == "/version":
 		return map[string]string{"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
 	case parts[0] == "api" && len(parts) == 2:
-		return c.resources(schema.GroupVersion{Version: parts[1]})
+		return c.apiResources(schema.GroupVersion{Version: parts[1]})
 	case parts[0] == "apis" && len(parts) == 3:
-		return c.resources(schema.GroupVersion{Group: parts[1], Version: parts[2]})
+		return c.apiResources(schema.GroupVersion{Group: parts[1], Version: parts[2]})
 	}
 	return nil
 }
 
-func (c *Cluster) groups() *metav1.APIGroupList {
+func (c *Cluster) apiGroups() *metav1.APIGroupList {
 	all := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, gv := range c.scheme.PrioritizedVersionsAllGroups() {
 		if gv.Group == "" {
@@ -57,7 +57,7 @@ func (c *Cluster) groups() *metav1.APIGroupList {
 	return all
 }
 
-func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
+func (c *Cluster) apiResources(gv schema.GroupVersion) *metav1.APIResourceList {
 	all := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
 	for resource, kind := range c.kinds {
 		if resource.GroupVersion() == gv {
@@ -71,8 +71,8 @@ func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
 	return all
 }
 
-// shown is an object as the client wants it: the whole, or its metadata.
-func (r request) shown(o any) any {
+// formatObject returns an object in the form that the client requested: complete, or only its metadata.
+func (r request) formatObject(o any) any {
 	object, ok := o.(client.Object)
 	if !ok || !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
 		return o
@@ -89,8 +89,8 @@ func (r request) shown(o any) any {
 	return partial
 }
 
-// selected tells which objects a list or a watch is about.
-func (r request) selected() (func(client.Object) bool, error) {
+// objectPredicate returns the predicate of a list or watch.
+func (r request) objectPredicate() (func(client.Object) bool, error) {
 	label, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return nil, err
@@ -114,9 +114,9 @@ func (r request) selected() (func(client.Object) bool, error) {
 	}, nil
 }
 
-// listed are the objects that a request is about, by name.
-func (c *Cluster) listed(r request) (found []client.Object) {
-	is, err := r.selected()
+// selectObjects returns the objects of a list request, ordered by name.
+func (c *Cluster) selectObjects(r request) (found []client.Object) {
+	is, err := r.objectPredicate()
 	if err != nil {
 		return nil
 	}
@@ -131,31 +131,31 @@ func (c *Cluster) listed(r request) (found []client.Object) {
 	return found
 }
 
-func (c *Cluster) list(w http.ResponseWriter, r request) error {
-	if _, err := r.selected(); err != nil {
+func (c *Cluster) serveList(w http.ResponseWriter, r request) error {
+	if _, err := r.objectPredicate(); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	found, version := c.listed(r), c.version
+	found, version := c.selectObjects(r), c.version
 	c.mu.Unlock()
 	items := make([]any, 0, len(found))
 	kind, group := r.kind.Kind+"List", r.kind.GroupVersion().String()
 	for _, o := range found {
-		items = append(items, r.shown(o))
+		items = append(items, r.formatObject(o))
 	}
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList;") {
 		kind, group = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
-	write(w, http.StatusOK, map[string]any{
+	writeJSON(w, http.StatusOK, map[string]any{
 		"kind": kind, "apiVersion": group, "items": items,
 		"metadata": map[string]string{"resourceVersion": strconv.FormatInt(version, 10)},
 	})
 	return nil
 }
 
-// watch serves events until the client hangs up, or its time is over.
-func (c *Cluster) watch(w http.ResponseWriter, r request) error {
-	is, err := r.selected()
+// serveWatch serves events until the client disconnects or the timeout ends.
+func (c *Cluster) serveWatch(w http.ResponseWriter, r request) error {
+	is, err := r.objectPredicate()
 	if err != nil {
 		return err
 	}
@@ -166,30 +166,30 @@ func (c *Cluster) watch(w http.ResponseWriter, r request) error {
 		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": o})
 	}
 	c.mu.Lock()
-	initial, version := c.listed(r), c.version
+	initial, version := c.selectObjects(r), c.version
 	c.mu.Unlock()
 	if from == 0 || query.Get("sendInitialEvents") == "true" {
 		from = version
 		for _, o := range initial {
-			tell(watch.Added, r.shown(o))
+			tell(watch.Added, r.formatObject(o))
 		}
 		if query.Get("sendInitialEvents") == "true" {
-			tell(watch.Bookmark, r.bookmark(version))
+			tell(watch.Bookmark, r.newBookmark(version))
 		}
 	}
 	w.(http.Flusher).Flush()
-	var over <-chan time.Time
+	var timeout <-chan time.Time
 	if seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")); seconds > 0 {
 		timer := time.NewTimer(time.Duration(seconds) * time.Second)
 		defer timer.Stop()
-		over = timer.C
+		timeout = timer.C
 	}
 	for {
-		news, changed := c.since(from)
+		news, changed := c.changesSince(from)
 		for _, e := range news {
 			from = e.version
-			if kind := e.seen(r, is); kind != "" {
-				tell(kind, r.shown(e.now))
+			if kind := e.watchEventType(r, is); kind != "" {
+				tell(kind, r.formatObject(e.after))
 			}
 		}
 		select {
@@ -198,14 +198,14 @@ func (c *Cluster) watch(w http.ResponseWriter, r request) error {
 			return nil
 		case <-c.closed:
 			return nil
-		case <-over:
+		case <-timeout:
 			return nil
 		}
 	}
 }
 
-// bookmark ends the initial events.
-func (r request) bookmark(version int64) any {
+// newBookmark returns the event that ends the initial events.
+func (r request) newBookmark(version int64) any {
 	group, kind := r.kind.GroupVersion().String(), r.kind.Kind
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
 		group, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
@@ -216,20 +216,20 @@ func (r request) bookmark(version int64) any {
 	}}
 }
 
-func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
+func (c *Cluster) changesSince(version int64) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(c.log, version+1, func(e change, v int64) int { return int(e.version - v) })
-	return c.log[i:len(c.log):len(c.log)], c.changed
+	i, _ := slices.BinarySearchFunc(c.changes, version+1, func(e change, v int64) int { return int(e.version - v) })
+	return c.changes[i:len(c.changes):len(c.changes)], c.changed
 }
 
-// seen is what a watch tells of a change; nothing if that is none of its objects.
-func (e change) seen(r request, is func(client.Object) bool) watch.EventType {
+// watchEventType returns the event type of a change for a watch. It is empty if the change does not concern the watch.
+func (e change) watchEventType(r request, matches func(client.Object) bool) watch.EventType {
 	if e.key.resource != r.resource {
 		return ""
 	}
-	was := e.before != nil && is(e.before)
-	now := is(e.now) && e.kind != watch.Deleted
+	was := e.before != nil && matches(e.before)
+	now := matches(e.after) && e.eventType != watch.Deleted
 	switch {
 	case was && now:
 		return watch.Modified
@@ -241,12 +241,12 @@ func (e change) seen(r request, is func(client.Object) bool) watch.EventType {
 	return ""
 }
 
-func (c *Cluster) patch(r request) (client.Object, error) {
-	before, err := c.get(r.key)
+func (c *Cluster) patchObject(r request) (client.Object, error) {
+	before, err := c.getObject(r.objectKey)
 	if err != nil {
 		return nil, err
 	}
-	diff, err := body(r)
+	diff, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
@@ -272,5 +272,5 @@ func (c *Cluster) patch(r request) (client.Object, error) {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return nil, err
 	}
-	return c.replace(r, into.(client.Object))
+	return c.replaceObject(r, into.(client.Object))
 }

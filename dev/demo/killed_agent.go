@@ -1,0 +1,83 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// runKilledAgent is the step with an agent that is killed during a drain.
+func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, error) {
+	pods, agent := s.podsOn(crashed), s.agents[crashed.node()]
+	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
+		"Azure: %s will be deleted in 5 minutes. The PDB allows 1 of its %d pods to be evicted at a time", crashed.resource(), len(pods))
+	if err != nil {
+		return "", err
+	}
+	pods, err = s.awaitPods(ctx, pods, 2, "ended", hasEnded)
+	if err != nil {
+		return "", err
+	}
+	if err := agent.Crash(); err != nil {
+		return "", err
+	}
+	a.print(time.Now(), "%d pods have stopped, then the agent is killed (SIGKILL)", countPods(s.currentPods(pods), hasEnded))
+	if err := agent.Revive(ctx); err != nil {
+		return "", err
+	}
+	const resumed = "continuing a notice of an earlier agent"
+	if err := testbed.Poll(ctx, "the new agent resumes", func() bool { return agent.Logged(resumed) }); err != nil {
+		return "", err
+	}
+	left := s.currentPods(pods)
+	a.print(time.Now(), "a new agent has read the state on the Node and resumes; %d pods remain", len(left)-countPods(left, hasEnded))
+	if err := check(countPods(left, hasEnded) < len(left), "remaining pods when the new agent resumes", "none"); err != nil {
+		return "", err
+	}
+	return s.awaitDrainFinished(ctx, a, r, pods)
+}
+
+// awaitDrainFinished follows a drain of an earlier agent to the machine's end.
+func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.Record, pods []azure.Pod) (string, error) {
+	r, err := s.awaitApproval(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	a.print(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", formatEarliness(r))
+	if _, err := s.awaitPowerChange(ctx, r, false); err != nil {
+		return "", err
+	}
+	evictions, err := s.countEvictions(r)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d pods moved, 0 cut short, 0 lost, and none was evicted twice", len(pods)), firstError(
+		check(evictions == len(pods), fmt.Sprintf("%d evictions in the API server's audit log", len(pods)), "%d", evictions),
+		s.awaitReplacements(ctx, crashed, len(pods), payments),
+		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: len(pods), azure.OutcomeStayed: 1}),
+	)
+}
+
+// countEvictions counts the granted evictions of payments' pods since the announcement.
+func (s *stage) countEvictions(r azure.Record) (int, error) {
+	log, err := s.Audit(controlplane.AuditFilter{
+		Verb: "create", Resource: "pods/eviction", Namespace: shop, Since: r.VisibleAt,
+		User: "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount,
+	})
+	if err != nil {
+		return 0, err
+	}
+	granted := 0
+	for _, e := range log {
+		if e.ResponseStatus != nil && e.ResponseStatus.Code == http.StatusCreated && e.ObjectRef != nil &&
+			isPodOfApp(payments, e.ObjectRef.Name) {
+			granted++
+		}
+	}
+	return granted, nil
+}

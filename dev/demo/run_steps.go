@@ -1,0 +1,127 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// stepTimeout limits one step. The longest needs less than a third of it on an idle machine.
+const stepTimeout = 3 * time.Minute
+
+// step is one part of the demo.
+type step struct {
+	title string
+	// runAfter is the step that must end before this one starts, or nil.
+	runAfter *step
+	// run runs and checks the step. It returns a one-line summary, or an error with the difference from what was
+	// expected.
+	run func(ctx context.Context, a *stepOutput) (string, error)
+
+	output *stepOutput
+	done   chan struct{}
+}
+
+// runSteps runs the steps in parallel, prints them in order, each once the previous one is printed, and returns how many
+// passed.
+func runSteps(ctx context.Context, out io.Writer, steps []*step) (passed int) {
+	var playing sync.WaitGroup
+	defer playing.Wait()
+	for _, s := range steps {
+		s.done, s.output = make(chan struct{}), newStepOutput()
+	}
+	for _, s := range steps {
+		playing.Go(func() { s.execute(ctx) })
+	}
+	for i, s := range steps {
+		fmt.Fprintf(out, "\n%s", wrapText(fmt.Sprintf("%d. ", i+1), s.title))
+		for line := range s.output.lines {
+			fmt.Fprint(out, line)
+		}
+		if ctx.Err() != nil {
+			return passed // an interrupted step has not failed
+		}
+		if s.output.err != nil {
+			fmt.Fprint(out, wrapText("   FAILED: ", s.output.err.Error()))
+			continue
+		}
+		fmt.Fprint(out, wrapText("   passed: ", s.output.summary))
+		passed++
+	}
+	fmt.Fprintln(out)
+	return passed
+}
+
+func (s *step) execute(ctx context.Context) {
+	defer close(s.done)
+	defer close(s.output.lines)
+	if s.runAfter != nil {
+		<-s.runAfter.done
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	s.output.summary, s.output.err = s.run(ctx, s.output)
+}
+
+// stepOutput is the output of a step.
+type stepOutput struct {
+	startTime time.Time // when its event was announced
+	lines     chan string
+	// summary and err may be read once lines is closed.
+	summary string
+	err     error
+}
+
+// maxPendingLines is the maximum number of unprinted lines of a step.
+const maxPendingLines = 64
+
+func newStepOutput() *stepOutput { return &stepOutput{lines: make(chan string, maxPendingLines)} }
+
+// print adds a line with its time.
+func (a *stepOutput) print(at time.Time, format string, args ...any) {
+	a.lines <- wrapText(fmt.Sprintf("  %5.1f s  ", max(0, at.Sub(a.startTime).Seconds())), fmt.Sprintf(format, args...))
+}
+
+// lineWidth is the maximum line width.
+const lineWidth = 120
+
+// wrapText breaks a text between words into lines. The first line starts with margin, the others are indented to it.
+func wrapText(margin, text string) string {
+	var b strings.Builder
+	line := margin
+	for _, word := range strings.Fields(text) {
+		if len([]rune(line))+len([]rune(word)) > lineWidth && strings.TrimSpace(line) != "" {
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+			line = strings.Repeat(" ", len([]rune(margin)))
+		}
+		line += word + " "
+	}
+	b.WriteString(strings.TrimRight(line, " ") + "\n")
+	return b.String()
+}
+
+// checkError is the error of a failed check.
+type checkError struct{ expected, found string }
+
+func (m *checkError) Error() string { return "expected " + m.expected + "; found " + m.found }
+
+// check returns an error unless ok. The texts name what was expected and found.
+func check(ok bool, expected, found string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return &checkError{expected, fmt.Sprintf(found, args...)}
+}
+
+// firstError returns the first error.
+func firstError(checks ...error) error {
+	for _, err := range checks {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cordon"
+)
+
+// runSharedEvent is the step with one event for two machines, which may start only when both are drained.
+func (s *stage) runSharedEvent(ctx context.Context, a *stepOutput) (string, error) {
+	quick, slow := s.podsOn(redeployed[0]), s.podsOn(redeployed[1])
+	resources := []string{redeployed[0].resource(), redeployed[1].resource()}
+	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Redeploy, Resources: resources},
+		"Azure: %s and %s will be redeployed in 10 minutes, as one event", resources[0], resources[1])
+	if err != nil {
+		return "", err
+	}
+	_, err = s.AwaitNode(ctx, redeployed[0].node(), "marked as drained", func(n *corev1.Node) bool {
+		return n.Labels[cordon.LabelKey(cordonOwner(r))] == string(cordon.Drained)
+	})
+	if err != nil {
+		return "", err
+	}
+	quick = s.currentPods(quick)
+	alone, _ := s.Azure.State().Event(r.EventID)
+	a.print(latestTime(quick, endTime), "the first node is drained. An approval would start both, so the agent waits for the other")
+	if r, err = s.awaitApproval(ctx, r); err != nil {
+		return "", err
+	}
+	quick, slow = s.currentPods(quick), s.currentPods(slow)
+	a.print(latestTime(slow, endTime), "the second node is drained; its pods needed 8 s to stop")
+	a.print(r.Approvals[0].At, "now the event is approved, %s early", formatEarliness(r))
+	up, err := s.awaitPowerChange(ctx, r, true)
+	if err != nil {
+		return "", err
+	}
+	a.print(up, "both machines are redeployed and running")
+	if err := s.awaitBothRestored(ctx, a); err != nil {
+		return "", err
+	}
+	finished := countPods(quick, hasEnded) + countPods(slow, hasEnded)
+	return fmt.Sprintf("%d pods moved, 0 cut short, 0 lost; both nodes are schedulable", finished), firstError(
+		check(len(alone.Approvals) == 0, "no approval before the second node was drained", "%v", alone.Approvals),
+		check(finished == len(quick)+len(slow), fmt.Sprintf("all %d pods stopped before the approval", len(quick)+len(slow)), "%d", finished),
+		s.awaitReplacements(ctx, redeployed[0], int(catalog.Replicas+renderer.Replicas), catalog, renderer),
+		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: finished, azure.OutcomeStayed: 2}),
+	)
+}
+
+func (s *stage) awaitBothRestored(ctx context.Context, a *stepOutput) error {
+	for i, m := range redeployed {
+		at, err := s.awaitNodeRestored(ctx, m)
+		if err != nil {
+			return err
+		}
+		if i == len(redeployed)-1 {
+			a.print(at, "the event has ended, and both nodes are uncordoned")
+		}
+	}
+	return nil
+}
